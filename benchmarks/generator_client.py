@@ -21,9 +21,9 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 
-from pytriton.perf.load.levels import Concurrency
-from pytriton.perf.load.plan import InputSet, LoadPlan, Protocol, TensorFormat
-from pytriton.perf.load.process_load import ProcessLoad
+from pytriton.tools.perf.load.levels import Concurrency
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, Protocol, TensorFormat
+from pytriton.tools.perf.load.process_load import ProcessLoad
 
 WARM_UP_S = 0.5
 ARRAYS = {"a": np.full((1, 1), 1, np.float32), "b": np.full((1, 1), 2, np.float32)}

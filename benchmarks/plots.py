@@ -11,8 +11,8 @@ import msgspec
 
 from benchmarks import servers, table
 from benchmarks.measurement import Measurement
-from pytriton.plots.panels import Bars, Line, Panel
-from pytriton.plots.pictures import Picture, draw
+from pytriton.tools.plots.panels import Bars, Line, Panel
+from pytriton.tools.plots.pictures import Picture, draw
 
 Results = Mapping[str, Mapping[str, Measurement]]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import NoReturn
 from unittest import mock
 
-from pytriton.executor.remote import instance_port
-from pytriton.server.tritonserver import main
+from pytriton.runtime.executor.remote import instance_port
+from pytriton.serving.server.tritonserver import main
 
 
 @contextlib.contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytriton.executor.columns import ChunkSink, MemberSink, Signature
-from pytriton.executor.inference import Inference
-from pytriton.messages import ResponseSink
+from pytriton.base.messages import ResponseSink
+from pytriton.runtime.executor.columns import ChunkSink, MemberSink, Signature
+from pytriton.runtime.executor.inference import Inference
 
 Buffer = bytes | bytearray | memoryview
 

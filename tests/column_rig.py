@@ -10,21 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.model import Model, ModelState
-from pytriton.errors import InternalError
-from pytriton.executor.batch_tracker import BatchTracker
-from pytriton.executor.columns import (
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.runtime.executor.batch_tracker import BatchTracker
+from pytriton.runtime.executor.columns import (
     InputColumn,
     Signature,
     make_members,
     shared_request,
 )
-from pytriton.executor.inference import Inference
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.messages import InferRequest, InferTensor
-from pytriton.transport.frames import (
+from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
     Execute,
@@ -32,7 +30,9 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
-from pytriton.transport.payload import Payload, Received
+from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.model import Model, ModelState
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.fakes import FakeClock, FakeLoop, RecordingSink, model_spec
 

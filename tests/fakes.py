@@ -8,14 +8,14 @@ import itertools
 from collections import deque
 from typing import Any
 
-from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
-from pytriton.errors import InternalError, ServerError
-from pytriton.executor.base import Outcome, RunningBatch
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferRequest, InferResponse
-from pytriton.server.tracing.facts import TraceFacts
-from pytriton.server.tracing.request_trace import RequestTrace
-from pytriton.server.tracing.sampling import TraceSampling
+from pytriton.base.errors import InternalError, ServerError
+from pytriton.base.messages import InferRequest, InferResponse
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.runtime.executor.base import Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.server.tracing.facts import TraceFacts
+from pytriton.serving.server.tracing.request_trace import RequestTrace
+from pytriton.serving.server.tracing.sampling import TraceSampling
 
 SECOND_NS = 1_000_000_000
 

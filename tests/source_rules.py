@@ -128,14 +128,14 @@ SERVER_PACKAGES = {
 # Modules of a layer that may import more than the others of it.
 MODULES_WITH_MORE = {
     # Forks the process that runs workers before the rest of the server is imported.
-    "pytriton.server.worker_zygote": frozenset({"worker_process"}),
+    "pytriton.serving.server.worker_zygote": frozenset({"worker_process"}),
 }
 TOP = frozenset({"", "__main__", "check", "commands"})
 
 # They import their submodules when these are first used, and tell type checkers all of them.
 PACKAGES_OF_LAZY_PARTS = frozenset({"pytriton", "pytriton.client"})
 # A program of an interpreter that may not have this package, until its arguments say where it is.
-BEFORE_THE_PACKAGE_IS_FOUND = frozenset({"pytriton.worker_process.__main__"})
+BEFORE_THE_PACKAGE_IS_FOUND = frozenset({"pytriton.runtime.worker_process.__main__"})
 
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "os.popen", "os.system"})
@@ -154,7 +154,7 @@ LINUX_ONLY = frozenset(
 
 
 def unit_of(module: str) -> str:
-    """The layer a module belongs to: `pytriton.server.http` is in `server`."""
+    """The layer a module belongs to: `pytriton.serving.server.http` is in `server`."""
     parts = module.split(".")
     if parts[1:3] == ["engine", "model_spec"]:
         return "engine.model_spec"
@@ -248,7 +248,7 @@ def hidden_imports(module: str, source: str) -> list[str]:
 
 
 def lazy_imports(tree: ast.AST) -> Iterator[ast.Call]:
-    """Each stand-in for a module; see `pytriton.lazy_module`."""
+    """Each stand-in for a module; see `pytriton.base.lazy_module`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and dotted_name(node.func) == "LazyModule":
             yield node

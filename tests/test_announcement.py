@@ -14,8 +14,8 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton import announcement as announcements
-from pytriton.announcement import (
+from pytriton.base import announcement as announcements
+from pytriton.base.announcement import (
     QUIET_SETTING,
     Addresses,
     Announced,
@@ -24,9 +24,9 @@ from pytriton.announcement import (
     says_in_colour,
     slow_end_is_told,
 )
+from pytriton.base.openai_routes import as_openai
 from pytriton.model_config import DirectStrategy, SequenceBatcher
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
-from pytriton.openai_routes import as_openai
 
 BOTH = Addresses("http://127.0.0.1:8000", "grpc://127.0.0.1:8001", "http://127.0.0.1:8002")
 A, B = (TensorSpec(name, (1,), np.float32) for name in "ab")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from pytriton.background_tasks import BackgroundTasks, wait_through
+from pytriton.base.background_tasks import BackgroundTasks, wait_through
 
 
 def test_task_is_kept_until_it_has_ended():

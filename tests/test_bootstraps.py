@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from pytriton import server_process
-from pytriton.executor import python_process
+from pytriton.binding import server_process
+from pytriton.runtime.executor import python_process
 
 BOOTSTRAPS = {
     "server": (server_process._BOOTSTRAP.format(entry="main"), []),
-    "zygote": (python_process._ZYGOTE_BOOTSTRAP, ["pytriton.server.main"]),
+    "zygote": (python_process._ZYGOTE_BOOTSTRAP, ["pytriton.serving.server.main"]),
 }
 STAND_IN = """
 import gc

@@ -10,14 +10,14 @@ import shlex
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, validate_config
-from pytriton.engine.latency.latencies import Latencies, LatencyPlan
-from pytriton.engine.stats import ModelStatistics
-from pytriton.server.command.parser import parse
-from pytriton.server.metrics.cluster import cluster_families
-from pytriton.server.metrics.gpus import GpuReading
-from pytriton.server.metrics.page import MetricsPage, server_family_names
-from pytriton.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
+from pytriton.serving.engine.config import config_from_text, normalise_config, validate_config
+from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
+from pytriton.serving.engine.stats import ModelStatistics
+from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.metrics.cluster import cluster_families
+from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.metrics.page import MetricsPage, server_family_names
+from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.fakes import model_spec
 from tests.server.cluster_fakes import FakeInstance, actor, cluster, model
 from tests.snippets import snippets

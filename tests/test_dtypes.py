@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 
 
 @given(st.lists(st.binary(max_size=40), max_size=80))

@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from pytriton.errors import ErrorCode, error_from_code, resource_error
+from pytriton.base.errors import ErrorCode, error_from_code, resource_error
 
 KINDS = {
     ErrorCode.UNKNOWN: "Unknown",

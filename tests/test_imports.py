@@ -71,23 +71,25 @@ def test_modules_import_on_other_systems_than_linux(problems):
 
 
 def test_every_package_of_the_server_has_its_rule():
-    packages = {path.parent.name for path in (SOURCE / "pytriton/server").glob("*/__init__.py")}
+    packages = {
+        path.parent.name for path in (SOURCE / "pytriton/serving/server").glob("*/__init__.py")
+    }
 
     assert packages == set(source_rules.SERVER_PACKAGES)
 
 
 def test_server_rule_rejects_a_protocol_that_knows_the_other():
-    source = "from pytriton.server.http.infer import InferExchange"
+    source = "from pytriton.serving.server.http.infer import InferExchange"
 
-    assert source_rules.sideways_imports("pytriton.server.grpc.infer", source) != []
-    assert source_rules.sideways_imports("pytriton.server.metrics.api", source) == []
-    assert source_rules.sideways_imports("pytriton.server.server", source) == []
+    assert source_rules.sideways_imports("pytriton.serving.server.grpc.infer", source) != []
+    assert source_rules.sideways_imports("pytriton.serving.server.metrics.api", source) == []
+    assert source_rules.sideways_imports("pytriton.serving.server.server", source) == []
 
 
 def test_one_module_loads_pickles_of_users_with_a_library_that_runs_them():
     named = [name for name in sorted(MODULES) if '"joblib"' in MODULES[name].read_text()]
 
-    assert named == ["pytriton.framework_backends.sklearn.estimators"]
+    assert named == ["pytriton.runtime.framework_backends.sklearn.estimators"]
 
 
 def imports_of_ours(path: pathlib.Path) -> Iterator[str]:
@@ -118,15 +120,15 @@ def test_modules_import_each_other_without_a_cycle():
 @pytest.mark.parametrize(
     "importer,imported",
     [
-        ("pytriton.dtypes", "pytriton.transport.frames"),
-        ("pytriton.transport.channel", "pytriton.backend.worker"),
-        ("pytriton.backend.worker", "pytriton.executor"),
-        ("pytriton.executor.process", "pytriton.engine.scheduler"),
-        ("pytriton.engine.engine", "pytriton.server.http"),
-        ("pytriton.engine.engine", "pytriton.wire.kserve_json"),
-        ("pytriton.server.server", "pytriton.triton"),
-        ("pytriton.wire.kserve_json", "pytriton.engine.stats"),
-        ("pytriton.decorators", "pytriton.backend"),
+        ("pytriton.base.dtypes", "pytriton.runtime.transport.frames"),
+        ("pytriton.runtime.transport.channel", "pytriton.runtime.functions.worker"),
+        ("pytriton.runtime.functions.worker", "pytriton.runtime.executor"),
+        ("pytriton.runtime.executor.process", "pytriton.serving.engine.scheduler"),
+        ("pytriton.serving.engine.engine", "pytriton.serving.server.http"),
+        ("pytriton.serving.engine.engine", "pytriton.protocol.kserve_json"),
+        ("pytriton.serving.server.server", "pytriton.triton"),
+        ("pytriton.protocol.kserve_json", "pytriton.serving.engine.stats"),
+        ("pytriton.decorators", "pytriton.runtime.functions"),
     ],
 )
 def test_import_rule_rejects_upward(importer, imported):
@@ -138,11 +140,11 @@ def test_import_rule_rejects_upward(importer, imported):
 @pytest.mark.parametrize(
     "importer,imported",
     [
-        ("pytriton.triton", "pytriton.server.server"),
-        ("pytriton.server.http", "pytriton.wire.kserve_json"),
-        ("pytriton.engine.engine", "pytriton.errors"),
-        ("pytriton.wire.kserve_json", "pytriton.engine.model_spec"),
-        ("pytriton.engine.scheduler", "pytriton.engine.batcher"),
+        ("pytriton.triton", "pytriton.serving.server.server"),
+        ("pytriton.serving.server.http", "pytriton.protocol.kserve_json"),
+        ("pytriton.serving.engine.engine", "pytriton.base.errors"),
+        ("pytriton.protocol.kserve_json", "pytriton.base.model_spec"),
+        ("pytriton.serving.engine.scheduler", "pytriton.serving.engine.batcher"),
     ],
 )
 def test_import_rule_accepts_downward(importer, imported):
@@ -157,9 +159,9 @@ def test_import_rule_asks_for_a_place_for_every_new_module():
 
 LAZY = """
 if TYPE_CHECKING:
-    from pytriton.server.page import {imported}
+    from pytriton.serving.server.page import {imported}
 else:
-    {name} = LazyModule("pytriton.server.page.api")
+    {name} = LazyModule("pytriton.serving.server.page.api")
 """
 
 
@@ -168,9 +170,9 @@ else:
     [
         LAZY.format(imported="routes", name="api"),
         LAZY.format(imported="api", name="routes"),
-        'api = LazyModule("pytriton.server.page.api")',
-        'api = importlib.import_module("pytriton.server.page.api")',
-        'api = importlib.import_module(f"pytriton.server.{name}")',
+        'api = LazyModule("pytriton.serving.server.page.api")',
+        'api = importlib.import_module("pytriton.serving.server.page.api")',
+        'api = importlib.import_module(f"pytriton.serving.server.{name}")',
     ],
 )
 def test_lazy_rule_finds(source):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from pytriton.lifecycle import (
+from pytriton.base.lifecycle import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
     VertextAILifecyclePolicy,

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.log_switches import LOG_FORMATS, LogSwitches
+from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
 
 LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 switches = st.builds(

@@ -16,10 +16,10 @@ HEAVY = {"asyncio", "google.protobuf", "grpc", "orjson", "tritonclient", "uvloop
 # What serves features that most servers do not use: together, it takes 60 ms to import.
 RARELY_USED = {
     "pytriton.model_config",
-    "pytriton.server.access_log.use",
-    "pytriton.server.openai.api",
-    "pytriton.server.page.api",
-    "pytriton.wire.openai",
+    "pytriton.serving.server.access_log.use",
+    "pytriton.serving.server.openai.api",
+    "pytriton.serving.server.page.api",
+    "pytriton.protocol.openai",
 }
 
 
@@ -54,12 +54,12 @@ def test_process_that_serves_functions_stays_light() -> None:
     loaded = modules_after("import pytriton.triton, pytriton.decorators, pytriton.model_config")
 
     assert not HEAVY & loaded
-    assert "pytriton.signatures" not in loaded
+    assert "pytriton.runtime.signatures" not in loaded
 
 
 @pytest.mark.parametrize("program", ["main", "tritonserver"])
 def test_server_starts_without_the_code_of_features_that_nobody_asked_for(program: str) -> None:
-    assert not RARELY_USED & modules_after(f"import pytriton.server.{program}")
+    assert not RARELY_USED & modules_after(f"import pytriton.serving.server.{program}")
 
 
 def test_importing_the_package_loads_nothing_of_it() -> None:

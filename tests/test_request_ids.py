@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from pytriton import request_ids
-from pytriton.request_ids import (
+from pytriton.base import request_ids
+from pytriton.base.request_ids import (
     MAX_LENGTH,
     MAX_SHOWN,
     add_to_log_records,

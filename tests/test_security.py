@@ -3,13 +3,13 @@ import secrets
 
 import pytest
 
-from pytriton.exceptions import PyTritonValidationError
-from pytriton.security import (
+from pytriton.base.security import (
     DEFAULT_PROTECTED_ENDPOINTS,
     TRITON_ACCESS_HEADER,
     VALID_TRITON_ENDPOINTS,
     TritonSecurityConfig,
 )
+from pytriton.exceptions import PyTritonValidationError
 
 
 def test_default_restricts_the_default_endpoints_with_a_random_token(monkeypatch):

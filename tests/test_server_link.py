@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytriton.server_link import ServerLink
-from pytriton.transport.control import Bind, ControlLink, Unbind
-from pytriton.transport.link import stream_pair
+from pytriton.binding.server_link import ServerLink
+from pytriton.runtime.transport.control import Bind, ControlLink, Unbind
+from pytriton.runtime.transport.link import stream_pair
 
 MODEL = SimpleNamespace(
     name="m",

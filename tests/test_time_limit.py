@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from pytriton import time_limit
-from pytriton.time_limit import within
+from pytriton.base import time_limit
+from pytriton.base.time_limit import within
 
 
 @pytest.fixture(params=["within", "_within"])

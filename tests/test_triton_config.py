@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
+from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.triton_config import ENVIRONMENT_PREFIX, TritonConfig
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytriton.model_config import Tensor
-from pytriton.transport.control import Started
+from pytriton.runtime.transport.control import Started
 from pytriton.triton import Triton
 
 X = Tensor(name="x", dtype=np.float32, shape=(-1,))

@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from pytriton import remote_triton, triton
+from pytriton import triton
+from pytriton.binding import remote_triton
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.model_config import Tensor
-from pytriton.transport.control import Started
+from pytriton.runtime.transport.control import Started
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 
 DEADLINE_S = 30.0

@@ -17,8 +17,8 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 from pytriton import __main__ as pytriton_command
-from pytriton.commands.table import ROWS, Group
-from pytriton.server import tritonserver
+from pytriton.serving.server import tritonserver
+from pytriton.tools.commands.table import ROWS, Group
 
 MARK = "<!-- help of all commands -->"
 _WIDTH = "88"  # columns that fit the site without scrolling

@@ -6,18 +6,18 @@ Models should import `triton_python_backend_utils`, which has everything that th
 
 from __future__ import annotations
 
-from pytriton.pb_utils.failures import TritonError, TritonModelException
-from pytriton.pb_utils.logger import Logger
-from pytriton.pb_utils.memory import MemoryType, PreferredMemory
-from pytriton.pb_utils.metrics import Metric, MetricFamily, MetricKind
-from pytriton.pb_utils.model_control import is_model_ready, load_model, unload_model
-from pytriton.pb_utils.request import InferenceRequest
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.response_iterator import ResponseIterator
-from pytriton.pb_utils.sender import InferenceResponseSender
-from pytriton.pb_utils.shared_memory import SharedMemory, shared_memory
-from pytriton.pb_utils.tensor import Tensor
-from pytriton.pb_utils.trace import InferenceTrace
+from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
+from pytriton.runtime.pb_utils.logger import Logger
+from pytriton.runtime.pb_utils.memory import MemoryType, PreferredMemory
+from pytriton.runtime.pb_utils.metrics import Metric, MetricFamily, MetricKind
+from pytriton.runtime.pb_utils.model_control import is_model_ready, load_model, unload_model
+from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.response_iterator import ResponseIterator
+from pytriton.runtime.pb_utils.sender import InferenceResponseSender
+from pytriton.runtime.pb_utils.shared_memory import SharedMemory, shared_memory
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.pb_utils.trace import InferenceTrace
 
 __all__ = [
     "COUNTER",

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 import pytriton
-from pytriton.commands.output import OutputError, accept_any_name, complain, show
-from pytriton.commands.table import help_text, module_of, row_of, unknown_text
+from pytriton.tools.commands.output import OutputError, accept_any_name, complain, show
+from pytriton.tools.commands.table import help_text, module_of, row_of, unknown_text
 
 _FAILED, _WRONG_OPTIONS = 1, 2
 # With these alone, NVIDIA PyTriton's command checks the machine.

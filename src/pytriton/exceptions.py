@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of the Python API, and the error that a model raises to stop its server.
 
-The errors with which a server answers requests are in `pytriton.errors`.
+The errors with which a server answers requests are in `pytriton.base.errors`.
 """
 
 from __future__ import annotations

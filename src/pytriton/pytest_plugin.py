@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytriton.lazy_module import LazyModule
+from pytriton.base.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from pytriton import testing

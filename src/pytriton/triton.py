@@ -12,26 +12,26 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from pytriton.announcement import Addresses, ways_to_end
-from pytriton.command_line import TritonServerConfig
-from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
-from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
-from pytriton.lifecycle import (
+from pytriton.base.announcement import Addresses, ways_to_end
+from pytriton.base.lifecycle import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
     VertextAILifecyclePolicy,
 )
-from pytriton.model_config.generator import ModelConfigGenerator
-from pytriton.remote_triton import RemoteTriton
-from pytriton.security import (
+from pytriton.base.security import (
     DEFAULT_PROTECTED_ENDPOINTS,
     TRITON_ACCESS_HEADER,
     VALID_TRITON_ENDPOINTS,
     TritonSecurityConfig,
 )
-from pytriton.server_process import ServerProcess
-from pytriton.triton_base import MODEL_TIMEOUT_S, MONITORING_PERIOD_S, TritonBase
-from pytriton.triton_config import ENVIRONMENT_PREFIX, TritonConfig
+from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig
+from pytriton.binding.command_line import TritonServerConfig
+from pytriton.binding.remote_triton import RemoteTriton
+from pytriton.binding.server_process import ServerProcess
+from pytriton.binding.triton_base import MODEL_TIMEOUT_S, MONITORING_PERIOD_S, TritonBase
+from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
+from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
+from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.utils.endpoint_utils import get_endpoint
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from pytriton.backend.any_model import AnyModel
-    from pytriton.transport.control import Started
-    from pytriton.triton_base import ModelServer
+    from pytriton.binding.triton_base import ModelServer
+    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.transport.control import Started
     from pytriton.utils.workspace import Workspace
 
 __all__ = [

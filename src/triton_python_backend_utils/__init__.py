@@ -7,8 +7,8 @@ test.
 
 from __future__ import annotations
 
-from pytriton.pb_utils.failures import TritonError, TritonModelException
-from pytriton.pb_utils.helpers import (
+from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
+from pytriton.runtime.pb_utils.helpers import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,
     get_input_config_by_name,
@@ -21,20 +21,20 @@ from pytriton.pb_utils.helpers import (
     triton_to_numpy_type,
     using_decoupled_model_transaction_policy,
 )
-from pytriton.pb_utils.logger import Logger
-from pytriton.pb_utils.memory import MemoryType, PreferredMemory
-from pytriton.pb_utils.metrics import MetricFamily
-from pytriton.pb_utils.model_config import ModelConfig
-from pytriton.pb_utils.model_control import (
+from pytriton.runtime.pb_utils.logger import Logger
+from pytriton.runtime.pb_utils.memory import MemoryType, PreferredMemory
+from pytriton.runtime.pb_utils.metrics import MetricFamily
+from pytriton.runtime.pb_utils.model_config import ModelConfig
+from pytriton.runtime.pb_utils.model_control import (
     get_backend_config,
     get_model_dir,
     is_model_ready,
     load_model,
     unload_model,
 )
-from pytriton.pb_utils.request import InferenceRequest
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.tensor import Tensor
+from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.tensor import Tensor
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.backend import bound_model
-from pytriton.backend.bound_model import BoundModel
 from pytriton.model_config import Tensor
+from pytriton.runtime.functions import bound_model
+from pytriton.runtime.functions.bound_model import BoundModel
 from tests.e2e.waiting import eventually
 
 DEADLINE_S = 60.0

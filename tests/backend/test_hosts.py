@@ -8,14 +8,14 @@ import functools
 import numpy as np
 import pytest
 
-from pytriton.backend import bound_model
-from pytriton.backend.bound_model import BoundModel
-from pytriton.errors import ErrorCode, InputValueError
+from pytriton.base.errors import ErrorCode, InputValueError
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import BatchFailure, Execute, Responses
-from pytriton.transport.link import Link
-from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.runtime.functions import bound_model
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import BatchFailure, Execute, Responses
+from pytriton.runtime.transport.link import Link
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 
 DEADLINE_S = 30.0
 LONG = "x" * 300_000

@@ -5,10 +5,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton.backend.output_validation import OutputValidator, convert_output
-from pytriton.dtypes import BYTES, FP32
+from pytriton.base.dtypes import BYTES, FP32
 from pytriton.model_config.triton_model_config import TensorSpec
 from pytriton.proxy.types import Request, Response
+from pytriton.runtime.functions.output_validation import OutputValidator, convert_output
 
 FLOATS = TensorSpec("x", (2,), np.float32)
 WORDS = TensorSpec("words", (-1,), np.bytes_)

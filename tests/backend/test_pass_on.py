@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pytriton.backend.bound_model import BoundModel
+from pytriton.base.dtypes import FP32
 from pytriton.decorators import batch
 from pytriton.decorators.context import TritonContext
-from pytriton.dtypes import FP32
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import (
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import (
     BatchResult,
     Execute,
     MemoryFrame,
@@ -22,7 +22,7 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
-from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

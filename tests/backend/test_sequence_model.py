@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.backend.bound_model import BoundModel
 from pytriton.decorators import batch
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonValidationError
@@ -19,6 +18,7 @@ from pytriton.model_config import (
     Tensor,
 )
 from pytriton.model_config.common import ModelWarmup, WarmupInput
+from pytriton.runtime.functions.bound_model import BoundModel
 
 X = Tensor(name="x", dtype=np.float32, shape=(1,))
 Y = Tensor(name="y", dtype=np.float32, shape=(1,))

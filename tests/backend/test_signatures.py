@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import wrapt
 
-from pytriton.backend.bound_model import BoundModel
-from pytriton.backend.signatures import signature_problem
 from pytriton.decorators import (
     batch,
     fill_optionals,
@@ -21,6 +19,8 @@ from pytriton.decorators import (
 )
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import Tensor
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.functions.signatures import signature_problem
 
 A, B, C = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "abc")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.backend.stream import StreamBatch
-from pytriton.dtypes import UINT8
-from pytriton.errors import ErrorCode
-from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
-from pytriton.transport.frames import Execute, ResponseItem, TensorRef
+from pytriton.base.dtypes import UINT8
+from pytriton.base.errors import ErrorCode
+from pytriton.runtime.functions.stream import StreamBatch
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.runtime.transport.frames import Execute, ResponseItem, TensorRef
 
 
 def batch(requests=1):

@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from pytriton.backend.warmup import call_to_completion, warm_up
 from pytriton.decorators import batch
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.model_config.triton_model_config import TensorSpec
+from pytriton.runtime.functions.warmup import call_to_completion, warm_up
 from tests.decorators.binding import bound
 
 

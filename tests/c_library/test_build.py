@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from pytriton.__main__ import main
-from pytriton.c_library import build
-from pytriton.c_library.build import BuildError, compile_library, find_python_library, library_text
-from pytriton.c_library.functions_text import functions_text
+from pytriton.inprocess.c_library import build
+from pytriton.inprocess.c_library.build import (
+    BuildError,
+    compile_library,
+    find_python_library,
+    library_text,
+)
+from pytriton.inprocess.c_library.functions_text import functions_text
 from tests.c_library.building import INCLUDE, missing
 
 needs_compiler = pytest.mark.skipif(bool(missing()), reason=missing())

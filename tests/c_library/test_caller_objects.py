@@ -8,25 +8,25 @@ from ctypes import addressof, c_int32, c_int64, c_uint32, c_uint64
 
 import pytest
 
-from pytriton.c_library.metrics import Metrics
-from pytriton.dtypes import FP32
-from pytriton.errors import (
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
     ServerError,
     UnsupportedError,
 )
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.native_backend.allocators import Allocators
-from pytriton.native_backend.api_table import prototype
-from pytriton.native_backend.buffer_attributes import BufferAttributes
-from pytriton.native_backend.caller_requests import Requests
-from pytriton.native_backend.caller_responses import Response, Responses
-from pytriton.native_backend.errors import Errors
-from pytriton.native_backend.exports import exported
-from pytriton.native_backend.memory import Texts, text
-from pytriton.native_backend.parameters import Parameters, ParameterType
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.inprocess.c_library.metrics import Metrics
+from pytriton.runtime.native_backend.allocators import Allocators
+from pytriton.runtime.native_backend.api_table import prototype
+from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
+from pytriton.runtime.native_backend.caller_requests import Requests
+from pytriton.runtime.native_backend.caller_responses import Response, Responses
+from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.exports import exported
+from pytriton.runtime.native_backend.memory import Texts, text
+from pytriton.runtime.native_backend.parameters import Parameters, ParameterType
 
 _GPU = 2
 

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from pytriton.c_library.delivery import Delivery
-from pytriton.c_library.log import Log
-from pytriton.errors import InvalidArgumentError
-from pytriton.native_backend.exports import exported
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.inprocess.c_library.delivery import Delivery
+from pytriton.inprocess.c_library.log import Log
+from pytriton.runtime.native_backend.exports import exported
 
 _INFO, _WARN, _ERROR, _VERBOSE = range(4)
 

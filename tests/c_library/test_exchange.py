@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytriton.c_library.engine_requests import engine_request, is_scattered, join_inputs
-from pytriton.c_library.exchange import Exchange
-from pytriton.c_library.servers import Server
-from pytriton.dtypes import BYTES, FP32, INT32
-from pytriton.engine.model_spec import ModelSpec, TensorSpec
-from pytriton.errors import InvalidArgumentError, UnavailableError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.native_backend.api_table import prototype
-from pytriton.native_backend.caller_requests import Input, Request
-from pytriton.native_backend.caller_responses import Responses
-from pytriton.native_backend.errors import Errors
+from pytriton.base.dtypes import BYTES, FP32, INT32
+from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
+from pytriton.inprocess.c_library.exchange import Exchange
+from pytriton.inprocess.c_library.servers import Server
+from pytriton.runtime.native_backend.api_table import prototype
+from pytriton.runtime.native_backend.caller_requests import Input, Request
+from pytriton.runtime.native_backend.caller_responses import Responses
+from pytriton.runtime.native_backend.errors import Errors
 
 
 class Engine:

@@ -7,10 +7,10 @@ import ctypes
 
 import pytest
 
-from pytriton.c_library.options import Options
-from pytriton.errors import InvalidArgumentError
-from pytriton.native_backend.api_table import FUNCTIONS
-from pytriton.native_backend.exports import exported
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.inprocess.c_library.options import Options
+from pytriton.runtime.native_backend.api_table import FUNCTIONS
+from pytriton.runtime.native_backend.exports import exported
 
 
 @pytest.fixture

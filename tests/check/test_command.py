@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from pytriton import __main__
-from pytriton.check import command
-from pytriton.check.report import Finding, State
+from pytriton.tools.check import command
+from pytriton.tools.check.report import Finding, State
 from tests.e2e.waiting import eventually
 from tests.snippets import snippets
 
@@ -256,7 +256,7 @@ def test_names_that_the_terminal_cannot_show_are_escaped(here):
 
 
 def test_broken_package_is_a_failure_that_hides_nothing_else(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pytriton.check.serving", None)
+    monkeypatch.setitem(sys.modules, "pytriton.tools.check.serving", None)
 
     assert __main__.main(["check", "--no-zip"]) == 1
     shown = capsys.readouterr().out

@@ -6,9 +6,9 @@ import stat
 import psutil
 import pytest
 
-from pytriton.check import environment
-from pytriton.check.environment import is_port_free, report_environment
-from pytriton.check.report import Report, State
+from pytriton.tools.check import environment
+from pytriton.tools.check.environment import is_port_free, report_environment
+from pytriton.tools.check.report import Report, State
 
 
 def environment_report():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.check import packages
-from pytriton.check.packages import installed_packages, package_findings
-from pytriton.check.report import State
+from pytriton.tools.check import packages
+from pytriton.tools.check.packages import installed_packages, package_findings
+from pytriton.tools.check.report import State
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.check.report import Finding, Report, State
+from pytriton.tools.check.report import Finding, Report, State
 
 FINDINGS = (
     Finding("cores", "2"),

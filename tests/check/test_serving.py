@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from pytriton.check import client_checks, serving
-from pytriton.check.report import Report, State
+from pytriton.tools.check import client_checks, serving
+from pytriton.tools.check.report import Report, State
 
 pytestmark = pytest.mark.e2e
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytriton.check.utils import (
+from pytriton.tools.check.utils import (
     ScriptThread,
     find_free_port,
     get_current_container_version,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pytriton.cluster.cluster import ClusterError, ClusterGoneError, Whereabouts
-from pytriton.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.cluster.cluster import ClusterError, ClusterGoneError, Whereabouts
+from pytriton.runtime.executor.remote.cluster_status import NodeStatus
 
 VERSION = "1.2.3"
 

@@ -9,7 +9,7 @@ import time
 
 import psutil
 
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.server_process import ServerProcess

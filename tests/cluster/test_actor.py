@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-actor = pytest.importorskip("pytriton.cluster.actor", reason="Ray is not installed")
+actor = pytest.importorskip("pytriton.runtime.cluster.actor", reason="Ray is not installed")
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import json
 
 import pytest
 
-from pytriton.cluster import actor_starts
-from pytriton.cluster.actor_starts import ActorStarts
-from pytriton.cluster.cluster import ClusterGoneError
-from pytriton.cluster.messages import (
+from pytriton.runtime.cluster import actor_starts
+from pytriton.runtime.cluster.actor_starts import ActorStarts
+from pytriton.runtime.cluster.cluster import ClusterGoneError
+from pytriton.runtime.cluster.messages import (
     Connect,
     Connected,
     Ended,
@@ -23,11 +23,11 @@ from pytriton.cluster.messages import (
     Start,
     Waiting,
 )
-from pytriton.cluster.names import group_name
-from pytriton.executor.remote.cluster_status import NodeStatus
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.remote.starter import Place, StartOrder
-from pytriton.executor.worker import WorkerSpec
+from pytriton.runtime.cluster.names import group_name
+from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.executor.worker import WorkerSpec
 from tests.cluster.fake_cluster import VERSION, FakeCluster
 
 NAMESPACE = "pytriton-1"

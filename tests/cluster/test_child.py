@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytriton.cluster.child import Child
+from pytriton.runtime.cluster.child import Child
 
 
 class Ends:

@@ -12,19 +12,19 @@ import threading
 
 import pytest
 
-from pytriton.cluster import heartbeat
-from pytriton.cluster.heartbeat import SILENT_BEATS, SILENT_BEATS_AT_START, Heartbeat
-from pytriton.cluster.messages import Beat
-from pytriton.cluster.starter import RayStarter
-from pytriton.executor.python_process import StartedZygote
-from pytriton.ray_options import RayOptions
-from pytriton.transport.link import stream_pair
+from pytriton.base.ray_options import RayOptions
+from pytriton.runtime.cluster import heartbeat
+from pytriton.runtime.cluster.heartbeat import SILENT_BEATS, SILENT_BEATS_AT_START, Heartbeat
+from pytriton.runtime.cluster.messages import Beat
+from pytriton.runtime.cluster.starter import RayStarter
+from pytriton.runtime.executor.python_process import StartedZygote
+from pytriton.runtime.transport.link import stream_pair
 from tests.cluster.test_starter import rig, until
 
 # The launcher process itself, with a cluster without processes in the place of Ray.
 LAUNCHER = """
 import sys, types
-from pytriton.cluster import heartbeat, launcher
+from pytriton.runtime.cluster import heartbeat, launcher
 from tests.cluster.fake_cluster import FakeCluster
 launcher.BEAT_S = 0.02
 sys.modules[launcher._RAY] = types.SimpleNamespace(RayCluster=lambda on_stuck: FakeCluster())
@@ -171,7 +171,9 @@ def test_stopped_launcher_process_is_killed_and_another_one_connects(monkeypatch
 
 
 def test_call_of_ray_that_does_not_return_is_told_though_nobody_waits_for_it(monkeypatch):
-    ray_cluster = pytest.importorskip("pytriton.cluster.ray_cluster", reason="ray is not installed")
+    ray_cluster = pytest.importorskip(
+        "pytriton.runtime.cluster.ray_cluster", reason="ray is not installed"
+    )
     monkeypatch.setattr(ray_cluster, "_STUCK_S", 0.05)
     hangs = threading.Event()
     told = []

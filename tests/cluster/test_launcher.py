@@ -9,9 +9,9 @@ import types
 
 import pytest
 
-from pytriton.cluster import launcher
-from pytriton.cluster.messages import TO_SERVER, Beat, Connect, ConnectFailed, ControlLink
-from pytriton.transport.link import stream_pair
+from pytriton.runtime.cluster import launcher
+from pytriton.runtime.cluster.messages import TO_SERVER, Beat, Connect, ConnectFailed, ControlLink
+from pytriton.runtime.transport.link import stream_pair
 
 
 def broken(_on_stuck):

@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from pytriton.cluster.launcher_output import LauncherOutput
-from pytriton.executor.python_process import start_zygote
+from pytriton.runtime.cluster.launcher_output import LauncherOutput
+from pytriton.runtime.executor.python_process import start_zygote
 from tests.cluster.test_starter import until
 
 

@@ -18,11 +18,11 @@ import time
 
 import pytest
 
-from pytriton.cluster.executor import RayExecutor
-from pytriton.errors import UnavailableError
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.worker import InstanceUnavailableError, WorkerSpec
-from pytriton.ray_options import RayOptions
+from pytriton.base.errors import UnavailableError
+from pytriton.base.ray_options import RayOptions
+from pytriton.runtime.cluster.executor import RayExecutor
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import InstanceUnavailableError, WorkerSpec
 from tests.cluster.ray_cluster import RayNodes
 from tests.examples.test_examples import EXAMPLES, check_commands
 from tests.free_ports import free_ports
@@ -42,10 +42,10 @@ NODES = {
 # room. It prints the process ids of its launcher process and of its instances.
 SERVER = """
 import asyncio, sys
-from pytriton.cluster.executor import RayExecutor
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.worker import WorkerSpec
-from pytriton.ray_options import RayOptions
+from pytriton.runtime.cluster.executor import RayExecutor
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import WorkerSpec
+from pytriton.base.ray_options import RayOptions
 
 async def main():
     executor = RayExecutor(RayOptions(address=sys.argv[1]), asyncio.get_running_loop())

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.cluster.spreading import Spreading
-from pytriton.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.cluster.spreading import Spreading
+from pytriton.runtime.executor.remote.cluster_status import NodeStatus
 
 ONE = {"CPU": 1.0}
 

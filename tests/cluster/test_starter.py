@@ -11,9 +11,11 @@ import sys
 
 import pytest
 
-from pytriton.cluster import process as launcher_process
-from pytriton.cluster.executor import RayExecutor
-from pytriton.cluster.messages import (
+from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
+from pytriton.base.ray_options import RayOptions
+from pytriton.runtime.cluster import process as launcher_process
+from pytriton.runtime.cluster.executor import RayExecutor
+from pytriton.runtime.cluster.messages import (
     TO_LAUNCHER,
     Connect,
     Connected,
@@ -27,16 +29,14 @@ from pytriton.cluster.messages import (
     Start,
     Waiting,
 )
-from pytriton.cluster.process import Backoff, require_ray
-from pytriton.cluster.starter import RayStarter
-from pytriton.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.executor.python_process import StartedZygote
-from pytriton.executor.remote.cluster_status import ActorState, NodeStatus
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.remote.starter import Place, StartOrder
-from pytriton.executor.worker import InstanceUnavailableError, WorkerSpec
-from pytriton.ray_options import RayOptions
-from pytriton.transport.link import stream_pair
+from pytriton.runtime.cluster.process import Backoff, require_ray
+from pytriton.runtime.cluster.starter import RayStarter
+from pytriton.runtime.executor.python_process import StartedZygote
+from pytriton.runtime.executor.remote.cluster_status import ActorState, NodeStatus
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.executor.worker import InstanceUnavailableError, WorkerSpec
+from pytriton.runtime.transport.link import stream_pair
 
 NODES = (NodeStatus("n1", "node-1", {"CPU": 2.0}),)
 CONNECTED = Connected("10.0.0.1:6379", "10.0.0.1", NODES)

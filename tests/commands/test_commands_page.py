@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from pytriton.__main__ import main
-from pytriton.commands.table import ROWS
+from pytriton.tools.commands.table import ROWS
 from tests.e2e.http_client import is_ready
 from tests.e2e.waiting import eventually
 from tests.free_ports import first_of_free_ports

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.commands.infer.arrays import ValueMismatchError, tensor_of
-from pytriton.commands.infer.values import parse_value, read_json, read_pairs, scalar
-from pytriton.commands.kserve.errors import AskError
-from pytriton.commands.kserve.models import ModelCard, TensorCard
+from pytriton.base import dtypes
+from pytriton.tools.commands.infer.arrays import ValueMismatchError, tensor_of
+from pytriton.tools.commands.infer.values import parse_value, read_json, read_pairs, scalar
+from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 
 
 def array_of(datatype, shape, value, *, has_batches=True):

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from pytriton.__main__ import main
-from pytriton.commands.infer.command import question_of
-from pytriton.commands.infer.values import Given
-from pytriton.commands.kserve.models import ModelCard
+from pytriton.tools.commands.infer.command import question_of
+from pytriton.tools.commands.infer.values import Given
+from pytriton.tools.commands.kserve.models import ModelCard
 from tests.commands import models
 from tests.commands.conftest import TOKEN
 from tests.commands.scripted_metrics import ScriptedServer

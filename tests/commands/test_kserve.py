@@ -6,16 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.commands.kserve import http_tensors, models
-from pytriton.commands.kserve.address import AddressError, metrics_address, parse_address
-from pytriton.commands.kserve.errors import (
+from pytriton.tools.commands.kserve import http_tensors, models
+from pytriton.tools.commands.kserve.address import AddressError, metrics_address, parse_address
+from pytriton.tools.commands.kserve.errors import (
     AskError,
     NoServerError,
     RefusedError,
     RestrictedError,
     refusal,
 )
-from pytriton.commands.kserve.records import NamedArray, Question
+from pytriton.tools.commands.kserve.records import NamedArray, Question
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from pytriton import __main__
-from pytriton.check.command import COMMANDS as CHECKS
-from pytriton.commands import table
+from pytriton.tools.check.command import COMMANDS as CHECKS
+from pytriton.tools.commands import table
 
 
 def test_help_lists_every_command_in_its_group(capsys):

@@ -12,13 +12,13 @@ from msgspec import structs
 from rich.console import Console
 
 from pytriton.__main__ import main
-from pytriton.commands.top.cluster import Place, cluster_document, places_text
-from pytriton.commands.top.nodes_view import node_lines
-from pytriton.commands.top.rows import row_document, rows_of
-from pytriton.commands.top.samples import add_page_sample, read_metrics
-from pytriton.commands.top.state import ESCAPE, Screen, ViewState
-from pytriton.commands.top.view import Shown, draw, table_lines
-from pytriton.server.metrics.cluster import cluster_families
+from pytriton.serving.server.metrics.cluster import cluster_families
+from pytriton.tools.commands.top.cluster import Place, cluster_document, places_text
+from pytriton.tools.commands.top.nodes_view import node_lines
+from pytriton.tools.commands.top.rows import row_document, rows_of
+from pytriton.tools.commands.top.samples import add_page_sample, read_metrics
+from pytriton.tools.commands.top.state import ESCAPE, Screen, ViewState
+from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.commands.scripted_metrics import ScriptedServer
 from tests.free_ports import first_of_free_ports
 from tests.pictures import keep

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.commands.top.source import Reader
+from pytriton.tools.commands.top.source import Reader
 
 
 class OddServer:

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from pytriton.commands.top import numbers
-from pytriton.commands.top.rows import (
+from pytriton.tools.commands.top import numbers
+from pytriton.tools.commands.top.rows import (
     History,
     Order,
     Row,
@@ -18,8 +18,13 @@ from pytriton.commands.top.rows import (
     rows_of,
     sparkline,
 )
-from pytriton.commands.top.samples import add_page_sample, read_metrics, read_statistics, series
-from pytriton.commands.top.state import DOWN, ENTER, ESCAPE, UP, Screen, ViewState, keys_in
+from pytriton.tools.commands.top.samples import (
+    add_page_sample,
+    read_metrics,
+    read_statistics,
+    series,
+)
+from pytriton.tools.commands.top.state import DOWN, ENTER, ESCAPE, UP, Screen, ViewState, keys_in
 
 KEY = ("m", "1")
 

@@ -9,11 +9,11 @@ import re
 import pytest
 from rich.console import Console
 
-from pytriton.commands.kserve.models import ModelCard, TensorCard
-from pytriton.commands.top.rows import Row
-from pytriton.commands.top.samples import GpuReading, ModelCounts, Sample
-from pytriton.commands.top.state import Screen, ViewState
-from pytriton.commands.top.view import Shown, draw, table_lines
+from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
+from pytriton.tools.commands.top.rows import Row
+from pytriton.tools.commands.top.samples import GpuReading, ModelCounts, Sample
+from pytriton.tools.commands.top.state import Screen, ViewState
+from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.pictures import keep
 
 RATES = [180, 210, 260, 300, 280, 340, 420, 390, 450, 520, 610, 580, 640, 700, 690, 720]

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.backend.bound_model import BoundModel
+from pytriton.base import dtypes
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.decorators import TritonContext, batch
-from pytriton.executor.channel_instance import ChannelInstance
-from pytriton.executor.inference import Inference
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import ModelConfig, SequenceBatcher, Tensor
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.executor.channel_instance import ChannelInstance
+from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import RecordingSink
 
 DEADLINE_S = 60.0

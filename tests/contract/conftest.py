@@ -8,8 +8,8 @@ import contextlib
 
 import pytest
 
-from pytriton.transport import idle_reader
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport import idle_reader
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.contract.benches import InstanceBench
 from tests.contract.seam import Seam

@@ -6,17 +6,17 @@ from __future__ import annotations
 import logging
 import threading
 
-from pytriton.backend.ray_model import GivenFunction, RayModel
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.python_instance import PythonInstance
-from pytriton.executor.worker import LocalWorker
-from pytriton.function_worker.worker import FunctionWorker
 from pytriton.model_config import ModelConfig, Ray
-from pytriton.python_backend.connection import Connection
-from pytriton.transport.arena import Arena
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.worker_frames import Initialize
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.executor.worker import LocalWorker
+from pytriton.runtime.function_worker.worker import FunctionWorker
+from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
+from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import Initialize
 from tests.contract.benches import COUPLED, DECOUPLED, InstanceBench, added_names, state_names
 from tests.contract.worker_bench import LoggingServices
 

@@ -15,36 +15,36 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.backend.bound_model import BoundModel
+from pytriton.base import dtypes
+from pytriton.base.log_switches import LogSwitches
+from pytriton.base.messages import InferRequest, InferTensor, TraceOrigin
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
 from pytriton.decorators import TritonContext
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
-from pytriton.executor.channel_instance import ChannelInstance
-from pytriton.executor.columns import (
+from pytriton.model_config import ModelConfig
+from pytriton.runtime.executor.channel_instance import ChannelInstance
+from pytriton.runtime.executor.columns import (
     InputColumn,
     Signature,
     make_members,
     shared_request,
 )
-from pytriton.executor.inference import Inference
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.log_switches import LogSwitches
-from pytriton.messages import InferRequest, InferTensor, TraceOrigin
-from pytriton.model_config import ModelConfig
-from pytriton.server.api.local_client import LocalClient
-from pytriton.server.frontend.registry_feed import RegistryFeed
-from pytriton.server.frontend.remote_client import RemoteClient
-from pytriton.server.frontend.remote_trace import RemoteTracing
-from pytriton.server.frontend.session import FrontEndSession, SharedParts
-from pytriton.server.tracing.settings import TraceSettings
-from pytriton.server.tracing.span_exporter import SpanExporter
-from pytriton.server.tracing.tracing import Tracing
-from pytriton.transport.frontend_frames import Configure
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.frontend_frames import Configure
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.frontend.registry_feed import RegistryFeed
+from pytriton.serving.server.frontend.remote_client import RemoteClient
+from pytriton.serving.server.frontend.remote_trace import RemoteTracing
+from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
+from pytriton.serving.server.tracing.settings import TraceSettings
+from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.serving.server.tracing.tracing import Tracing
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor

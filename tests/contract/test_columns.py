@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.answers import Answers
-from pytriton.executor.columns import (
+from pytriton.base import dtypes
+from pytriton.base.messages import InferRequest
+from pytriton.model_config import Tensor
+from pytriton.runtime.executor.columns import (
     InputColumn,
     Signature,
     make_members,
     shared_request,
 )
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferRequest
-from pytriton.model_config import Tensor
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.answers import Answers
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.contract.benches import COUPLED, Bench, floats, to_arrays, to_tensor
 from tests.contract.worker_bench import WORKERS, WorkerBench

@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.engine.model import ModelState
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import UNEXPECTED, CancelledError, InternalError, UnavailableError
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse
+from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, UnavailableError
+from pytriton.base.messages import InferResponse
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.model_config import Tensor
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.model import ModelState
 from tests.column_rig import NAMES
 from tests.contract.benches import to_arrays, to_tensor
 from tests.contract.seam import doubled, doubling_inputs

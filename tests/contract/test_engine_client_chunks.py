@@ -8,11 +8,11 @@ import json
 
 import pytest
 
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import UNEXPECTED, UnavailableError
-from pytriton.server.http import columns as http_columns
-from pytriton.server.http.api import HttpApi
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.base.errors import UNEXPECTED, UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.serving.server.http import columns as http_columns
+from pytriton.serving.server.http.api import HttpApi
+from pytriton.serving.server.options.server_options import ServerOptions
 from tests.contract.seam import doubled
 from tests.server.http_fakes import Client, post
 

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.engine.model import Model, ModelState
-from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.base.errors import InternalError, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.model import Model, ModelState
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled, doubling_spec
 from tests.fakes import FakeInstance, FakeSupervisor

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.serving.engine.model import Model
 from tests.column_rig import WIDTH, DoublingInstance, random_details
 from tests.contract.seam import Seam, doubled, doubling_spec
 from tests.fakes import RecordingSink

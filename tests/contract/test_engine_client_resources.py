@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytriton.errors import ErrorCode
+from pytriton.base.errors import ErrorCode
 from tests.contract.seam import doubled
 from tests.resource_limits import no_descriptors
 

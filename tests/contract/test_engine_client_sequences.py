@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.dtypes import BYTES
-from pytriton.engine.model_spec import ControlKind, ControlSpec, SequenceSpec
-from pytriton.engine.sequence.sequence_inputs import added_input_names
-from pytriton.errors import CancelledError
+from pytriton.base.dtypes import BYTES
+from pytriton.base.errors import CancelledError
+from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec
+from pytriton.serving.engine.sequence.sequence_inputs import added_input_names
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled
 

@@ -10,11 +10,11 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse
+from pytriton.base.errors import InternalError
+from pytriton.base.messages import InferResponse
 from pytriton.model_config import Tensor
-from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from tests.contract.benches import to_arrays, to_tensor
 from tests.fakes import RecordingSink
 

@@ -12,9 +12,7 @@ import struct
 import numpy as np
 import pytest
 
-from pytriton.backend import bound_model, host, stream_host
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.executor import worker
 from pytriton.model_config import (
     ControlKind,
     SequenceBatcher,
@@ -22,10 +20,12 @@ from pytriton.model_config import (
     SequenceState,
     Tensor,
 )
-from pytriton.python_backend import mailbox
-from pytriton.transport import idle_reader, memory_trimmer
-from pytriton.transport.memory import PORTABLE_SETTING
-from pytriton.transport.stream_channel import StreamChannel
+from pytriton.runtime.executor import worker
+from pytriton.runtime.functions import bound_model, host, stream_host
+from pytriton.runtime.python_backend import mailbox
+from pytriton.runtime.transport import idle_reader, memory_trimmer
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.contract import benches, function_bench
 from tests.contract.benches import COUPLED, DECOUPLED, Bench, InstanceBench, floats
 from tests.contract.function_bench import FUNCTIONS, FunctionBench

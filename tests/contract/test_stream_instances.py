@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from tests.contract.benches import DEADLINE_S, DECOUPLED, Bench, floats
 
 ENDLESS = 100_000

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.transport.credit import RESPONSE_WINDOW
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import floats
 from tests.contract.worker_bench import STREAMS, WorkerBench
 

@@ -9,20 +9,20 @@ import pathlib
 import socket
 import threading
 
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.python_instance import PythonInstance
-from pytriton.executor.remote.instance_port import InstancePort, RemoteLink
-from pytriton.executor.remote.remote_worker import RemoteWorker
-from pytriton.executor.remote.starter import Place
-from pytriton.executor.worker import LocalWorker
-from pytriton.pb_utils.runtime import set_runtime
-from pytriton.python_backend.connection import Connection
-from pytriton.python_backend.worker import Worker
-from pytriton.transport.arena import Arena
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.stream_channel import StreamChannel, tune_stream
-from pytriton.transport.worker_frames import Initialize
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink
+from pytriton.runtime.executor.remote.remote_worker import RemoteWorker
+from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.worker import LocalWorker
+from pytriton.runtime.pb_utils.runtime import set_runtime
+from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.worker import Worker
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
+from pytriton.runtime.transport.worker_frames import Initialize
 from tests.contract.benches import InstanceBench, added_names, state_names
 from tests.contract.worker_models import FUNCTIONS
 

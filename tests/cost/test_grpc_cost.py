@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytriton.protos import service_pb2
-from pytriton.wire.grpc import message_prefix
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import message_prefix
 from tests.cost.counting import Attack, assert_paid
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.wire.http2 import Limits, frames
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2 import Limits, frames
+from pytriton.protocol.http2.frames import frame
 from tests.cost.counting import Attack, assert_paid
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,

@@ -6,7 +6,7 @@ _HEAVY = ("google", "tritonclient", "grpc", "uvloop", "httptools", "orjson", "ml
 
 
 def test_process_that_binds_models_loads_nothing_heavy():
-    modules = "pytriton.decorators, pytriton.model_config, pytriton.triton_config"
+    modules = "pytriton.decorators, pytriton.model_config, pytriton.base.triton_config"
     parts = ", pytriton.model_config.parser, pytriton.model_config.generator, pytriton.proxy.types"
     script = f"import sys, {modules}{parts}; print(*sys.modules)"
 

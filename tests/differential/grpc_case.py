@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 from google.protobuf import json_format
 
-from pytriton.protos import service_pb2
+from pytriton.base.protos import service_pb2
 
 DEADLINE_S = 60.0
 SERVICE = "/inference.GRPCInferenceService"

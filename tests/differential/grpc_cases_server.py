@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton.protos import service_pb2 as pb
+from pytriton.base.protos import service_pb2 as pb
 from tests.differential.grpc_case import GrpcCase, Observation, call
 
 

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from pytriton.commands.table import ROWS, Group
+from pytriton.tools.commands.table import ROWS, Group
 from tests.docs.site_pages import broken_links, is_outside, read_site
 from tests.e2e.waiting import eventually
 

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from tests.e2e.waiting import DEADLINE_S
 
 _NO_LIMIT = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from tests.e2e.waiting import DEADLINE_S
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

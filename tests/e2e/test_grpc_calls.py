@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from pytriton.protos import service_pb2
+from pytriton.base.protos import service_pb2
 from tests.differential.grpc_case import SERVICE
 from tests.e2e.grpc_server import add_sub_inputs, grpc_server, tensor
 from tests.e2e.waiting import DEADLINE_S, eventually

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import hpack
 import pytest
 
-from pytriton.wire.http2 import frames
+from pytriton.protocol.http2 import frames
 from tests.e2e.grpc_server import GrpcServer, grpc_server
 
 # More than all buffers on the way and the server's own bounds can hold together.

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.e2e.load import ConstantLoad
 from tests.e2e.scripts import SERVE, SERVE_AND_SAY
 from tests.e2e.waiting import eventually

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pytriton.model_config import Tensor
-from pytriton.transport import rendezvous
-from pytriton.transport.control import ControlLink, Join, Stop
+from pytriton.runtime.transport import rendezvous
+from pytriton.runtime.transport.control import ControlLink, Join, Stop
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.http_client import call
 

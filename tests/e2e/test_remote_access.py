@@ -12,10 +12,10 @@ import sys
 import numpy as np
 import pytest
 
-from pytriton import remote_triton
+from pytriton.binding import remote_triton
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 from pytriton.model_config import Tensor
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.triton import RemoteTriton, TritonSecurityConfig
 from tests.e2e.binders import server_process
 from tests.e2e.conftest import new_ports

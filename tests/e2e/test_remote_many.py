@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytriton.model_config import Tensor
-from pytriton.transport import rendezvous
+from pytriton.runtime.transport import rendezvous
 from tests.e2e.binders import binders_of, server_process
 from tests.e2e.http_client import infer, is_ready
 from tests.e2e.waiting import eventually

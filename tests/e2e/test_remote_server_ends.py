@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pytriton import remote_triton
-from pytriton.backend.bound_model import BoundModel
+from pytriton.binding import remote_triton
+from pytriton.binding.server_link import ServerLink
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.model_config import Tensor
-from pytriton.server_link import ServerLink
+from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.binders import SERVE, Binders, server_process
 from tests.e2e.http_client import infer, is_port_free, is_ready

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine import (
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine import (
     answer_cache,
     earliest_timer,
     engine,
@@ -16,10 +17,9 @@ from pytriton.engine import (
     recording,
     service,
 )
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.latency.latencies import Latencies, LatencyPlan
-from pytriton.engine.model import Model, ModelState
-from pytriton.executor.inference import Inference
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
+from pytriton.serving.engine.model import Model, ModelState
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, inference, model_spec
 
 

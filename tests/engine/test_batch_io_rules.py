@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.config import config_from_text, validate_config
-from pytriton.errors import InvalidArgumentError
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.engine.config import config_from_text, validate_config
 
 MODEL = (
     'name: "m" backend: "python" max_batch_size: 4 '

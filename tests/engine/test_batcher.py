@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine.batcher import (
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.batcher import (
     Batcher,
     DynamicBatcher,
     FifoBatcher,
     GreedyBatcher,
     make_batcher,
 )
-from pytriton.engine.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec
-from pytriton.executor.inference import Inference
 from tests.fakes import inference
 
 US = 1000

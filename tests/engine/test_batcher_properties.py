@@ -12,10 +12,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytriton.engine.batcher import DynamicBatcher, GreedyBatcher
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
-from pytriton.errors import UnavailableError
-from pytriton.executor.inference import Inference
+from pytriton.base.errors import UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.batcher import DynamicBatcher, GreedyBatcher
 from tests.fakes import inference
 
 MAX_ROWS = 8

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.dtypes import BYTES, FP32, INT32, DataType
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.cache_key import EXACT_BYTES, cache_key
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.base.dtypes import BYTES, FP32, INT32, DataType
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache_key import EXACT_BYTES, cache_key
 
 
 def tensor(

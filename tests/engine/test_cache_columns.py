@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.dtypes import FP32, INT32
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.model_spec import TensorSpec
-from pytriton.messages import InferTensor
+from pytriton.base.dtypes import FP32, INT32
+from pytriton.base.messages import InferTensor
+from pytriton.base.model_spec import TensorSpec
+from pytriton.serving.engine.cache import ResponseCache
 from tests.column_rig import NAMES, WIDTH, ColumnScene, values_of
 
 KINDS = pytest.mark.parametrize("joined", [True, False], ids=["joined", "pieces"])

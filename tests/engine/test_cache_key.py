@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytriton.dtypes import BYTES, FP32, INT32
-from pytriton.engine.cache_key import EXACT_BYTES, CacheKeys, cache_key
-from pytriton.engine.model_spec import ModelSpec, TensorSpec
-from pytriton.engine.validation import validate
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.base.dtypes import BYTES, FP32, INT32
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.serving.engine.cache_key import EXACT_BYTES, CacheKeys, cache_key
+from pytriton.serving.engine.validation import validate
 from tests.fakes import model_spec
 
 A, B = b"\x01\x02\x03\x04", b"\x05\x06\x07\x08"

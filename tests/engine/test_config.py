@@ -9,8 +9,11 @@ import sys
 import orjson
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.config import (
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.model_spec import QueuePolicySpec, Reshape, TimeoutAction
+from pytriton.base.protos import model_config_pb2
+from pytriton.serving.engine.config import (
     config_from_dict,
     config_from_text,
     config_to_json,
@@ -18,9 +21,6 @@ from pytriton.engine.config import (
     spec_from_config,
     validate_config,
 )
-from pytriton.engine.model_spec import QueuePolicySpec, Reshape, TimeoutAction
-from pytriton.errors import InvalidArgumentError
-from pytriton.protos import model_config_pb2
 
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 OUTPUT = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]'
@@ -338,11 +338,11 @@ def test_only_batches_are_ragged(max_batch_size, is_ragged):
     "program",
     [
         (
-            "import pytriton.protos as p, sys; assert 'grpc' not in sys.modules; "
+            "import pytriton.base.protos as p, sys; assert 'grpc' not in sys.modules; "
             "import tritonclient.grpc as g, tritonclient.grpc.aio; "
             "g.InferenceServerClient('localhost:1').close()"
         ),
-        "import tritonclient.grpc as g; import pytriton.protos as p",
+        "import tritonclient.grpc as g; import pytriton.base.protos as p",
     ],
     ids=["messages first", "client first"],
 )

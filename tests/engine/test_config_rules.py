@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, validate_config
-from pytriton.engine.config_rules import validate_model
-from pytriton.errors import InvalidArgumentError
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.engine.config import config_from_text, normalise_config, validate_config
+from pytriton.serving.engine.config_rules import validate_model
 
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 OUTPUT = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]'

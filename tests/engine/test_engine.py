@@ -8,16 +8,16 @@ import weakref
 
 import pytest
 
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import UNLOADED, Model, ModelState
-from pytriton.engine.registry import parse_version
-from pytriton.errors import (
+from pytriton.base.errors import (
     CancelledError,
     InvalidArgumentError,
     NotFoundError,
     ServerError,
     UnavailableError,
 )
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import UNLOADED, Model, ModelState
+from pytriton.serving.engine.registry import parse_version
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
 
 

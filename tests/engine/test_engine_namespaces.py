@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import UNLOADED, Model, ModelState
-from pytriton.errors import ErrorCode, ServerError
+from pytriton.base.errors import ErrorCode, ServerError
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import UNLOADED, Model, ModelState
 from tests.fakes import RecordingSink, model_spec, request
 
 AMBIGUOUS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.errors import InvalidArgumentError
-from pytriton.server.frontend.model_records import decode_spec, encode_spec
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.server.frontend.model_records import decode_spec, encode_spec
 
 SEQUENCES = "sequence_batching { }"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.config import (
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.engine.config import (
     config_from_text,
     normalise_config,
     spec_from_config,
     validate_config,
 )
-from pytriton.errors import InvalidArgumentError
 
 MODEL = 'name: "m" backend: "python" '
 FAMILY = 'metric_identifier { family: "f" } '

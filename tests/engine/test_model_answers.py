@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.model import TRANSITIONS, ModelState
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
-from pytriton.engine.stats import FailureReason
-from pytriton.errors import (
+from pytriton.base.errors import (
     UNEXPECTED,
     CancelledError,
     InternalError,
     InvalidArgumentError,
     UnavailableError,
 )
-from pytriton.executor.base import Outcome
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.model import TRANSITIONS, ModelState
+from pytriton.serving.engine.stats import FailureReason
 from tests.fakes import FakeSupervisor, RecordingSink, response
 
 MS = 1000  # microseconds

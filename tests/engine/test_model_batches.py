@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.model_spec import BatcherSpec
-from pytriton.errors import InternalError
-from pytriton.executor.base import Outcome
+from pytriton.base.errors import InternalError
+from pytriton.base.model_spec import BatcherSpec
+from pytriton.runtime.executor.base import Outcome
 from tests.fakes import FakeInstance, RecordingSink, response
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.model_spec import BatcherSpec
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse, InferTensor
+from pytriton.base.dtypes import FP32
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import BatcherSpec
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.cache import ResponseCache
 from tests.fakes import SECOND_NS
 
 

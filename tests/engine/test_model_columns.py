@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
-from pytriton.errors import UNEXPECTED, InvalidArgumentError, UnavailableError
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import UNEXPECTED, InvalidArgumentError, UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.model import Model
 from tests.column_rig import ColumnScene, random_details, values_of
 from tests.fakes import FakeLoop, model_spec
 

@@ -7,9 +7,9 @@ import asyncio
 import functools
 import time
 
-from pytriton.engine.model import Model, ModelState
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import UnavailableError
+from pytriton.base.errors import UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.serving.engine.model import Model, ModelState
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 FOREVER_S = 60.0

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from pytriton.engine.model import ModelState
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import CancelledError
-from pytriton.executor.base import Outcome
+from pytriton.base.errors import CancelledError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.model import ModelState
 from tests.fakes import FakeInstance, FakeSupervisor
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine import model
-from pytriton.engine.cache import ResponseCache
-from pytriton.errors import UNEXPECTED
+from pytriton.base.errors import UNEXPECTED
+from pytriton.serving.engine import model
+from pytriton.serving.engine.cache import ResponseCache
 from tests.column_rig import ColumnScene
 
 

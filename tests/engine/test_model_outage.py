@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.model import ModelState
-from pytriton.engine.model_spec import SequenceSpec
-from pytriton.engine.stats import FailureReason
-from pytriton.errors import UnavailableError
+from pytriton.base.errors import UnavailableError
+from pytriton.base.model_spec import SequenceSpec
+from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.stats import FailureReason
 from tests.column_rig import ColumnScene
 from tests.fakes import FakeInstance, FakeSupervisor
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.engine.stats import FailureReason
-from pytriton.errors import CancelledError, InternalError, UnavailableError
-from pytriton.executor.base import Outcome
+from pytriton.base.errors import CancelledError, InternalError, UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.stats import FailureReason
 from tests.column_rig import ColumnScene
 from tests.fakes import FakeSupervisor, response
 

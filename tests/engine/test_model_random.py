@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import CancelledError, UnavailableError
-from pytriton.executor.base import Outcome
+from pytriton.base.errors import CancelledError, UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.runtime.executor.base import Outcome
 from tests.fakes import response
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.dtypes import UINT8
-from pytriton.engine.model_spec import BatcherSpec
-from pytriton.engine.stats import FailureReason
-from pytriton.errors import CancelledError, InternalError
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.transport.credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
+from pytriton.base.dtypes import UINT8
+from pytriton.base.errors import CancelledError, InternalError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import BatcherSpec
+from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.transport.credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
+from pytriton.serving.engine.stats import FailureReason
 from tests.fakes import response
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.executor.base import Outcome
-from pytriton.messages import ExecutionTimes
+from pytriton.base.messages import ExecutionTimes
+from pytriton.runtime.executor.base import Outcome
 from tests.fakes import SECOND_NS, response
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.rate_limiter import (
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.engine.rate_limiter import (
     InstanceLimits,
     RateLimiter,
     RateLimitResource,
     ResourceNeed,
 )
-from pytriton.errors import InvalidArgumentError
 
 
 def limits(priority: int = 1, device_id: int = 0, **counts: int) -> InstanceLimits:

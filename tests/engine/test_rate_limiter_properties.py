@@ -8,7 +8,12 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytriton.engine.rate_limiter import Contender, InstanceLimits, RateLimiter, ResourceNeed
+from pytriton.serving.engine.rate_limiter import (
+    Contender,
+    InstanceLimits,
+    RateLimiter,
+    ResourceNeed,
+)
 
 NAMES = ("R", "S", "T")
 

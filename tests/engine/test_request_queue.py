@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine.batcher import GreedyBatcher
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
-from pytriton.engine.request_queue import DeadlineHeap, RequestQueue
-from pytriton.errors import UnavailableError
+from pytriton.base.errors import UnavailableError
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.serving.engine.batcher import GreedyBatcher
+from pytriton.serving.engine.request_queue import DeadlineHeap, RequestQueue
 from tests.fakes import inference
 
 MS = 1_000_000

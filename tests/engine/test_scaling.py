@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pytriton.engine.scaling import (
+from pytriton.serving.engine.scaling import (
     FIRST_RETRY_S,
     MAX_RETRY_S,
     InstanceLoad,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from pytriton.engine.stall_watch import StallWatch
-from pytriton.engine.stats import BatchRecord, ModelStatistics, ResponseOutcome
+from pytriton.serving.engine.stall_watch import StallWatch
+from pytriton.serving.engine.stats import BatchRecord, ModelStatistics, ResponseOutcome
 from tests.fakes import model_spec
 
 

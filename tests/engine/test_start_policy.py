@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import BatcherSpec, ModelSpec, TensorSpec
-from pytriton.engine.start_policy import StartPolicy
+from pytriton.base import dtypes
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.serving.engine.start_policy import StartPolicy
 
 QUICK_NS = 20_000
 SLOW_NS = 5_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tritonclient.grpc import service_pb2
 
-from pytriton.engine.stats import (
+from pytriton.serving.engine.stats import (
     MAX_RESPONSE_INDEXES,
     BatchRecord,
     Duration,

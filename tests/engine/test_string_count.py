@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.engine import string_count
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.engine.validation import MANY_STRINGS
-from pytriton.errors import (
+from pytriton.base import dtypes
+from pytriton.base.errors import (
     CancelledError,
     InternalError,
     InvalidArgumentError,
     UnavailableError,
 )
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.serving.engine import string_count
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.engine.validation import MANY_STRINGS
 
 CONFIG = """name: "m" backend: "python"
     input [ { name: "s" data_type: TYPE_STRING dims: [ -1 ] } ]

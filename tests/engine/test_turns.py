@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from pytriton.engine.model import Model, ModelState
-from pytriton.engine.model_spec import BatcherSpec, SequenceSpec
-from pytriton.engine.rate_limiter import InstanceLimits, RateLimiter, ResourceNeed
-from pytriton.engine.turns import Turns
-from pytriton.errors import InvalidArgumentError, UnavailableError
+from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.base.model_spec import BatcherSpec, SequenceSpec
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter, ResourceNeed
+from pytriton.serving.engine.turns import Turns
 from tests.fakes import (
     FakeInstance,
     FakeLoop,

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.validation import validate
-from pytriton.errors import InvalidArgumentError
-from pytriton.messages import InferTensor
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import InferTensor
+from pytriton.serving.engine.validation import validate
 from tests.wire.specs import ADD_SUB, model_spec, request, single, tensor_spec
 
 # Most texts are compared with the real Triton's in tests/differential, over HTTP. Here are those

@@ -10,9 +10,9 @@ import tarfile
 
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.executor import archive_links, archives
-from pytriton.executor.archive_stream import ArchiveStream
+from pytriton.base.errors import InternalError
+from pytriton.runtime.executor import archive_links, archives
+from pytriton.runtime.executor.archive_stream import ArchiveStream
 from tests.executor.tar_files import file_entry, folder_entry, link_entry, pack
 
 HARD = tarfile.LNKTYPE

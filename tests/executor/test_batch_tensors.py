@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.dtypes import BYTES, FP32
-from pytriton.executor.batch_tensors import output_columns
-from pytriton.transport.frames import BatchResult, TensorRef
-from pytriton.transport.payload import Received
+from pytriton.base.dtypes import BYTES, FP32
+from pytriton.runtime.executor.batch_tensors import output_columns
+from pytriton.runtime.transport.frames import BatchResult, TensorRef
+from pytriton.runtime.transport.payload import Received
 
 
 def received(ref: TensorRef) -> Received:

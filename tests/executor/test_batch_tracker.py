@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.errors import UNEXPECTED, InternalError
-from pytriton.executor.batch_tracker import BatchTracker
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.transport.frames import (
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import UNEXPECTED, InternalError
+from pytriton.runtime.executor.batch_tracker import BatchTracker
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
     ResponseItem,
     Responses,
     TensorRef,
 )
-from pytriton.transport.loop_channel import ProtocolError
-from pytriton.transport.payload import Payload, Received
+from pytriton.runtime.transport.loop_channel import ProtocolError
+from pytriton.runtime.transport.payload import Payload, Received
 from tests.fakes import inference
 
 RESULT = TensorRef("y", FP32.number, (1, 1), 0, 4)

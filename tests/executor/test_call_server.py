@@ -11,12 +11,12 @@ import weakref
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError, NotFoundError, UnavailableError
-from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.credit import RESPONSE_WINDOW
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.worker_frames import (
+from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
+from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import (
     CallCredit,
     CancelCall,
     InferCall,

@@ -7,16 +7,16 @@ import asyncio
 
 import pytest
 
-from pytriton.dtypes import UINT8
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.channel_instance import ChannelInstance
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.messages import InferTensor, TraceContext
-from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.frames import Credit, Execute, ResponseItem, Responses
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.memory_trimmer import MemoryTrimmer
+from pytriton.base.dtypes import UINT8
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.messages import InferTensor, TraceContext
+from pytriton.runtime.executor.channel_instance import ChannelInstance
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, Responses
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import inference
 
 

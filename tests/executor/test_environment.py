@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.executor.environment import EnvironmentStore
+from pytriton.base.errors import InternalError
+from pytriton.runtime.executor.environment import EnvironmentStore
 from tests.executor.tar_files import file_entry, link_entry, pack
 
 SCRIPT = b"#!/bin/sh\nexit 0\n"

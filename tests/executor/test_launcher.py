@@ -20,20 +20,24 @@ import time
 import psutil
 import pytest
 
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor import python_process
-from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
-from pytriton.executor.worker import ForkingProcessEndedError, ResourceLackError, describe_exit
-from pytriton.executor.zygote_launcher import Zygote
-from pytriton.server.process.descriptors import lowest_free
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.runtime.executor import python_process
+from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.runtime.executor.worker import (
+    ForkingProcessEndedError,
+    ResourceLackError,
+    describe_exit,
+)
+from pytriton.runtime.executor.zygote_launcher import Zygote
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.serving.server.process.descriptors import lowest_free
 from tests.executor.worker_rig import until
 
 DEADLINE_S = 60
 REFUSING_ZYGOTE = """
 import contextlib, socket, sys
 sys.path[0] = sys.argv[1]
-from pytriton.transport.zygote_messages import Forked, ZygoteLink
+from pytriton.runtime.transport.zygote_messages import Forked, ZygoteLink
 link = ZygoteLink(socket.socket(fileno=int(sys.argv[-1])))
 with contextlib.suppress(EOFError):
     while message := link.receive():

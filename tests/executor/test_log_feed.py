@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.executor.log_feed import LogFeed
-from pytriton.log_switches import LogSwitches
+from pytriton.base.log_switches import LogSwitches
+from pytriton.runtime.executor.log_feed import LogFeed
 
 QUIET = LogSwitches(info=False)
 

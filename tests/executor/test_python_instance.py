@@ -9,9 +9,9 @@ import socket
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.executor import python_instance
-from pytriton.transport.frames import (
+from pytriton.base.errors import InternalError
+from pytriton.runtime.executor import python_instance
+from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
     Cancel,
@@ -20,7 +20,13 @@ from pytriton.transport.frames import (
     ResponseItem,
     Responses,
 )
-from pytriton.transport.worker_frames import CheckReady, Finalize, Initialized, LogLine, ReadyReport
+from pytriton.runtime.transport.worker_frames import (
+    CheckReady,
+    Finalize,
+    Initialized,
+    LogLine,
+    ReadyReport,
+)
 from tests.executor.worker_rig import INITIALIZE, WorkerRig, place
 
 

@@ -11,19 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import Reshape
-from pytriton.errors import UNEXPECTED
-from pytriton.executor.batch_tensors import add_input
-from pytriton.executor.batch_tracker import BatchTracker
-from pytriton.executor.inference import CLOSED_SINK, Inference
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.reshape import reshape_inputs
-from pytriton.messages import InferRequest, InferTensor
-from pytriton.python_backend.batch_run import BatchRegistry, BatchRun
-from pytriton.python_backend.requests import make_requests
-from pytriton.transport.frames import BatchResult, Execute, ResponseItem, Responses, TensorRef
-from pytriton.transport.payload import Payload, Received
+from pytriton.base import dtypes
+from pytriton.base.errors import UNEXPECTED
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.model_spec import Reshape
+from pytriton.runtime.executor.batch_tensors import add_input
+from pytriton.runtime.executor.batch_tracker import BatchTracker
+from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.reshape import reshape_inputs
+from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
+from pytriton.runtime.python_backend.requests import make_requests
+from pytriton.runtime.transport.frames import (
+    BatchResult,
+    Execute,
+    ResponseItem,
+    Responses,
+    TensorRef,
+)
+from pytriton.runtime.transport.payload import Payload, Received
 
 SIZES = st.integers(1, 5)
 

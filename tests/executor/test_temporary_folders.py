@@ -10,13 +10,13 @@ import tempfile
 
 import pytest
 
-from pytriton.executor import temporary_folders
-from pytriton.executor.temporary_folders import TemporaryFolder, remove_abandoned
+from pytriton.runtime.executor import temporary_folders
+from pytriton.runtime.executor.temporary_folders import TemporaryFolder, remove_abandoned
 
 PREFIX = "pytriton-test-"
 OWNER = f"""
 import sys
-from pytriton.executor.temporary_folders import TemporaryFolder
+from pytriton.runtime.executor.temporary_folders import TemporaryFolder
 folder = TemporaryFolder.create({PREFIX!r})
 (folder.path / "unpacked").mkdir()
 (folder.path / "unpacked" / "file").touch()

@@ -15,18 +15,18 @@ import psutil
 import pytest
 import uvloop
 
-from pytriton.dtypes import FP32, INT32
-from pytriton.errors import ErrorCode, InternalError
-from pytriton.executor.config_completion import complete_config
-from pytriton.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
-from pytriton.executor.log_feed import LogFeed
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.python_instance import PythonInstance
-from pytriton.log_switches import LogSwitches
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.transport.memory import PORTABLE_SETTING
-from pytriton.transport.memory_trimmer import MemoryTrimmer
-from pytriton.transport.worker_frames import Initialize
+from pytriton.base.dtypes import FP32, INT32
+from pytriton.base.errors import ErrorCode, InternalError
+from pytriton.base.log_switches import LogSwitches
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.executor.config_completion import complete_config
+from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.runtime.executor.log_feed import LogFeed
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.transport.worker_frames import Initialize
 from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
 from tests.fakes import RecordingSink, inference
 from tests.resource_limits import no_descriptors

@@ -9,17 +9,17 @@ import time
 import numpy as np
 from msgspec import structs
 
-from pytriton.dtypes import from_numpy
-from pytriton.executor.model_labels import ModelLabels
-from pytriton.executor.python_instance import PythonInstance
-from pytriton.executor.worker import LocalWorker
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import TensorRef
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.memory_trimmer import MemoryTrimmer
-from pytriton.transport.worker_frames import Initialize, Initialized
+from pytriton.base.dtypes import from_numpy
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.executor.worker import LocalWorker
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import TensorRef
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.transport.worker_frames import Initialize, Initialized
 from tests.fakes import inference
 
 DEADLINE_S = 60

@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.framework_backends.batch_tensors import BatchTensors
+from pytriton.base.errors import InternalError
+from pytriton.runtime.framework_backends.batch_tensors import BatchTensors
 
 # Two requests with 1 and 2 rows, of 3 and 4 elements each.
 SHAPES = {"X": [(1, 3), (2, 4)]}

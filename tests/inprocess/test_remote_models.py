@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import tritonserver
-from pytriton.server import core as core_module
+from pytriton.serving.server import core as core_module
 from tests.executor.remote.plain_cluster import PlainCluster
 from tests.executor.remote.plain_starter import NODE
 from tests.framework_backends.onnxruntime import onnx_models
@@ -213,7 +213,7 @@ def test_model_that_cannot_be_loaded_there_names_the_node(server):
 def test_file_that_is_not_there_is_named_with_the_way_out(server, repository, monkeypatch):
     path = repository / "broken" / "1" / "model.py"
     monkeypatch.setattr(  # the node has other files than the server
-        "pytriton.repository.loading.python_loader.code_path",
+        "pytriton.serving.repository.loading.python_loader.code_path",
         lambda plan, code: str(code.path).replace("/1/", "/elsewhere/"),
     )
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import tritonserver
-from pytriton.server import core as core_module
+from pytriton.serving.server import core as core_module
 from tests.e2e.waiting import eventually
 from tests.executor.remote.plain_cluster import PlainCluster
 from tests.repository_e2e.model_files import code, config, model, write_model

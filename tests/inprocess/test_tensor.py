@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tritonserver
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.inprocess.memory import read_place
 from pytriton.inprocess.tensor import input_tensor
 from tritonserver import DataType, DLDeviceType, MemoryBuffer, MemoryType, Tensor

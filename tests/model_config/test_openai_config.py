@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.model_config import ChatTemplate, ModelConfig, OpenAI
-from pytriton.model_config.generator import ModelConfigGenerator
-from pytriton.model_config.parser import ModelConfigParser
-from pytriton.model_config.triton_model_config import TritonModelConfig
-from pytriton.openai_routes import (
+from pytriton.base.openai_routes import (
     CHAT_TEMPLATES,
     as_openai,
     openai_parameters,
     read_openai_parameters,
 )
+from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.model_config import ChatTemplate, ModelConfig, OpenAI
+from pytriton.model_config.generator import ModelConfigGenerator
+from pytriton.model_config.parser import ModelConfigParser
+from pytriton.model_config.triton_model_config import TritonModelConfig
 
 TEMPLATE = ChatTemplate(user="Q: {content}\n", answer="A:", stop=["\nQ:"])
 

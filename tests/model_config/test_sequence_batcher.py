@@ -6,14 +6,6 @@ import json
 import numpy as np
 import pytest
 
-from pytriton.engine.config import (
-    config_from_dict,
-    config_from_text,
-    config_to_json,
-    normalise_config,
-    spec_from_config,
-    validate_config,
-)
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import (
     ControlKind,
@@ -29,6 +21,14 @@ from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.parser import ModelConfigParser
 from pytriton.model_config.sequence_message import initial_states, only_request_inputs
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+from pytriton.serving.engine.config import (
+    config_from_dict,
+    config_from_text,
+    config_to_json,
+    normalise_config,
+    spec_from_config,
+    validate_config,
+)
 
 FULL = SequenceBatcher(
     strategy=OldestStrategy(8, [2, 4], 100, preserve_ordering=True),

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import Tensor
 from pytriton.model_config.tensor import triton_datatype

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytriton.binding.triton_base import MODEL_TIMEOUT_S, TritonBase
 from pytriton.decorators.declaration import MODEL_ATTRIBUTE, ModelDeclaration
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Ray, SequenceBatcher, Tensor
 from pytriton.models.binding import BindArguments, make_model
-from pytriton.triton_base import MODEL_TIMEOUT_S, TritonBase
 from tests.models import importable
 
 HERE = "tests.models.importable"

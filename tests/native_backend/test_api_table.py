@@ -7,12 +7,17 @@ import ctypes
 
 import pytest
 
-from pytriton.errors import ErrorCode, InvalidArgumentError, NotFoundError, ServerError
-from pytriton.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype, returns_error
-from pytriton.native_backend.callbacks import Callbacks
-from pytriton.native_backend.errors import Errors
-from pytriton.native_backend.exports import export, exported
-from pytriton.native_backend.memory import Handles, put_word, text
+from pytriton.base.errors import ErrorCode, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.runtime.native_backend.api_table import (
+    ENTRY_POINTS,
+    FUNCTIONS,
+    prototype,
+    returns_error,
+)
+from pytriton.runtime.native_backend.callbacks import Callbacks
+from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.exports import export, exported
+from pytriton.runtime.native_backend.memory import Handles, put_word, text
 
 
 class Group:

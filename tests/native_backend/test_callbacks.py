@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.errors import InternalError, NotFoundError
-from pytriton.native_backend.callbacks import Callbacks
-from pytriton.native_backend.errors import Errors
+from pytriton.base.errors import InternalError, NotFoundError
+from pytriton.runtime.native_backend.callbacks import Callbacks
+from pytriton.runtime.native_backend.errors import Errors
 
 WITH_ERROR = "TRITONBACKEND_RequestInputCount"
 WITHOUT_ERROR = "TRITONSERVER_ErrorCode"

@@ -10,21 +10,21 @@ import sys
 
 import pytest
 
-from pytriton.dtypes import BYTES, INT32
-from pytriton.errors import ErrorCode, InternalError, UnavailableError
-from pytriton.native_backend.answers import NOT_ANSWERED
-from pytriton.native_backend.elf import MACHINES
-from pytriton.native_backend.errors import Errors
-from pytriton.native_backend.execution import Execution
-from pytriton.native_backend.exports import exported
-from pytriton.native_backend.foreign_threads import ForeignThreads
-from pytriton.native_backend.memory import word
-from pytriton.native_backend.requests import Requests
-from pytriton.native_backend.responses import Responses
-from pytriton.native_backend.runs import Runs
-from pytriton.native_backend.statistics import Statistics
-from pytriton.transport.frames import BatchFailure, BatchResult, Execute, TensorRef
-from pytriton.transport.payload import Payload, Received
+from pytriton.base.dtypes import BYTES, INT32
+from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
+from pytriton.runtime.native_backend.answers import NOT_ANSWERED
+from pytriton.runtime.native_backend.elf import MACHINES
+from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.execution import Execution
+from pytriton.runtime.native_backend.exports import exported
+from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
+from pytriton.runtime.native_backend.memory import word
+from pytriton.runtime.native_backend.requests import Requests
+from pytriton.runtime.native_backend.responses import Responses
+from pytriton.runtime.native_backend.runs import Runs
+from pytriton.runtime.native_backend.statistics import Statistics
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute, TensorRef
+from pytriton.runtime.transport.payload import Payload, Received
 
 ON_LINUX = sys.platform == "linux" and os.uname().machine in MACHINES
 pytestmark = pytest.mark.skipif(not ON_LINUX, reason="compiled backends run on Linux only")

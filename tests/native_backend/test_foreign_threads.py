@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from pytriton.native_backend.foreign_threads import ForeignThreads
+from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from tests.native_backend import building
 
 pytestmark = pytest.mark.skipif(bool(building.missing()), reason=building.missing())

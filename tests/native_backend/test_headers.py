@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from pytriton import __main__
-from pytriton.native_backend.api_table import FUNCTIONS
+from pytriton.runtime.native_backend.api_table import FUNCTIONS
 from tests import peers
 from tests.native_backend.header_text import HEADERS, INCLUDE, declared_functions
 

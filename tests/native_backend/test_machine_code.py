@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from pytriton.native_backend import machine_code
-from pytriton.native_backend.api_table import FUNCTIONS, prototype
-from pytriton.native_backend.elf import MACHINES, stub_library
-from pytriton.native_backend.machine_code import Addresses
-from pytriton.native_backend.memory import Kept, field_address, put_field, text, word
-from pytriton.native_backend.names import Names
-from pytriton.native_backend.records import (
+from pytriton.runtime.native_backend import machine_code
+from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype
+from pytriton.runtime.native_backend.elf import MACHINES, stub_library
+from pytriton.runtime.native_backend.machine_code import Addresses
+from pytriton.runtime.native_backend.memory import Kept, field_address, put_field, text, word
+from pytriton.runtime.native_backend.names import Names
+from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
     INPUT_WORDS,
     INSTANCE_GETTERS,

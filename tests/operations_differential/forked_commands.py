@@ -72,8 +72,8 @@ def _fork(arguments: list[str], environment: dict[str, str], output: str) -> int
 
 
 if __name__ == "__main__":
-    from pytriton.server import serving  # noqa: F401  the command imports it when it runs
-    from pytriton.server.tritonserver import main
+    from pytriton.serving.server import serving  # noqa: F401  the command imports it when it runs
+    from pytriton.serving.server.tritonserver import main
 
     for line in sys.stdin:
         sys.stdout.write(f"{_fork(*json.loads(line))}\n")

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.model import Model, ModelState
-from pytriton.executor.remote.cluster_status import ClusterStatus
-from pytriton.server.core import Core
-from pytriton.server.options.endpoints import Endpoint
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.server import Server
+from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.server.core import Core
+from pytriton.serving.server.options.endpoints import Endpoint
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.server import Server
 from tests.e2e.waiting import eventually
 from tests.fakes import FakeInstance
 from tests.page.browser import started_browser

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.pb_utils.runtime import set_runtime
+from pytriton.runtime.pb_utils.runtime import set_runtime
 from tests.pb_utils.fakes import FakeRuntime
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pytriton.pb_utils.failures import TritonModelException
+from pytriton.runtime.pb_utils.failures import TritonModelException
 
 
 class FakeCall:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from triton_python_backend_utils import Tensor, TritonModelException
 
-from pytriton.pb_utils import cuda
+from pytriton.runtime.pb_utils import cuda
 
 
 class FakeDriver:

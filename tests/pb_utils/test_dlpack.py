@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from triton_python_backend_utils import Tensor, TritonModelException
 
-from pytriton import dtypes
-from pytriton.pb_utils import dlpack
+from pytriton.base import dtypes
+from pytriton.runtime.pb_utils import dlpack
 
 TYPES = [row for row in dtypes.BY_NUMBER.values() if row is not dtypes.BYTES]
 

@@ -19,7 +19,7 @@ from triton_python_backend_utils import (
     TritonModelException,
 )
 
-from pytriton.messages import TraceContext
+from pytriton.base.messages import TraceContext
 from tests.pb_utils.fakes import FakeCall, FakeContext
 
 TENSOR = Tensor("IN", np.zeros(1))

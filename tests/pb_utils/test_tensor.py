@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from triton_python_backend_utils import Tensor, TritonModelException
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 
 ALL_NUMPY = [row for row in dtypes.BY_NUMBER.values() if row not in (dtypes.BYTES, dtypes.BF16)]
 

@@ -7,13 +7,13 @@ import dataclasses
 
 import numpy as np
 
-from pytriton.perf.load.records import Records
-from pytriton.perf.measuring.results import LevelResult, Mode
-from pytriton.perf.measuring.stability import Status
-from pytriton.perf.measuring.summary import Summary, SummaryRules, summarise
-from pytriton.perf.measuring.windows import Window
-from pytriton.perf.output.run_document import RunDocument, ServerRun, level_record
-from pytriton.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.load.records import Records
+from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.summary import Summary, SummaryRules, summarise
+from pytriton.tools.perf.measuring.windows import Window
+from pytriton.tools.perf.output.run_document import RunDocument, ServerRun, level_record
+from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 
 COUNTED = Counted(
     inferences=100, executions=50, requests=100, request_ns=60_000_000, queue_ns=2_000_000,

@@ -10,18 +10,18 @@ import pathlib
 import numpy as np
 import pytest
 
-from pytriton.perf.errors import PerfError
-from pytriton.perf.load.plan import InputSet
-from pytriton.perf.measuring.results import LevelResult, Mode
-from pytriton.perf.measuring.stability import Status
-from pytriton.perf.measuring.summary import SummaryRules
-from pytriton.perf.output.comparison import comparison_text, pairs_of
-from pytriton.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
-from pytriton.perf.output.profile_export import write_export
-from pytriton.perf.output.run_document import level_record, read_run
-from pytriton.perf.output.settings import ReportSettings
-from pytriton.perf.server.gauges import GpuGauges, read_gauges
-from pytriton.perf.server.statistics import Counted, ServerCounts, counted_of
+from pytriton.tools.perf.errors import PerfError
+from pytriton.tools.perf.load.plan import InputSet
+from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.summary import SummaryRules
+from pytriton.tools.perf.output.comparison import comparison_text, pairs_of
+from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
+from pytriton.tools.perf.output.profile_export import write_export
+from pytriton.tools.perf.output.run_document import level_record, read_run
+from pytriton.tools.perf.output.settings import ReportSettings
+from pytriton.tools.perf.server.gauges import GpuGauges, read_gauges
+from pytriton.tools.perf.server.statistics import Counted, ServerCounts, counted_of
 from tests.perf.runs import COUNTED, changed, document, level, server_run, window
 
 SERVER = ServerCounts(COUNTED)

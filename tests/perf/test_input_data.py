@@ -9,11 +9,11 @@ import json
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.perf.data.inputs import read_inputs
-from pytriton.perf.data.settings import DataSettings
-from pytriton.perf.errors import DataError
-from pytriton.perf.model_description import ModelDescription, TensorDescription
+from pytriton.base import dtypes
+from pytriton.tools.perf.data.inputs import read_inputs
+from pytriton.tools.perf.data.settings import DataSettings
+from pytriton.tools.perf.errors import DataError
+from pytriton.tools.perf.model_description import ModelDescription, TensorDescription
 
 A = TensorDescription("a", dtypes.FP32, (2,))
 TEXT = TensorDescription("text", dtypes.BYTES, (1,))

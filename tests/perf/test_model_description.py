@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.perf.errors import PerfError
-from pytriton.perf.model_description import describe
+from pytriton.base import dtypes
+from pytriton.tools.perf.errors import PerfError
+from pytriton.tools.perf.model_description import describe
 
 METADATA = {
     "name": "M",

@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from pytriton.perf.measuring.stability import Status
-from pytriton.perf.measuring.summary import SummaryRules
-from pytriton.perf.output.panels import panels_of, unit_for
-from pytriton.perf.output.run_page import run_page
-from pytriton.plots.page import page_html
-from pytriton.plots.pictures import PlotError, draw, number_text
+from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.summary import SummaryRules
+from pytriton.tools.perf.output.panels import panels_of, unit_for
+from pytriton.tools.perf.output.run_page import run_page
+from pytriton.tools.plots.page import page_html
+from pytriton.tools.plots.pictures import PlotError, draw, number_text
 from tests.perf.runs import document, server_run
 
 RANGE = ["throughput", "latency", "throughput_latency", "distribution", "histogram", "server"]

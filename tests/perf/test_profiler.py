@@ -7,14 +7,14 @@ import itertools
 
 import pytest
 
-from pytriton.perf.load.levels import Concurrency, FixedSchedule, RequestRate
-from pytriton.perf.measuring.profiler import Profiler, ProfileRules, sweep
-from pytriton.perf.measuring.results import LevelResult, Mode
-from pytriton.perf.measuring.search import LoadRange, linear
-from pytriton.perf.measuring.source import LoadSource, WindowRules
-from pytriton.perf.measuring.stability import StabilityRules, Status
-from pytriton.perf.measuring.watching import Watchers
-from pytriton.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.load.levels import Concurrency, FixedSchedule, RequestRate
+from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
+from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.search import LoadRange, linear
+from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
+from pytriton.tools.perf.measuring.stability import StabilityRules, Status
+from pytriton.tools.perf.measuring.watching import Watchers
+from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.load.fake_load import FakeLoad
 
 

@@ -8,7 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pytriton.perf.output.progress import ProgressDisplay
+from pytriton.tools.perf.output.progress import ProgressDisplay
 
 
 @pytest.mark.parametrize(

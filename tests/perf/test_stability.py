@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.perf.measuring.search import LoadRange, binary, linear
-from pytriton.perf.measuring.stability import (
+from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
+from pytriton.tools.perf.measuring.stability import (
     StabilityRules,
     Status,
     WindowFigures,

@@ -6,11 +6,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.perf.load.records import GeneratorState
-from pytriton.perf.measuring.distribution import Distribution, distribution_of, percentile_index
-from pytriton.perf.measuring.summary import SummaryRules, summarise
-from pytriton.perf.measuring.windows import busiest, choose, join
-from pytriton.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.load.records import GeneratorState
+from pytriton.tools.perf.measuring.distribution import (
+    Distribution,
+    distribution_of,
+    percentile_index,
+)
+from pytriton.tools.perf.measuring.summary import SummaryRules, summarise
+from pytriton.tools.perf.measuring.windows import busiest, choose, join
+from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.runs import COUNTED, records, window
 
 

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
-from pytriton.perf.load.records import GeneratorState
-from pytriton.perf.measuring.results import Mode
-from pytriton.perf.measuring.stability import Status
-from pytriton.perf.measuring.summary import SummaryRules
-from pytriton.perf.output.settings import ReportSettings
-from pytriton.perf.output.text import (
+from pytriton.tools.perf.load.records import GeneratorState
+from pytriton.tools.perf.measuring.results import Mode
+from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.summary import SummaryRules
+from pytriton.tools.perf.output.settings import ReportSettings
+from pytriton.tools.perf.output.text import (
     comparison_lines,
     level_heading,
     level_text,
@@ -21,8 +21,8 @@ from pytriton.perf.output.text import (
     settings_text,
     window_text,
 )
-from pytriton.perf.output.text_watcher import TextWatcher
-from pytriton.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.output.text_watcher import TextWatcher
+from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.runs import COUNTED, changed, level
 
 SERVER = ServerCounts(COUNTED)

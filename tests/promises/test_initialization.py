@@ -11,10 +11,10 @@ import weakref
 import numpy as np
 import pytest
 
-from pytriton.check.utils import search_warning_on_too_verbose_log_level
 from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.model_config import Tensor
 from pytriton.model_config.parser import ModelConfigParser
+from pytriton.tools.check.utils import search_warning_on_too_verbose_log_level
 from pytriton.triton import (
     DefaultTritonLifecyclePolicy,
     Triton,

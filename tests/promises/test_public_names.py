@@ -58,7 +58,7 @@ NAMES = {
     "pytriton.utils.distribution": "get_root_module_path is_editable_install",
     "pytriton.utils.endpoint_utils": "get_endpoint",
     "pytriton.utils.logging": "silence_3rd_party_loggers",
-    "pytriton.check.utils": "ScriptThread ProcessMonitoring ProcessMonitoringThread "
+    "pytriton.tools.check.utils": "ScriptThread ProcessMonitoring ProcessMonitoringThread "
     "TestMonitoringContext find_free_port DEFAULT_LOG_FORMAT get_current_container_version "
     "verify_docker_image_in_readme_same_as_tested search_warning_on_too_verbose_log_level",
 }

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.transport.frames import Responses
+from pytriton.runtime.transport.frames import Responses
 from tests.python_backend.worker_rig import answer_of
 
 

@@ -8,20 +8,20 @@ import asyncio
 import numpy as np
 import pytest
 
-from pytriton.pb_utils.awaiting import when_ready
-from pytriton.pb_utils.failures import TritonModelException
-from pytriton.pb_utils.request import InferenceRequest
-from pytriton.python_backend.bls import BlsCall, CallOrigin
-from pytriton.python_backend.connection import Connection
-from pytriton.transport.arena import Arena
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.worker_frames import CancelCall, InferCall
+from pytriton.runtime.pb_utils.awaiting import when_ready
+from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.runtime.python_backend.bls import BlsCall, CallOrigin
+from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import CancelCall, InferCall
 from tests.python_backend.worker_rig import DEADLINE_S, Peer
 
 X = np.array([[1.0]], np.float32)
 HELPERS = """
-from pytriton.pb_utils.runtime import current_runtime
+from pytriton.runtime.pb_utils.runtime import current_runtime
 
 def call(name="other"):
     return pb_utils.InferenceRequest(model_name=name, inputs=[], requested_output_names=["y"])

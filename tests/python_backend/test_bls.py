@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.messages import TraceContext
-from pytriton.transport.credit import RESPONSE_WINDOW
-from pytriton.transport.worker_frames import (
+from pytriton.base.messages import TraceContext
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW
+from pytriton.runtime.transport.worker_frames import (
     CallCredit,
     CancelCall,
     InferCall,

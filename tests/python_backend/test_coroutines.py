@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.transport.credit import RESPONSE_WINDOW
-from pytriton.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Responses
-from pytriton.transport.worker_frames import InferCall
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Responses
+from pytriton.runtime.transport.worker_frames import InferCall
 
 X = np.array([[1.0]], np.float32)
 PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton.transport.frames import BatchFailure, BatchResult, RequestDetails, Responses
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, RequestDetails, Responses
 
 X = np.array([[1.0, 2.0]], np.float32)
 PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "

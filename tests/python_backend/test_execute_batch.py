@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton.errors import ErrorCode
-from pytriton.transport.frames import BatchFailure, BatchResult, Responses
+from pytriton.base.errors import ErrorCode
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Responses
 from tests.python_backend.worker_rig import arrays_of, place_all
 
 X = np.array([[1.0, 2.0]], np.float32)

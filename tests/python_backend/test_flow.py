@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytriton.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
-from pytriton.transport.frames import BatchFailure, Cancel, Credit, Responses
+from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from pytriton.runtime.transport.frames import BatchFailure, Cancel, Credit, Responses
 from tests.python_backend.sender_models import decoupled, items_until, model, value
 
 X = np.array([[1.0]], np.float32)

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from pytriton.errors import ErrorCode
-from pytriton.python_backend import loader
+from pytriton.base.errors import ErrorCode
+from pytriton.runtime.python_backend import loader
 
 X = np.array([[1.0]], np.float32)
 
@@ -140,7 +140,7 @@ def test_model_reads_the_settings_of_its_backend(start_worker, completes_config)
 
 
 FORESEEN = """
-from pytriton.errors import NotFoundError
+from pytriton.base.errors import NotFoundError
 class TritonPythonModel:
     def execute(self, requests): ...
     @staticmethod

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from pytriton.python_backend.connection import Connection
-from pytriton.python_backend.mailbox import Inbox
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import Cancel, Execute
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.worker_frames import CheckReady, ServiceReply
+from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.mailbox import Inbox
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import Cancel, Execute
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import CheckReady, ServiceReply
 from tests.e2e.waiting import eventually
 
 DEADLINE_S = 60.0

@@ -8,14 +8,14 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend import mailbox
-from pytriton.python_backend.connection import Connection
-from pytriton.python_backend.tensor_payload import add_tensor
-from pytriton.transport import idle_reader
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import (
+from pytriton.base.dtypes import FP32
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.python_backend import mailbox
+from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.tensor_payload import add_tensor
+from pytriton.runtime.transport import idle_reader
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import (
     BatchResult,
     Execute,
     MemoryFrame,
@@ -24,9 +24,9 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.worker_frames import Finalize
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import Finalize
 from tests.python_backend.worker_rig import DEADLINE_S
 
 LARGE = np.ones((1, 1 << 20), np.float32)

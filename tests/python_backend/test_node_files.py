@@ -8,9 +8,9 @@ import pathlib
 import pytest
 
 import pytriton
-from pytriton.errors import InternalError
-from pytriton.python_backend.node_files import find_files
-from pytriton.transport.worker_frames import Initialize
+from pytriton.base.errors import InternalError
+from pytriton.runtime.python_backend.node_files import find_files
+from pytriton.runtime.transport.worker_frames import Initialize
 
 
 def frame_of(path, repository="", **fields) -> Initialize:

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from pytriton.python_backend.output import LabelledStream, end_output, label_output
-from pytriton.request_ids import set_request_ids
+from pytriton.base.request_ids import set_request_ids
+from pytriton.runtime.python_backend.output import LabelledStream, end_output, label_output
 
 
 class NamedBytes(io.BytesIO):

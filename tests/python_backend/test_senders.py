@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.transport.frames import (
+from pytriton.runtime.transport.frames import (
     BatchFailure,
     Cancel,
     Responses,

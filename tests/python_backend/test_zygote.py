@@ -13,9 +13,9 @@ import sys
 import numpy as np
 import pytest
 
-from pytriton.transport.link import socket_pair
-from pytriton.transport.worker_frames import Finalize, Initialize, Initialized, LogLine
-from pytriton.worker_process import __main__ as entry
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.worker_frames import Finalize, Initialize, Initialized, LogLine
+from pytriton.runtime.worker_process import __main__ as entry
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import (
     DEADLINE_S,
@@ -172,7 +172,7 @@ def spawn(command, *options):
     return process, Peer(channel), fork_socket
 
 
-@pytest.mark.parametrize("way", [["-m", "pytriton.worker_process"], [entry.__file__]])
+@pytest.mark.parametrize("way", [["-m", "pytriton.runtime.worker_process"], [entry.__file__]])
 def test_worker_is_started_by_itself(tmp_path, way):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(
@@ -212,7 +212,7 @@ def test_spawned_worker_ends_with_the_server(tmp_path):
     (tmp_path / "1" / "model.py").write_text(
         "class TritonPythonModel:\n    def execute(self, requests): ...\n"
     )
-    process, peer, fork_socket = spawn([sys.executable, "-m", "pytriton.worker_process"])
+    process, peer, fork_socket = spawn([sys.executable, "-m", "pytriton.runtime.worker_process"])
     peer.say(Initialize(str(tmp_path / "1" / "model.py"), "1", {"model_name": "m"}, []))
     peer.hear(Initialized)
     peer.close()
@@ -222,7 +222,9 @@ def test_spawned_worker_ends_with_the_server(tmp_path):
 
 
 def test_worker_of_a_model_file_is_forked_without_what_runs_compiled_backends(start_worker):
-    source = FACTS.format(facts="'pytriton.native_backend.worker' in __import__('sys').modules")
+    source = FACTS.format(
+        facts="'pytriton.runtime.native_backend.worker' in __import__('sys').modules"
+    )
 
     assert fact(start_worker(source).start()) == "False"
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pytriton.dtypes import BYTES, array_to_bytes_elements, encode_bytes, from_numpy
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import (
+from pytriton.base.dtypes import BYTES, array_to_bytes_elements, encode_bytes, from_numpy
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
     Execute,
@@ -26,9 +26,9 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
-from pytriton.transport.link import socket_pair, stream_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.worker_frames import (
+from pytriton.runtime.transport.link import socket_pair, stream_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import (
     Finalize,
     InferReply,
     Initialize,
@@ -36,7 +36,7 @@ from pytriton.transport.worker_frames import (
     LogLine,
     ServiceReply,
 )
-from pytriton.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
+from pytriton.runtime.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
 DEADLINE_S = 60.0
 ANSWERS = (BatchResult, Responses, BatchFailure)
@@ -53,7 +53,7 @@ class ZygoteRig:
     def __init__(self):
         ours, theirs = stream_pair()
         ours.settimeout(DEADLINE_S)
-        command = [sys.executable, "-m", "pytriton.worker_process.zygote"]
+        command = [sys.executable, "-m", "pytriton.runtime.worker_process.zygote"]
         with theirs:
             descriptor = theirs.fileno()
             self.process = subprocess.Popen(

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.engine.config import config_from_text, config_to_json, normalise_config
-from pytriton.engine.model import Model
+from pytriton.serving.engine.config import config_from_text, config_to_json, normalise_config
+from pytriton.serving.engine.model import Model
 from tests.fakes import FakeInstance, model_spec
 from tests.repository.ensemble_files import step_config
 from tests.repository.scene import Scene

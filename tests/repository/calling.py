@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.dtypes import INT32
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import TensorSpec
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferTensor
-from pytriton.repository.services.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
-from pytriton.transport.refs import TensorRef
-from pytriton.transport.worker_frames import InferCall
+from pytriton.base.dtypes import INT32
+from pytriton.base.messages import InferTensor
+from pytriton.base.model_spec import TensorSpec
+from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.transport.refs import TensorRef
+from pytriton.runtime.transport.worker_frames import InferCall
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.repository.services.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
 from tests.fakes import (
     FakeClock,
     FakeInstance,

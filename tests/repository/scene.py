@@ -10,17 +10,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pytriton.engine.config import config_to_json
-from pytriton.engine.control import IndexEntry
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.errors import ServerError
-from pytriton.repository.loading.ensemble_steps import StepModels
-from pytriton.repository.loading.plans import VersionPlan
-from pytriton.repository.model_repositories import ModelRepositories
-from pytriton.repository.reading.config_files import check_model_files
-from pytriton.repository.settings import ControlMode, RepositorySettings
+from pytriton.base.errors import ServerError
+from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.config import config_to_json
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.repository.loading.ensemble_steps import StepModels
+from pytriton.serving.repository.loading.plans import VersionPlan
+from pytriton.serving.repository.model_repositories import ModelRepositories
+from pytriton.serving.repository.reading.config_files import check_model_files
+from pytriton.serving.repository.settings import ControlMode, RepositorySettings
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
 DEADLINE_S = 60.0

@@ -9,9 +9,9 @@ import shutil
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.engine.model import ModelState
-from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.model import ModelState
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import (
     change_ensemble,

@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import UnavailableError
+from pytriton.base.errors import UnavailableError
+from pytriton.serving.engine.control import IndexEntry
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_code, write_config, write_model
 
 

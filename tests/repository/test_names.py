@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.engine.model_spec import identifier_of
-from pytriton.repository.names import ModelNames
+from pytriton.base.model_spec import identifier_of
+from pytriton.serving.repository.names import ModelNames
 
 NAMES = ModelNames(["/a", "/b", "/c"])
 

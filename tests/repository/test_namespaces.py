@@ -9,9 +9,9 @@ import shutil
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.repository.states import DUPLICATE
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.states import DUPLICATE
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import write_ensemble, write_step
 from tests.repository.scene import CODE, write_code, write_model

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError
-from pytriton.repository.poller import Poller
+from pytriton.base.errors import InternalError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.poller import Poller
 from tests.repository.scene import write_code, write_config, write_model
 
 

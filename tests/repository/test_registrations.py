@@ -8,7 +8,7 @@ import functools
 
 import pytest
 
-from pytriton.errors import (
+from pytriton.base.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
@@ -16,8 +16,8 @@ from pytriton.errors import (
     ServerError,
     UnavailableError,
 )
-from pytriton.repository.reading.layout import ModelPlace, RenamedPlace
-from pytriton.repository.registrations import Registrations, read_registration
+from pytriton.serving.repository.reading.layout import ModelPlace, RenamedPlace
+from pytriton.serving.repository.registrations import Registrations, read_registration
 
 ENSEMBLE = 'platform: "ensemble"'
 

@@ -8,8 +8,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.repository.load_batch import run_in_order
-from pytriton.repository.step_order import bottom_up, dependents, superfluous, waits
+from pytriton.serving.repository.load_batch import run_in_order
+from pytriton.serving.repository.step_order import bottom_up, dependents, superfluous, waits
 
 STEPS = {"e": ["a", "b"], "n": ["e", "c"], "other": ["b"]}
 NAMES = "abcdefgh"

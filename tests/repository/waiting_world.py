@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from pytriton.executor.inference import Inference
-from pytriton.repository.services.deadlock import Wait, WaitGraph
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.repository.services.deadlock import Wait, WaitGraph
 from tests.fakes import inference
 
 

@@ -235,7 +235,7 @@ return response(0.0)
 HASTY = caller(
     coroutine(
         """
-from pytriton.pb_utils.runtime import current_runtime
+from pytriton.runtime.pb_utils.runtime import current_runtime
 
 task = asyncio.ensure_future(call("patient", 1.0).async_exec())
 await asyncio.sleep(0)

@@ -25,7 +25,7 @@ from tests.repository_e2e.model_files import Files, write_model
 
 ROOT = Path(__file__).parents[2]
 PORT_NAMES = ("http", "grpc", "metrics")
-COMMAND = (sys.executable, "-m", "pytriton.server")
+COMMAND = (sys.executable, "-m", "pytriton.serving.server")
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -42,7 +42,7 @@ def _is_front_end(process: psutil.Process) -> bool:
 def is_worker_zygote(process: psutil.Process) -> bool:
     title = " ".join(_words(process))
     # A program has the module's name in its title until it is ready.
-    return "zygote of workers" in title or "pytriton.worker_process.zygote" in title
+    return "zygote of workers" in title or "pytriton.runtime.worker_process.zygote" in title
 
 
 class ServerProcess:

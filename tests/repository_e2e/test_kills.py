@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytriton.executor.launcher import START_SETTING
+from pytriton.runtime.executor.launcher import START_SETTING
 from tests.e2e.http_client import is_port_free
 from tests.e2e.waiting import eventually
 from tests.executor.tar_files import file_entry, pack
@@ -33,7 +33,7 @@ TELLS = code(
     initialize="""
     here = os.path.dirname(__file__)
     told = {
-        "has the server's modules": "pytriton.server.core" in sys.modules,
+        "has the server's modules": "pytriton.serving.server.core" in sys.modules,
         "path": sys.path,
         "arguments": sys.argv,
         "main": [getattr(sys.modules["__main__"], each, None) for each in ("__file__", "__spec__")],

@@ -16,11 +16,11 @@ import yaml
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from pytriton.engine.stall_watch import FIRST_REPORT_S, StallWatch
-from pytriton.engine.stats import ModelStatistics
-from pytriton.server.command.parser import parse
-from pytriton.server.command.table import BY_NAME
-from pytriton.server.metrics.page import server_family_names
+from pytriton.serving.engine.stall_watch import FIRST_REPORT_S, StallWatch
+from pytriton.serving.engine.stats import ModelStatistics
+from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.table import BY_NAME
+from pytriton.serving.server.metrics.page import server_family_names
 from tests.e2e.waiting import eventually
 from tests.fakes import model_spec
 from tests.free_ports import free_ports

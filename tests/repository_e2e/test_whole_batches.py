@@ -23,7 +23,7 @@ SQUARES = {
     """,
     "1/model.py": """
         import numpy as np
-        from pytriton.errors import NotFoundError
+        from pytriton.base.errors import NotFoundError
 
         class TritonPythonModel:
             def execute_batch(self, batch):

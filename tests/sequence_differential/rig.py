@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from pytriton.protos import service_pb2
+from pytriton.base.protos import service_pb2
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.sequence_differential.servers import Server
 

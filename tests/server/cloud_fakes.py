@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from pytriton.server.api.services import Service as Provider
-from pytriton.server.cloud.apis import make_cloud_api
-from pytriton.server.options.cloud_options import SageMakerOptions, VertexAiOptions
+from pytriton.serving.server.api.services import Service as Provider
+from pytriton.serving.server.cloud.apis import make_cloud_api
+from pytriton.serving.server.options.cloud_options import SageMakerOptions, VertexAiOptions
 from tests.server.http_fakes import Answer, Client
 from tests.server.http_models import Service
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.engine.model_state import ModelState
-from pytriton.engine.stats import ModelStatistics
-from pytriton.executor.remote.cluster_status import (
+from pytriton.base.model_spec import ModelSpec
+from pytriton.runtime.executor.remote.cluster_status import (
     ActorState,
     ActorStatus,
     ClusterStatus,
     NodeStatus,
 )
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.stats import ModelStatistics
 
 
 @dataclass

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import ServerError
+from pytriton.base.errors import ServerError
+from pytriton.serving.engine.control import IndexEntry
 
 ROUNDS = 10
 

@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 import hpack
 import msgspec
 
-from pytriton import dtypes
-from pytriton.engine.delivery import deliver, refuse
-from pytriton.engine.model_spec import ModelSpec, TensorSpec
-from pytriton.errors import NotFoundError, ServerError
-from pytriton.executor.base import Outcome
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.protos import service_pb2
-from pytriton.server.api.local_client import LocalClient
-from pytriton.server.api.loop_budget import LoopBudget
-from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc.api import GrpcApi
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.process.log_control import LogControl
-from pytriton.server.tracing.settings import TraceSettings
-from pytriton.wire.grpc import message_prefix
-from pytriton.wire.grpc.status import percent_decode
-from pytriton.wire.http2 import frames
+from pytriton.base import dtypes
+from pytriton.base.errors import NotFoundError, ServerError
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import message_prefix
+from pytriton.protocol.grpc.status import percent_decode
+from pytriton.protocol.http2 import frames
+from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.delivery import deliver, refuse
+from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.grpc.api import GrpcApi
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import HIGH_WATER_BYTES, LOW_WATER_BYTES, FakeLoop
 from tests.wire.http2.frame_client import data, parse_frames, rst_stream, setting, window_update
 

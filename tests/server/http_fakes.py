@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytriton.server.http.connection import HttpConnection
-from pytriton.server.http.exchange import Exchange
-from pytriton.server.http.handler import HttpHandler
-from pytriton.server.http.reader import HttpRequest
-from pytriton.server.options.server_options import Limits
+from pytriton.serving.server.http.connection import HttpConnection
+from pytriton.serving.server.http.exchange import Exchange
+from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.reader import HttpRequest
+from pytriton.serving.server.options.server_options import Limits
 
 HIGH_WATER_BYTES = 64 << 10
 LOW_WATER_BYTES = 16 << 10

@@ -7,24 +7,24 @@ import json
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.errors import ServerError
-from pytriton.executor.base import Outcome, RunningBatch
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.server.api.local_client import LocalClient
-from pytriton.server.api.loop_budget import LoopBudget
-from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.codec.child import run_job
-from pytriton.server.codec.messages import decode_job, decode_reply, encode
-from pytriton.server.codec.pool import CodecPool
-from pytriton.server.http.api import HttpApi
-from pytriton.server.options.server_options import Limits, ServerOptions
-from pytriton.server.process.log_control import LogControl
-from pytriton.server.tracing.settings import TraceSettings
+from pytriton.base import dtypes
+from pytriton.base.errors import ServerError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.executor.base import Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.codec.child import run_job
+from pytriton.serving.server.codec.messages import decode_job, decode_reply, encode
+from pytriton.serving.server.codec.pool import CodecPool
+from pytriton.serving.server.http.api import HttpApi
+from pytriton.serving.server.options.server_options import Limits, ServerOptions
+from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import Answer, Client, FakeLoop
 
 INFER = b"/v2/models/double/infer"

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import asyncio
 
-from pytriton.engine.control import IndexEntry
-from pytriton.server.command.serving_protocol import Backend, LoadProgress, OpenPorts, Remaining
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.server.command.serving_protocol import (
+    Backend,
+    LoadProgress,
+    OpenPorts,
+    Remaining,
+)
 
 
 class FakeServing:

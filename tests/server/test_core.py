@@ -13,13 +13,13 @@ import psutil
 import pytest
 import uvloop
 
-from pytriton.dtypes import FP32
-from pytriton.errors import ServerError, UnavailableError
-from pytriton.messages import InferTensor
-from pytriton.server import repository_core
-from pytriton.server.core import Core
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.repository_core import make_core
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import ServerError, UnavailableError
+from pytriton.base.messages import InferTensor
+from pytriton.serving.server import repository_core
+from pytriton.serving.server.core import Core
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.repository_core import make_core
 from tests.executor.worker_rig import until
 from tests.fakes import RecordingSink, request
 from tests.repository_e2e.model_files import code, config, model, write_model
@@ -171,35 +171,37 @@ def test_cluster_is_made_for_the_first_model_that_runs_there_and_closed_with_the
 
 def test_server_without_a_cluster_imports_nothing_of_it():
     source = (
-        "import sys, pytriton.server.tritonserver, pytriton.server.repository_core\n"
+        "import sys, pytriton.serving.server.tritonserver, pytriton.serving.server.repository_core\n"
         "print(*(name for name in sys.modules if name.split('.')[0] == 'ray' or "
-        "name.startswith(('pytriton.cluster', 'pytriton.executor.remote'))))"
+        "name.startswith(('pytriton.runtime.cluster', 'pytriton.runtime.executor.remote'))))"
     )
     found = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)
 
     assert found.stdout.decode().split() == [
-        "pytriton.executor.remote",
-        "pytriton.executor.remote.placement",
+        "pytriton.runtime.executor.remote",
+        "pytriton.runtime.executor.remote.placement",
     ]
 
 
 FEATURES_THAT_ARE_OFF = (
-    "pytriton.engine.ensemble.ensemble_model",
-    "pytriton.engine.sequence.strategies",
-    "pytriton.server.access_log.use",
-    "pytriton.server.cloud.apis",
-    "pytriton.server.cloud.vertex_ai",
-    "pytriton.server.codec.pool",
-    "pytriton.server.frontend.pool",
-    "pytriton.server.grpc.tls",
-    "pytriton.server.metrics.page",
-    "pytriton.server.openai.api",
-    "pytriton.server.page.api",
-    "pytriton.server.tracing.tracing",
+    "pytriton.serving.engine.ensemble.ensemble_model",
+    "pytriton.serving.engine.sequence.strategies",
+    "pytriton.serving.server.access_log.use",
+    "pytriton.serving.server.cloud.apis",
+    "pytriton.serving.server.cloud.vertex_ai",
+    "pytriton.serving.server.codec.pool",
+    "pytriton.serving.server.frontend.pool",
+    "pytriton.serving.server.grpc.tls",
+    "pytriton.serving.server.metrics.page",
+    "pytriton.serving.server.openai.api",
+    "pytriton.serving.server.page.api",
+    "pytriton.serving.server.tracing.tracing",
 )
 
 
-@pytest.mark.parametrize("entry", ["pytriton.server.main", "pytriton.server.serving"])
+@pytest.mark.parametrize(
+    "entry", ["pytriton.serving.server.main", "pytriton.serving.server.serving"]
+)
 def test_server_imports_nothing_of_features_that_are_off(entry):
     source = f"import sys, {entry}; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", source], capture_output=True, check=True)

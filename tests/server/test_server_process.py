@@ -8,8 +8,8 @@ import threading
 import psutil
 import pytest
 
+from pytriton.binding.server_process import ServerProcess
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
-from pytriton.server_process import ServerProcess
 
 pytestmark = pytest.mark.e2e
 

@@ -12,8 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from pytriton.model_config import Tensor
-from pytriton.signatures.annotations import CannotInferError, text_of, value_type, without_none
-from pytriton.signatures.values import Form
+from pytriton.runtime.signatures.annotations import (
+    CannotInferError,
+    text_of,
+    value_type,
+    without_none,
+)
+from pytriton.runtime.signatures.values import Form
 
 FP32, FP64, INT64, TEXT = np.float32, np.float64, np.int64, np.bytes_
 Metres = NewType("Metres", float)

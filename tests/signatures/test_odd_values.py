@@ -10,12 +10,12 @@ from typing import Annotated, Literal, TypedDict
 import numpy as np
 import pytest
 
-from pytriton.announcement import Addresses, Announced, announcement
-from pytriton.backend.bound_model import BoundModel
+from pytriton.base.announcement import Addresses, Announced, announcement
 from pytriton.model_config import ModelConfig
 from pytriton.models.binding import BindArguments, bound_model
-from pytriton.signatures.served import served_model
-from pytriton.signatures.signature import SignatureError
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.signatures.served import served_model
+from pytriton.runtime.signatures.signature import SignatureError
 
 BATCHED = ModelConfig(max_batch_size=4)
 ADDRESSES = Addresses("http://127.0.0.1:8000", "grpc://127.0.0.1:8001")

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from pytriton.model_config import ModelConfig
-from pytriton.signatures.served import served_model
-from pytriton.signatures.signature import SignatureError, read_signature
+from pytriton.runtime.signatures.served import served_model
+from pytriton.runtime.signatures.signature import SignatureError, read_signature
 
 
 class Text(BaseModel):

@@ -16,8 +16,8 @@ from pytriton.decorators import model, whole_batch_callable
 from pytriton.decorators.declaration import default_name
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.signatures.served import served_model
-from pytriton.signatures.signature import SignatureError
+from pytriton.runtime.signatures.served import served_model
+from pytriton.runtime.signatures.signature import SignatureError
 
 BATCHED = ModelConfig(max_batch_size=8)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytriton.decorators import batch
-from pytriton.signatures.signature import SignatureError, place_of, read_signature
+from pytriton.runtime.signatures.signature import SignatureError, place_of, read_signature
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from pytriton.signatures.annotations import value_type
+from pytriton.runtime.signatures.annotations import value_type
 
 FP32 = np.float32
 

@@ -8,8 +8,8 @@ import asyncio
 import numpy as np
 import pytest
 
+from pytriton.base.errors import InvalidArgumentError
 from pytriton.decorators import batch, first_value, sample, triton_context
-from pytriton.errors import InvalidArgumentError
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import (
     ControlKind,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.errors import NotFoundError, UnsupportedError
+from pytriton.base.errors import NotFoundError, UnsupportedError
 from pytriton.testing import ModelHarness, Request, RuleError
 from tests.testing.doubling import config
 

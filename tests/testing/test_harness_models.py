@@ -9,8 +9,8 @@ import sys
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from pytriton.errors import InvalidArgumentError
-from pytriton.pb_utils.runtime import current_runtime
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.runtime.pb_utils.runtime import current_runtime
 from pytriton.testing import ModelHarness, RuleError
 from tests.testing.doubling import Doubling, config
 

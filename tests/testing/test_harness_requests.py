@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from pytriton.errors import InvalidArgumentError
+from pytriton.base.errors import InvalidArgumentError
 from pytriton.testing import ModelHarness, Request, Response, ResponseError, RuleError
 from tests.testing.doubling import Doubling, config, doubled
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 
-from pytriton.errors import InternalError
+from pytriton.base.errors import InternalError
 from pytriton.testing import ModelHarness, Request
 from tests.testing.doubling import config
 

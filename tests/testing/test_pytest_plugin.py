@@ -94,7 +94,7 @@ def test_runs_without_servers_import_nothing_of_the_package(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n\ndef test_it():\n"
         "    mine = {name for name in sys.modules if name.startswith('pytriton.')}\n"
-        "    assert mine == {'pytriton.lazy_module', 'pytriton.pytest_plugin'}\n"
+        "    assert mine == {'pytriton.base.lazy_module', 'pytriton.pytest_plugin'}\n"
         "    assert 'numpy' not in sys.modules\n"
     )
     result = run(tmp_path)

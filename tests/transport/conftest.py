@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.transport.arena import Arena
-from pytriton.transport.link import socket_pair, stream_pair
-from pytriton.transport.memory import PORTABLE_SETTING
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.stream_channel import StreamChannel
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.link import socket_pair, stream_pair
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.transport.tcp import tcp_pair
 
 KINDS = ["native", "portable", "stream", "tcp"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 
-from pytriton.transport.stream_channel import tune_stream
+from pytriton.runtime.transport.stream_channel import tune_stream
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:

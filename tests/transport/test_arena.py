@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.transport.arena import Arena, block_bytes, find_block
+from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 
 
 @pytest.mark.parametrize("kind", ["writable", "read-only", "empty"])

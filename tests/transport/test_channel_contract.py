@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytriton.dtypes import BYTES, FP32, encode_bytes
-from pytriton.transport.frames import Cancel, Execute, LogLine, TensorRef
-from pytriton.transport.stream_channel import StreamChannel
+from pytriton.base.dtypes import BYTES, FP32, encode_bytes
+from pytriton.runtime.transport.frames import Cancel, Execute, LogLine, TensorRef
+from pytriton.runtime.transport.stream_channel import StreamChannel
 
 if TYPE_CHECKING:
-    from pytriton.transport.channel import Channel
+    from pytriton.runtime.transport.channel import Channel
 
 MIB = 1 << 20
 DEADLINE_S = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.transport.credit import (
+from pytriton.runtime.transport.credit import (
     GRANT_RESPONSES,
     LARGE_RESPONSE_BYTES,
     RESPONSE_WINDOW,

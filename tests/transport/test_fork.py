@@ -13,11 +13,11 @@ import pytest
 PREPARE = """
 import os, socket, sys
 import numpy as np
-from pytriton.dtypes import FP32
-from pytriton.transport.arena import Arena
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.frames import Execute, TensorRef
-from pytriton.transport.link import socket_pair, stream_pair
+from pytriton.base.dtypes import FP32
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.frames import Execute, TensorRef
+from pytriton.runtime.transport.link import socket_pair, stream_pair
 
 lender, keeper = (MemoryChannel(sock, Arena()) for sock in socket_pair())
 array = np.ones(100_000, np.float32)
@@ -75,7 +75,7 @@ def test_array_that_a_child_drops_stays_its_parents(portable, monkeypatch):
 def test_child_cannot_send_on_its_parents_channel():
     said = run(
         """
-        from pytriton.transport.frames import Cancel
+        from pytriton.runtime.transport.frames import Cancel
         print(in_child(lambda: keeper.send(Cancel(1, 0))))
         print(lender.receive(socket.MSG_DONTWAIT))
         """

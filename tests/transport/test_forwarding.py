@@ -15,12 +15,19 @@ import random
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.transport.arena import SEGMENT_BYTES, Arena, Block, RemoteBlock, block_bytes, give_up
-from pytriton.transport.frames import Execute, TensorRef
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory import PORTABLE_SETTING
-from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.base.dtypes import FP32
+from pytriton.runtime.transport.arena import (
+    SEGMENT_BYTES,
+    Arena,
+    Block,
+    RemoteBlock,
+    block_bytes,
+    give_up,
+)
+from pytriton.runtime.transport.frames import Execute, TensorRef
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 
 COUNT = 1 << 14  # elements of a block: 64 KiB
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.transport.handshake import (
+from pytriton.runtime.transport.handshake import (
     MAX_HANDSHAKE_BYTES,
     PROTOCOL,
     ClientHandshake,

@@ -8,8 +8,14 @@ import socket
 
 import pytest
 
-from pytriton.transport.control import Bind, ControlLink
-from pytriton.transport.link import MAX_DESCRIPTORS, Link, StreamLink, make_link, stream_pair
+from pytriton.runtime.transport.control import Bind, ControlLink
+from pytriton.runtime.transport.link import (
+    MAX_DESCRIPTORS,
+    Link,
+    StreamLink,
+    make_link,
+    stream_pair,
+)
 
 KINDS = {"seqpacket": socket.SOCK_SEQPACKET, "stream": socket.SOCK_STREAM}
 

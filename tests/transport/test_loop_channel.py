@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.transport import loop_channel
-from pytriton.transport.frames import BatchResult, Cancel, Execute, LogLine, TensorRef
-from pytriton.transport.loop_channel import LoopChannel, ProtocolError
-from pytriton.transport.memory_trimmer import MemoryTrimmer
+from pytriton.base.dtypes import FP32
+from pytriton.runtime.transport import loop_channel
+from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, LogLine, TensorRef
+from pytriton.runtime.transport.loop_channel import LoopChannel, ProtocolError
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 DEADLINE_S = 30.0
 

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from pytriton.transport import loop_spinner
-from pytriton.transport.loop_spinner import (
+from pytriton.runtime.transport import loop_spinner
+from pytriton.runtime.transport.loop_spinner import (
     MESSAGE_SPIN_NS,
     SPIN_NS,
     LinuxMachine,

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.transport import memory
-from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.frames import (
+from pytriton.base.dtypes import FP32
+from pytriton.runtime.transport import memory
+from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.runtime.transport.frames import (
     BlockRef,
     Execute,
     MemoryFrame,
@@ -23,9 +23,9 @@ from pytriton.transport.frames import (
     TensorRef,
     encode_frame,
 )
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory import PORTABLE_SETTING, Segment, check_received
-from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory import PORTABLE_SETTING, Segment, check_received
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 
 SIZE = 1 << 20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has seals")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytriton.dtypes import BYTES, FP32, encode_bytes
-from pytriton.errors import UnavailableError
-from pytriton.transport import arena
-from pytriton.transport.arena import Arena, find_unshared_remote_block
-from pytriton.transport.channel import Received
-from pytriton.transport.frames import Cancel, Execute, MemoryFrame, PartRef, TensorRef
-from pytriton.transport.frontend_frames import ChunkItem, ColumnRef, Submit
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory import PORTABLE_SETTING
-from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.base.dtypes import BYTES, FP32, encode_bytes
+from pytriton.base.errors import UnavailableError
+from pytriton.runtime.transport import arena
+from pytriton.runtime.transport.arena import Arena, find_unshared_remote_block
+from pytriton.runtime.transport.channel import Received
+from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame, PartRef, TensorRef
+from pytriton.runtime.transport.frontend_frames import ChunkItem, ColumnRef, Submit
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.transport.arena import ALIGNMENT, IDLE_SECONDS, SEGMENT_BYTES, Arena, find_block
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.memory_trimmer import (
+from pytriton.runtime.transport.arena import (
+    ALIGNMENT,
+    IDLE_SECONDS,
+    SEGMENT_BYTES,
+    Arena,
+    find_block,
+)
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_trimmer import (
     MAX_DIRECT_BODY_BYTES,
     MAX_DIRECT_RESERVED_BYTES,
     MemoryTrimmer,
@@ -69,14 +75,14 @@ def test_body_goes_elsewhere_where_no_memory_can_be_shared(trimmer, monkeypatch)
     def fail(*_):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("pytriton.transport.arena.Segment", fail)
+    monkeypatch.setattr("pytriton.runtime.transport.arena.Segment", fail)
 
     assert trimmer.body_memory(MIB, 0) is None
 
 
 def test_idle_memory_goes_after_a_while(trimmer, loop, channel, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("pytriton.transport.arena.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pytriton.runtime.transport.arena.time.monotonic", lambda: now[0])
     body = trimmer.body_memory(MIB, 0)
     assert trimmer.arena.reserved_bytes == SEGMENT_BYTES
     loop.advance(2 * IDLE_SECONDS)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytriton.transport import rendezvous
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport import rendezvous
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 
 PORT = 20_000 + os.getpid() % 40_000  # others may run these tests at the same time
 NOBODY = 65_534

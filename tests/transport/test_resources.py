@@ -11,14 +11,14 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.errors import ErrorCode, UnavailableError
-from pytriton.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.transport.frames import Cancel, Execute, MemoryFrame, TensorRef
-from pytriton.transport.link import MAX_PACKET_BYTES, make_link, socket_pair
-from pytriton.transport.memory import PORTABLE_SETTING
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.stream_channel import StreamChannel
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import ErrorCode, UnavailableError
+from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame, TensorRef
+from pytriton.runtime.transport.link import MAX_PACKET_BYTES, make_link, socket_pair
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.resource_limits import little_memory, no_descriptors, open_descriptors
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit and /proc")

@@ -8,15 +8,15 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.errors import UnavailableError
-from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend.tensor_payload import add_tensor
-from pytriton.transport.arena import Arena
-from pytriton.transport.frames import MemoryFrame, ResponseItem, Responses
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
-from pytriton.transport.response_outbox import MAX_HELD, ResponseOutbox
-from pytriton.transport.worker_frames import LogLine
+from pytriton.base.errors import UnavailableError
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.python_backend.tensor_payload import add_tensor
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import MemoryFrame, ResponseItem, Responses
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
+from pytriton.runtime.transport.worker_frames import LogLine
 
 DEADLINE_S = 60.0
 

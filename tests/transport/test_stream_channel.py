@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.dtypes import FP32
-from pytriton.errors import UnavailableError
-from pytriton.transport import stream_writer
-from pytriton.transport.frames import (
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import UnavailableError
+from pytriton.runtime.transport import stream_writer
+from pytriton.runtime.transport.frames import (
     BatchResult,
     Cancel,
     Execute,
@@ -28,10 +28,10 @@ from pytriton.transport.frames import (
     Responses,
     TensorRef,
 )
-from pytriton.transport.link import stream_pair
-from pytriton.transport.response_outbox import ResponseOutbox
-from pytriton.transport.stream_channel import StreamChannel, tune_stream
-from pytriton.transport.stream_reader import (
+from pytriton.runtime.transport.link import stream_pair
+from pytriton.runtime.transport.response_outbox import ResponseOutbox
+from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
+from pytriton.runtime.transport.stream_reader import (
     HEAD_BYTES,
     MAGIC,
     MAX_RECORD_BYTES,

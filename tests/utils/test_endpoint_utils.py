@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.triton_config import TritonConfig
+from pytriton.base.triton_config import TritonConfig
 from pytriton.utils.endpoint_utils import get_endpoint
 
 

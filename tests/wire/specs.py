@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from pytriton import dtypes
-from pytriton.dtypes import DataType
-from pytriton.engine.model_spec import ModelSpec, TensorSpec
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.base import dtypes
+from pytriton.base.dtypes import DataType
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.model_spec import ModelSpec, TensorSpec
 
 
 def tensor_spec(

@@ -8,13 +8,13 @@ from math import prod
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.dtypes import DataType
-from pytriton.executor.columns import OutputColumn
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.wire.answer_pattern import AnswerPattern
-from pytriton.wire.kserve_response import encode_infer_response
-from pytriton.wire.output_format import ALL_JSON
+from pytriton.base import dtypes
+from pytriton.base.dtypes import DataType
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol.answer_pattern import AnswerPattern
+from pytriton.protocol.kserve_response import encode_infer_response
+from pytriton.protocol.output_format import ALL_JSON
+from pytriton.runtime.executor.columns import OutputColumn
 
 NUMBERS = [
     dtype for dtype in dtypes.BY_NAME.values() if dtype.name not in ("BYTES", "FP16", "BF16")

@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.messages import InferTensor
-from pytriton.wire.classification import MAX_ELEMENTS, MAX_TEXTS, classify
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.messages import InferTensor
+from pytriton.protocol.classification import MAX_ELEMENTS, MAX_TEXTS, classify
 
 
 def classes(array, count, labels=(), *, batched=False):

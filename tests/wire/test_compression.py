@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.errors import InvalidArgumentError, UnsupportedError
-from pytriton.wire.compression import (
+from pytriton.base.errors import InvalidArgumentError, UnsupportedError
+from pytriton.protocol.compression import (
     choose_encoding,
     compress,
     decompress,

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import SequenceSpec
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.wire.generate import (
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import SequenceSpec
+from pytriton.protocol.generate import (
     encode_error_event,
     encode_event,
     encode_generate_response,

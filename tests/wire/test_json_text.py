@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.wire import json_text, large_json
-from pytriton.wire.json_text import (
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.protocol import json_text, large_json
+from pytriton.protocol.json_text import (
     dump_json,
     dump_json_leniently,
     is_utf8,

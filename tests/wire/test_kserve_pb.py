@@ -10,10 +10,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.protos import service_pb2
-from pytriton.wire.kserve_pb import MessageStart, build_request, parse_message, read_start
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.kserve_pb import MessageStart, build_request, parse_message, read_start
 from tests.differential.grpc_case import message, output, tensor
 from tests.fakes import model_spec
 

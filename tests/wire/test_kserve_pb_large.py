@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.protos import service_pb2
-from pytriton.wire import kserve_pb, kserve_pb_large, large_contents
-from pytriton.wire.kserve_pb_parsed import MAX_DIMENSIONS, MAX_FIELDS
-from pytriton.wire.large_contents import LargeContents
-from pytriton.wire.protobuf_fields import FieldError, split_fields
-from pytriton.wire.tensor_contents import tensor_from_contents
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol import kserve_pb, kserve_pb_large, large_contents
+from pytriton.protocol.kserve_pb_parsed import MAX_DIMENSIONS, MAX_FIELDS
+from pytriton.protocol.large_contents import LargeContents
+from pytriton.protocol.protobuf_fields import FieldError, split_fields
+from pytriton.protocol.tensor_contents import tensor_from_contents
 
 EMPTY = {"parameters": b"\x22\x00", "inputs": b"\x2a\x00", "outputs": b"\x32\x00"}
 RAW = b"\x3a\x00"

@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.executor.columns import OutputColumn
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.protos import service_pb2
-from pytriton.wire.grpc import message_prefix
-from pytriton.wire.kserve_pb import parse_message
-from pytriton.wire.kserve_pb_pattern import RequestPattern, ResponsePattern, layout_of
-from pytriton.wire.kserve_pb_response import encode_infer_response
+from pytriton.base import dtypes
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import message_prefix
+from pytriton.protocol.kserve_pb import parse_message
+from pytriton.protocol.kserve_pb_pattern import RequestPattern, ResponsePattern, layout_of
+from pytriton.protocol.kserve_pb_response import encode_infer_response
+from pytriton.runtime.executor.columns import OutputColumn
 
 
 def request(*tensors: bytes, name: str = "m") -> bytes:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.protos import service_pb2
-from pytriton.wire import kserve_pb_response
-from pytriton.wire.kserve_pb_response import (
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.protos import service_pb2
+from pytriton.protocol import kserve_pb_response
+from pytriton.protocol.kserve_pb_response import (
     encode_empty_final,
     encode_infer_response,
     encode_length,

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.executor.columns import OutputColumn
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.protos import service_pb2
-from pytriton.wire.grpc import message_prefix
-from pytriton.wire.kserve_pb import build_request, parse_message
-from pytriton.wire.kserve_pb_response import encode_infer_response, encode_stream_response
-from pytriton.wire.kserve_pb_sequence import (
+from pytriton.base import dtypes
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import message_prefix
+from pytriton.protocol.kserve_pb import build_request, parse_message
+from pytriton.protocol.kserve_pb_response import encode_infer_response, encode_stream_response
+from pytriton.protocol.kserve_pb_sequence import (
     SequencePattern,
     StreamedResponsePattern,
     sequence_layout_of,
 )
+from pytriton.runtime.executor.columns import OutputColumn
 from tests.fakes import model_spec
 
 IDS = st.integers(1, 2**63 - 1) | st.text(min_size=1, max_size=140)

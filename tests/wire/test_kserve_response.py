@@ -6,11 +6,17 @@ import struct
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.wire.kserve_response import encode_infer_response
-from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, AS_JSON, OutputChoice, OutputFormat
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol.kserve_response import encode_infer_response
+from pytriton.protocol.output_format import (
+    ALL_BINARY,
+    ALL_JSON,
+    AS_JSON,
+    OutputChoice,
+    OutputFormat,
+)
 
 ADD = InferTensor("add", dtypes.FP32, (1, 1), struct.pack("<f", 3.0))
 SUB = InferTensor("sub", dtypes.FP32, (1, 1), struct.pack("<f", -1.0))

@@ -8,13 +8,13 @@ import json
 import msgspec
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError, ServerError
-from pytriton.wire import large_json
-from pytriton.wire.generate import parse_generate
-from pytriton.wire.kserve_json import parse_infer
-from pytriton.wire.large_json import parse_large_generate, parse_large_infer
-from pytriton.wire.shared_memory import RegionPlace
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.protocol import large_json
+from pytriton.protocol.generate import parse_generate
+from pytriton.protocol.kserve_json import parse_infer
+from pytriton.protocol.large_json import parse_large_generate, parse_large_infer
+from pytriton.protocol.shared_memory import RegionPlace
 from tests.differential import cases_forms, cases_generate, cases_mistakes
 from tests.wire.specs import model_spec, tensor_spec
 from tests.wire.test_recorded_mistakes import SPECS

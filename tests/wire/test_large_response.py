@@ -6,17 +6,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import ServerError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.wire import large_response
-from pytriton.wire.generate import encode_generate_response
-from pytriton.wire.kserve_response import encode_infer_response
-from pytriton.wire.large_response import (
+from pytriton.base import dtypes
+from pytriton.base.errors import ServerError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol import large_response
+from pytriton.protocol.generate import encode_generate_response
+from pytriton.protocol.kserve_response import encode_infer_response
+from pytriton.protocol.large_response import (
     encode_large_generate_response,
     encode_large_infer_response,
 )
-from pytriton.wire.output_format import ALL_BINARY, ALL_JSON, OutputChoice, OutputFormat
+from pytriton.protocol.output_format import ALL_BINARY, ALL_JSON, OutputChoice, OutputFormat
 
 
 @pytest.fixture(autouse=True)

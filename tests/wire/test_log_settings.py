@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from pytriton.errors import ErrorCode, ServerError
-from pytriton.protos import service_pb2
-from pytriton.wire.log_settings import (
+from pytriton.base.errors import ErrorCode, ServerError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.log_settings import (
     encode_log_settings,
     log_settings_response,
     read_log_settings,

@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 from openapi_spec_validator import validate
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.wire.openapi import openapi_document
+from pytriton.protocol.openapi import openapi_document
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 
 CONFIG = """name: "%s" backend: "python" max_batch_size: 8
 input [

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.validation import validate
-from pytriton.errors import ServerError
-from pytriton.server.api.status import HTTP_STATUS
-from pytriton.wire.generate import parse_generate
-from pytriton.wire.kserve_json import parse_header_length, parse_infer
+from pytriton.base import dtypes
+from pytriton.base.errors import ServerError
+from pytriton.protocol.generate import parse_generate
+from pytriton.protocol.kserve_json import parse_header_length, parse_infer
+from pytriton.serving.engine.validation import validate
+from pytriton.serving.server.api.status import HTTP_STATUS
 from tests.differential import cases_forms, cases_generate, cases_mistakes
 from tests.differential.case import Case
 from tests.differential.model_table import MODELS

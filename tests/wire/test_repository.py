@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.protos import service_pb2
-from pytriton.wire.repository import (
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.repository import (
     LoadOverrides,
     check_model_name,
     check_repository,

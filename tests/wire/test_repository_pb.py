@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.protos import service_pb2
-from pytriton.wire import repository_pb
-from pytriton.wire.repository_pb import MAX_PARAMETERS, read_load_request
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol import repository_pb
+from pytriton.protocol.repository_pb import MAX_PARAMETERS, read_load_request
 
 LARGE = bytes(100_000)
 

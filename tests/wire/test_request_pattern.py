@@ -9,12 +9,12 @@ import random
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.validation import validate
-from pytriton.errors import ServerError
-from pytriton.messages import InferRequest, InferTensor
-from pytriton.wire.kserve_json import parse_infer
-from pytriton.wire.request_pattern import RequestPattern, structure_of
+from pytriton.base import dtypes
+from pytriton.base.errors import ServerError
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.protocol.kserve_json import parse_infer
+from pytriton.protocol.request_pattern import RequestPattern, structure_of
+from pytriton.serving.engine.validation import validate
 from tests.wire.specs import model_spec, tensor_spec
 
 A = {"name": "a", "shape": [1, 2], "datatype": "FP32", "data": [1, 2.5]}

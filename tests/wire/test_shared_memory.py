@@ -6,16 +6,22 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InvalidArgumentError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.server.codec.child import run_job
-from pytriton.server.codec.messages import Job, JobKind, ModelDescription, decode_reply, encode
-from pytriton.server.codec.pool import _request
-from pytriton.wire.kserve_json import parse_infer
-from pytriton.wire.kserve_response import encode_infer_response
-from pytriton.wire.large_response import encode_large_infer_response
-from pytriton.wire.shared_memory import RegionPlace, SystemRegion, read_system_region
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol.kserve_json import parse_infer
+from pytriton.protocol.kserve_response import encode_infer_response
+from pytriton.protocol.large_response import encode_large_infer_response
+from pytriton.protocol.shared_memory import RegionPlace, SystemRegion, read_system_region
+from pytriton.serving.server.codec.child import run_job
+from pytriton.serving.server.codec.messages import (
+    Job,
+    JobKind,
+    ModelDescription,
+    decode_reply,
+    encode,
+)
+from pytriton.serving.server.codec.pool import _request
 from tests.wire.specs import model_spec, tensor_spec
 
 SPEC = model_spec(

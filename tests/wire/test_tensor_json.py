@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.messages import InferTensor
-from pytriton.wire.json_text import load_json
-from pytriton.wire.tensor_json import json_from_tensor, tensor_from_json
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.messages import InferTensor
+from pytriton.protocol.json_text import load_json
+from pytriton.protocol.tensor_json import json_from_tensor, tensor_from_json
 
 INTEGERS = [
     dtypes.UINT8, dtypes.UINT16, dtypes.UINT32, dtypes.UINT64,

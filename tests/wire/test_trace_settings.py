@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.wire.trace_settings import encode_trace_settings, read_trace_settings
+from pytriton.base.errors import InternalError
+from pytriton.protocol.trace_settings import encode_trace_settings, read_trace_settings
 
 
 def test_changes_are_lists_of_texts():

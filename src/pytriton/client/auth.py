@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytriton.security import TRITON_ACCESS_HEADER
+from pytriton.base.security import TRITON_ACCESS_HEADER
 
 __all__ = ["TRITON_ACCESS_HEADER", "create_auth_headers", "extract_access_token_from_headers"]
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytriton import dtypes
+from pytriton.base import dtypes
+from pytriton.base.protos import service_pb2
 from pytriton.client import tensors
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
@@ -19,7 +20,6 @@ from pytriton.client.model_client import ModelClient
 from pytriton.client.response_stream import Responses, ResponseStream
 from pytriton.client.tensors import Array, Parameters
 from pytriton.model_config.triton_model_config import TritonModelConfig
-from pytriton.protos import service_pb2
 
 logger = logging.getLogger(__name__)
 

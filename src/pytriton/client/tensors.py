@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.client.exceptions import PyTritonClientTextError, PyTritonClientValueError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 

@@ -8,11 +8,11 @@ import difflib
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from pytriton.base.openai_routes import OpenAI, as_openai
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DynamicBatcher
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.ray_instances import Ray
-from pytriton.openai_routes import OpenAI, as_openai
 
 MODEL_ATTRIBUTE = "__pytriton_model__"
 

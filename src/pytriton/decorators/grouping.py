@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.decorators.batching import InferenceResult, InferenceResults, call_with_batch
 from pytriton.decorators.wrapping import InferFunc, decorated, decorated_layers
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.decorators.batching import get_inference_request_batch_size
 from pytriton.decorators.context import CONTEXT_ATTRIBUTE, get_model_config
 from pytriton.decorators.wrapping import InferFunc, decorated

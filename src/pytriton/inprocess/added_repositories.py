@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pytriton.errors import AlreadyExistsError, InvalidArgumentError
-from pytriton.repository.place_finder import PlaceFinder
-from pytriton.repository.reading.layout import (
+from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError
+from pytriton.serving.repository.place_finder import PlaceFinder
+from pytriton.serving.repository.reading.layout import (
     ModelPlace,
     RenamedPlace,
     check_model_name,

@@ -19,25 +19,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from pytriton.dtypes import BYTES, walk_bytes
-from pytriton.engine.validation import UncountedStringsError, validate
-from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError, UnsupportedError
+from pytriton.base.dtypes import BYTES, walk_bytes
+from pytriton.base.errors import (
+    InvalidArgumentError,
+    ServerError,
+    UnavailableError,
+    UnsupportedError,
+)
 from pytriton.inprocess.added_repositories import AddedRepositories
 from pytriton.inprocess.server_log import ServerLog
 from pytriton.inprocess.shared_loop import SharedLoop
-from pytriton.server.api.documents import model_metadata, model_statistics, server_metadata
-from pytriton.server.api.local_client import LocalClient
-from pytriton.server.metrics.api import MetricsApi
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.repository_core import RepositoryCore, make_core
+from pytriton.serving.engine.validation import UncountedStringsError, validate
+from pytriton.serving.server.api.documents import model_metadata, model_statistics, server_metadata
+from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.metrics.api import MetricsApi
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.repository_core import RepositoryCore, make_core
 
 if TYPE_CHECKING:
-    from pytriton.engine.client import Answer
-    from pytriton.engine.control import IndexEntry
-    from pytriton.engine.served_model import ServedModel
-    from pytriton.executor.inference import Inference
-    from pytriton.messages import InferRequest
-    from pytriton.server.metrics.exposition import Family
+    from pytriton.base.messages import InferRequest
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.client import Answer
+    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.metrics.exposition import Family
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from pytriton.errors import ErrorCode, ServerError
+from pytriton.base.errors import ErrorCode, ServerError
 
 _MODULE = "tritonserver"
 

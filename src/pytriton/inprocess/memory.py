@@ -10,13 +10,13 @@ import numpy as np
 
 from pytriton.inprocess.enums import DLDeviceType, MemoryType
 from pytriton.inprocess.errors import InvalidArgumentError, UnsupportedError
-from pytriton.pb_utils import dlpack
-from pytriton.pb_utils.failures import TritonModelException
+from pytriton.runtime.pb_utils import dlpack
+from pytriton.runtime.pb_utils.failures import TritonModelException
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pytriton.dtypes import Buffer
+    from pytriton.base.dtypes import Buffer
 
 Place = tuple[MemoryType, int]  # the kind of memory, and the number of the device
 

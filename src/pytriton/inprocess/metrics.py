@@ -13,7 +13,7 @@ from typing import Any
 
 from pytriton.inprocess.enums import MetricKind
 from pytriton.inprocess.errors import InvalidArgumentError, public_errors
-from pytriton.repository.services import custom_metrics
+from pytriton.serving.repository.services import custom_metrics
 
 _lock = threading.Lock()
 _families = custom_metrics.CustomMetrics()

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from pytriton.errors import ServerError
-from pytriton.executor.inference import Inference
+from pytriton.base.errors import ServerError
 from pytriton.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from pytriton.inprocess.errors import InvalidArgumentError, public_error, public_errors
 from pytriton.inprocess.iterators import AsyncResponseIterator, ResponseIterator
 from pytriton.inprocess.request import InferenceRequest, engine_request
 from pytriton.inprocess.responses import Exchange
+from pytriton.runtime.executor.inference import Inference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, NamedTuple
 
+from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
 from pytriton.inprocess.enums import (
     InstanceGroupKind,
     LogFormat,
@@ -15,7 +16,6 @@ from pytriton.inprocess.enums import (
     RateLimitMode,
 )
 from pytriton.inprocess.errors import InvalidArgumentError
-from pytriton.ray_options import DEFAULT_START_TIMEOUT_S
 
 _NEVER_S = 10**9  # between two polls: a program polls when it wants to
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.inprocess.errors import InvalidArgumentError, TritonError
 from pytriton.inprocess.tensor import Tensor, input_tensor
-from pytriton.messages import InferRequest, InferTensor
 
 if TYPE_CHECKING:
     import asyncio

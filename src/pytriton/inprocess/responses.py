@@ -11,7 +11,7 @@ import contextlib
 import queue
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.errors import ServerError
+from pytriton.base.errors import ServerError
 from pytriton.inprocess.errors import TritonError, UnavailableError, public_error
 from pytriton.inprocess.request import InferenceResponse
 from pytriton.inprocess.tensor import output_tensor
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pytriton.executor.inference import Inference
+    from pytriton.base.messages import InferResponse
     from pytriton.inprocess.engine_thread import EngineThread
     from pytriton.inprocess.model import Model
-    from pytriton.messages import InferResponse
+    from pytriton.runtime.executor.inference import Inference
 
 _MOST_WAITING = 16  # responses that nobody has fetched; then the model is paused
 _FEW_WAITING = 4  # then it continues

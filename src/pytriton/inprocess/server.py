@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.inprocess.enums import MetricFormat
 from pytriton.inprocess.errors import (
@@ -17,7 +18,6 @@ from pytriton.inprocess.errors import (
 )
 from pytriton.inprocess.model import Model, ModelDictionary
 from pytriton.inprocess.options import Options, check_types
-from pytriton.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

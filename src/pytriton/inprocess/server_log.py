@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 import sys
 
-from pytriton.server.options.log_options import LogOptions
-from pytriton.server.process.log_output import ConsoleHandler, LogFile, LogHandler
-from pytriton.server.process.logs import formatter_factory
+from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile, LogHandler
+from pytriton.serving.server.process.logs import formatter_factory
 
 _LOGGER = logging.getLogger("pytriton")
 # Without any handler, Python itself would print warnings.

@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from pytriton.inprocess.interrupts import can_defer_handlers, without_interrupts
-from pytriton.transport.loop_spinner import LinuxMachine, use_machine
+from pytriton.runtime.transport.loop_spinner import LinuxMachine, use_machine
 
 _TICK_S = 0.005  # between two looks of the keeper at whether callers still run the loop
 _LEAVE_S = 0.001  # for the keeper to leave; it may be in a callback

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.inprocess.metrics import shared_families
 from pytriton.inprocess.options import Options, server_settings
-from pytriton.server.metrics.exposition import Family
-from pytriton.server.metrics.page import custom_families
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.process.cores import usable_cores
-from pytriton.transport.loop_spinner import allow_spinning
+from pytriton.runtime.transport.loop_spinner import allow_spinning
+from pytriton.serving.server.metrics.exposition import Family
+from pytriton.serving.server.metrics.page import custom_families
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.process.cores import usable_cores
 
 
 def start_engine(options: Options) -> EngineThread:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton import dtypes
+from pytriton.base import dtypes
+from pytriton.base.messages import InferTensor
 from pytriton.inprocess.enums import DataType, DLDeviceType, MemoryType
 from pytriton.inprocess.errors import InvalidArgumentError, UnsupportedError
 from pytriton.inprocess.memory import MemoryBuffer, array_bytes, import_array, read_place
-from pytriton.messages import InferTensor
-from pytriton.pb_utils import dlpack
+from pytriton.runtime.pb_utils import dlpack
 
 # Up to this size a copy is cheaper than a view, and the caller may change the array at once.
 _SMALL_BYTES = 4 << 10

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of a bound model: its tensors, its batching, its warm-up."""
 
+from pytriton.base.openai_routes import ChatTemplate, OpenAI
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, QueuePolicy, TimeoutAction
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.rate_limiter import RateLimiter, RateLimiterResource
@@ -14,7 +15,6 @@ from pytriton.model_config.sequence_batcher import (
     SequenceState,
 )
 from pytriton.model_config.tensor import Tensor
-from pytriton.openai_routes import ChatTemplate, OpenAI
 
 __all__ = [
     "ChatTemplate",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.tensor import triton_datatype
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+from pytriton.base.openai_routes import openai_parameters
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config import text_format
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup, QueuePolicy, WarmupInput
@@ -17,7 +18,6 @@ from pytriton.model_config.rate_limiter import rate_limiter_message
 from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
-from pytriton.openai_routes import openai_parameters
 
 
 class ModelConfigGenerator:

@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
+from pytriton.base import dtypes
+from pytriton.base.openai_routes import (
+    ROUTES_PARAMETER,
+    TEMPLATE_PARAMETER,
+    OpenAI,
+    read_openai_parameters,
+)
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonModelConfigError
 from pytriton.model_config import text_format
 from pytriton.model_config.common import (
@@ -26,12 +32,6 @@ from pytriton.model_config.triton_model_config import (
     ResponseCache,
     TensorSpec,
     TritonModelConfig,
-)
-from pytriton.openai_routes import (
-    ROUTES_PARAMETER,
-    TEMPLATE_PARAMETER,
-    OpenAI,
-    read_openai_parameters,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.model_config.sequence_batcher import (
     ControlKind,

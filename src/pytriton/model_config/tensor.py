@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
+from pytriton.base import dtypes
 from pytriton.exceptions import PyTritonValidationError
 
 

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from pytriton.base.openai_routes import OpenAI
 from pytriton.model_config.common import DeviceKind, DynamicBatcher, ModelWarmup
 from pytriton.model_config.rate_limiter import RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
-from pytriton.openai_routes import OpenAI
 
 __all__ = [
     "DeviceKind",

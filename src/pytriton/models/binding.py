@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytriton.backend.bound_model import BoundModel
-from pytriton.backend.ray_model import GivenFunction, RayModel
+from pytriton.base.lazy_module import LazyModule
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of, default_name
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.lazy_module import LazyModule
 from pytriton.model_config.ray_instances import Ray
 from pytriton.models.references import (
     check_constructor,
@@ -22,16 +20,18 @@ from pytriton.models.references import (
     reference_to,
     resolve,
 )
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
 
 if TYPE_CHECKING:
-    from pytriton.backend.any_model import AnyModel
-    from pytriton.backend.bound_model import InferFunc
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.models.references import Reference
-    from pytriton.signatures import served
-    from pytriton.signatures.served import ServedModel
+    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.functions.bound_model import InferFunc
+    from pytriton.runtime.signatures import served
+    from pytriton.runtime.signatures.served import ServedModel
 else:  # it takes 24 ms to import, and models whose tensors are given do not need it
-    served = LazyModule("pytriton.signatures.served")
+    served = LazyModule("pytriton.runtime.signatures.served")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.python_backend.failure_text import RuleError
+from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.testing.functions import FunctionHarness
 from pytriton.testing.harness import ModelHarness
 from pytriton.testing.records import LogLine, Request, Response, ResponseError

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pytriton.engine.model_spec import ModelSpec
+from pytriton.base.model_spec import ModelSpec
 from pytriton.testing.records import Request
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.pb_utils.failures import TritonError
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.tensor import Tensor
+from pytriton.base import dtypes
+from pytriton.base.model_spec import ModelSpec
+from pytriton.runtime.pb_utils.failures import TritonError
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.testing.records import Request, Response
 
 

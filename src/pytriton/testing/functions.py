@@ -13,23 +13,23 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from pytriton.backend.model_call import ModelCall, only_result
 from pytriton.decorators.context import TritonContext
-from pytriton.engine.config import (
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.models.binding import BindArguments, bound_model
+from pytriton.proxy.types import Request as CallableRequest
+from pytriton.runtime.functions.model_call import ModelCall, only_result
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.tensor import Tensor as WireTensor
+from pytriton.runtime.python_backend.coroutines import CoroutineThread
+from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.serving.engine.config import (
     config_from_dict,
     config_to_json,
     normalise_config,
     spec_from_config,
 )
-from pytriton.engine.config_rules import validate_config
-from pytriton.engine.sequence.sequence_inputs import state_output_names
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.models.binding import BindArguments, bound_model
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.tensor import Tensor as WireTensor
-from pytriton.proxy.types import Request as CallableRequest
-from pytriton.python_backend.coroutines import CoroutineThread
-from pytriton.python_backend.failure_text import RuleError
+from pytriton.serving.engine.config_rules import validate_config
+from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.testing.batches import Member, batches
 from pytriton.testing.inputs import make_tensors
 from pytriton.testing.records import Request, Response

@@ -11,17 +11,17 @@ from typing import Any
 
 import orjson
 
-from pytriton.engine.config import config_to_json, spec_from_config
-from pytriton.engine.sequence.sequence_inputs import state_output_names
-from pytriton.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.runtime import current_runtime, set_runtime
-from pytriton.python_backend import answers
-from pytriton.python_backend.coroutines import CoroutineThread
-from pytriton.python_backend.failure_text import RuleError
-from pytriton.python_backend.whole_batches import takes_whole_batches
-from pytriton.repository.reading.config_files import read_initial_states
-from pytriton.repository.reading.layout import ModelPlace
+from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.runtime import current_runtime, set_runtime
+from pytriton.runtime.python_backend import answers
+from pytriton.runtime.python_backend.coroutines import CoroutineThread
+from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.python_backend.whole_batches import takes_whole_batches
+from pytriton.serving.engine.config import config_to_json, spec_from_config
+from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
+from pytriton.serving.repository.reading.config_files import read_initial_states
+from pytriton.serving.repository.reading.layout import ModelPlace
 from pytriton.testing.exchange import Exchange
 from pytriton.testing.inputs import make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import ModelSpec, TensorSpec
-from pytriton.engine.string_count import count_strings
-from pytriton.engine.validation import validate
-from pytriton.messages import InferRequest, InferTensor
-from pytriton.pb_utils.tensor import Tensor
+from pytriton.base import dtypes
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.serving.engine.string_count import count_strings
+from pytriton.serving.engine.validation import validate
 from pytriton.testing.records import Request
 
 

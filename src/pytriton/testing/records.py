@@ -9,8 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pytriton.messages import ParameterValue
-from pytriton.pb_utils.failures import TritonError
+from pytriton.base.messages import ParameterValue
+from pytriton.runtime.pb_utils.failures import TritonError
 
 
 @dataclass(frozen=True)

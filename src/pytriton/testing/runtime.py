@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytriton.errors import ServerError
-from pytriton.pb_utils.failures import TritonModelException
-from pytriton.pb_utils.request import InferenceRequest
-from pytriton.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
+from pytriton.base.errors import ServerError
+from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.testing.records import LogLine
 from pytriton.testing.targets import Target, TargetCall
 

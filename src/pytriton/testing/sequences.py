@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
-from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.pb_utils.tensor import Tensor
+from pytriton.base import dtypes
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
 
 if TYPE_CHECKING:
-    from pytriton.engine.model_spec import ModelSpec
-    from pytriton.pb_utils.response import InferenceResponse
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.runtime.pb_utils.response import InferenceResponse
 
 _START = 1
 _END = 2

@@ -12,18 +12,18 @@ from typing import Any
 
 import orjson
 
-from pytriton.engine.config import (
+from pytriton.runtime.pb_utils.model_config import ModelConfig
+from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.python_backend.loader import load_class
+from pytriton.serving.engine.config import (
     config_from_dict,
     config_from_text,
     config_to_json,
     normalise_config,
     validate_config,
 )
-from pytriton.pb_utils.model_config import ModelConfig
-from pytriton.python_backend.failure_text import RuleError
-from pytriton.python_backend.loader import load_class
-from pytriton.repository.reading.auto_complete import FUNCTION, completed_config
-from pytriton.repository.reading.backend_choice import fill_backend
+from pytriton.serving.repository.reading.auto_complete import FUNCTION, completed_config
+from pytriton.serving.repository.reading.backend_choice import fill_backend
 
 _CONFIG_NAME = "config.pbtxt"
 _MODEL_FILE = "model.py"  # unless the configuration names another one

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.pb_utils.failures import TritonError
-from pytriton.pb_utils.request import InferenceRequest
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend.answers import failure_text
+from pytriton.runtime.pb_utils.failures import TritonError
+from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.python_backend.answers import failure_text
 
 Outputs: TypeAlias = Mapping[str, NDArray[Any]]
 # Takes the inputs and returns outputs, an error or, for a decoupled model, an iterator over those.
@@ -29,7 +29,7 @@ _NEEDS_DECOUPLED = (
 
 
 class TargetCall:
-    """A call of such a function; implements `pytriton.pb_utils.runtime.InferenceCall`."""
+    """A call of such a function; implements `pytriton.runtime.pb_utils.runtime.InferenceCall`."""
 
     def __init__(
         self, request: InferenceRequest, target: Target | None, *, decoupled: bool

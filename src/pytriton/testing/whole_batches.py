@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.pb_utils.batch import Batch
-from pytriton.pb_utils.failures import TritonError
-from pytriton.pb_utils.request import InferenceRequest
-from pytriton.pb_utils.response import InferenceResponse
-from pytriton.pb_utils.tensor import Tensor
-from pytriton.python_backend.failure_text import RuleError
-from pytriton.python_backend.whole_batches import checked_outputs, declared_outputs, parts_of
+from pytriton.base.model_spec import ModelSpec
+from pytriton.runtime.pb_utils.batch import Batch
+from pytriton.runtime.pb_utils.failures import TritonError
+from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.python_backend.whole_batches import (
+    checked_outputs,
+    declared_outputs,
+    parts_of,
+)
 
 
 class BatchCaller:

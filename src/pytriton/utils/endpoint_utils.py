@@ -14,7 +14,7 @@ from pytriton.constants import (
 )
 
 if TYPE_CHECKING:
-    from pytriton.triton_config import TritonConfig
+    from pytriton.base.triton_config import TritonConfig
 
 # Addresses of zeros only: the server listens on all interfaces, so loopback works.
 _ANY_ADDRESS = re.compile(r"(0+\.){3}0+|0+|::")

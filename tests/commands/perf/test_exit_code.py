@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytriton.commands.perf.command import exit_code
-from pytriton.perf.measuring.stability import Status
+from pytriton.tools.commands.perf.command import exit_code
+from pytriton.tools.perf.measuring.stability import Status
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 import pytriton
-from pytriton.commands.perf.arguments import make_parser
-from pytriton.commands.perf.command import run
-from pytriton.commands.perf.options import PerfOptions, options_of
-from pytriton.commands.perf.results import without_secrets
-from pytriton.perf.errors import OptionError
-from pytriton.perf.load.plan import Tls
-from pytriton.perf.measuring.results import Mode
-from pytriton.perf.measuring.search import LoadRange
+from pytriton.tools.commands.perf.arguments import make_parser
+from pytriton.tools.commands.perf.command import run
+from pytriton.tools.commands.perf.options import PerfOptions, options_of
+from pytriton.tools.commands.perf.results import without_secrets
+from pytriton.tools.perf.errors import OptionError
+from pytriton.tools.perf.load.plan import Tls
+from pytriton.tools.perf.measuring.results import Mode
+from pytriton.tools.perf.measuring.search import LoadRange
 
 
 def read(line: str) -> PerfOptions:

@@ -14,7 +14,7 @@ import sys
 import pyte
 import pytest
 
-from pytriton.commands.perf.command import run
+from pytriton.tools.commands.perf.command import run
 from tests import peers
 from tests.e2e.http_client import is_ready
 from tests.e2e.waiting import eventually

@@ -7,14 +7,20 @@ import json
 
 import pytest
 
-from pytriton.commands.perf import target as module
-from pytriton.commands.perf.arguments import make_parser
-from pytriton.commands.perf.options import options_of
-from pytriton.commands.perf.session import schedule_rate
-from pytriton.commands.perf.target import Target, find_target
-from pytriton.perf.errors import PerfError
-from pytriton.perf.load.plan import Compression, Protocol, Sequences, SharedMemory, TensorFormat
-from pytriton.perf.server.questions import ServerError
+from pytriton.tools.commands.perf import target as module
+from pytriton.tools.commands.perf.arguments import make_parser
+from pytriton.tools.commands.perf.options import options_of
+from pytriton.tools.commands.perf.session import schedule_rate
+from pytriton.tools.commands.perf.target import Target, find_target
+from pytriton.tools.perf.errors import PerfError
+from pytriton.tools.perf.load.plan import (
+    Compression,
+    Protocol,
+    Sequences,
+    SharedMemory,
+    TensorFormat,
+)
+from pytriton.tools.perf.server.questions import ServerError
 
 METADATA = {
     "name": "M",

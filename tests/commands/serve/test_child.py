@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from pytriton.announcement import Addresses
-from pytriton.commands.serve.child import Child
-from pytriton.commands.serve.options import read_options
+from pytriton.base.announcement import Addresses
+from pytriton.tools.commands.serve.child import Child
+from pytriton.tools.commands.serve.options import read_options
 
 CODE = """
 import threading

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from pytriton.commands.serve.loading import LoadError, load
-from pytriton.commands.serve.options import read_options
 from pytriton.model_config import Ray
+from pytriton.tools.commands.serve.loading import LoadError, load
+from pytriton.tools.commands.serve.options import read_options
 
 MODELS = """
 from pytriton.decorators import model

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from pytriton.commands.serve.options import Options, read_options
-from pytriton.commands.serve.targets import Target
 from pytriton.model_config import DynamicBatcher, ModelConfig
+from pytriton.tools.commands.serve.options import Options, read_options
+from pytriton.tools.commands.serve.targets import Target
 
 
 def test_defaults_are_for_this_machine_only(monkeypatch):

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from pytriton.commands.serve import reloading
-from pytriton.commands.serve.options import read_options
-from pytriton.commands.serve.reloading import Reloader
-from pytriton.commands.serve.screen import Screen
+from pytriton.tools.commands.serve import reloading
+from pytriton.tools.commands.serve.options import read_options
+from pytriton.tools.commands.serve.reloading import Reloader
+from pytriton.tools.commands.serve.screen import Screen
 
 
 class FakeChild:

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from pytriton.commands.serve.targets import Target, TargetError, contents_of, import_target
+from pytriton.tools.commands.serve.targets import Target, TargetError, contents_of, import_target
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pytriton.commands.tune.search import (
+from pytriton.tools.commands.tune.search import (
     Candidate,
     Goal,
     Objective,

@@ -7,17 +7,17 @@ import json
 
 import pytest
 
-from pytriton.commands.perf.target import Target
-from pytriton.commands.tune.changing import RepositoryModel
-from pytriton.commands.tune.command import run
-from pytriton.commands.tune.configuration import (
+from pytriton.tools.commands.perf.target import Target
+from pytriton.tools.commands.tune.changing import RepositoryModel
+from pytriton.tools.commands.tune.command import run
+from pytriton.tools.commands.tune.configuration import (
     can_batch,
     changed_config,
     pbtxt_text,
     present_candidate,
     python_text,
 )
-from pytriton.commands.tune.report import (
+from pytriton.tools.commands.tune.report import (
     Finding,
     heading_text,
     page_of,
@@ -25,15 +25,15 @@ from pytriton.commands.tune.report import (
     recommendation_text,
     row_text,
 )
-from pytriton.commands.tune.search import Candidate, Gain, Goal, Objective, Trial
-from pytriton.commands.tune.trials import Interrupted, Trials
-from pytriton.perf.data.settings import InputData
-from pytriton.perf.errors import PerfError
-from pytriton.perf.load.plan import LoadPlan, Protocol
-from pytriton.perf.model_description import ModelDescription
-from pytriton.perf.server.questions import ServerAddress, ServerError
-from pytriton.plots.page import page_html
-from pytriton.plots.pictures import draw
+from pytriton.tools.commands.tune.search import Candidate, Gain, Goal, Objective, Trial
+from pytriton.tools.commands.tune.trials import Interrupted, Trials
+from pytriton.tools.perf.data.settings import InputData
+from pytriton.tools.perf.errors import PerfError
+from pytriton.tools.perf.load.plan import LoadPlan, Protocol
+from pytriton.tools.perf.model_description import ModelDescription
+from pytriton.tools.perf.server.questions import ServerAddress, ServerError
+from pytriton.tools.plots.page import page_html
+from pytriton.tools.plots.pictures import draw
 from tests.perf.load.fake_load import FakeLoad
 
 CONFIG = {

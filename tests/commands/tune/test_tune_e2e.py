@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from pytriton.commands.tune.command import run
+from pytriton.tools.commands.tune.command import run
 from tests.commands.perf.test_perf_e2e import ADD
 from tests.e2e.waiting import eventually
 from tests.pictures import keep
@@ -31,7 +31,7 @@ QUICK = ["--budget", "12", "--max-batch-size", "8"]
 @pytest.fixture(autouse=True)
 def _token_like_an_option(monkeypatch):
     """The token of own servers begins with a dash, as one in 64 does."""
-    monkeypatch.setattr("pytriton.commands.tune.command.secrets.token_urlsafe", "-{}".format)
+    monkeypatch.setattr("pytriton.tools.commands.tune.command.secrets.token_urlsafe", "-{}".format)
 
 
 @pytest.fixture(scope="module")

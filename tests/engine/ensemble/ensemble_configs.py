@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton.engine.config import normalise_config
-from pytriton.protos import model_config_pb2
+from pytriton.base.protos import model_config_pb2
+from pytriton.serving.engine.config import normalise_config
 
 FP32 = "TYPE_FP32"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytriton import dtypes
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.config import spec_from_config
-from pytriton.engine.engine import Engine
-from pytriton.engine.ensemble.ensemble_model import EnsembleModel
-from pytriton.engine.ensemble.graph import make_graph
-from pytriton.engine.ensemble.step_rules import complete_ensemble
-from pytriton.engine.model import Model
-from pytriton.engine.rate_limiter import InstanceLimits, RateLimiter
-from pytriton.engine.turns import Turns
-from pytriton.executor.base import Outcome, RunningBatch
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base import dtypes
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.runtime.executor.base import Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.config import spec_from_config
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.serving.engine.ensemble.graph import make_graph
+from pytriton.serving.engine.ensemble.step_rules import complete_ensemble
+from pytriton.serving.engine.model import Model
+from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter
+from pytriton.serving.engine.turns import Turns
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink
 
 

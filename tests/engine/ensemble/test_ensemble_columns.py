@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.config import spec_from_config
-from pytriton.engine.engine import Engine
-from pytriton.engine.ensemble.ensemble_model import EnsembleModel
-from pytriton.engine.ensemble.graph import make_graph
-from pytriton.engine.ensemble.step_rules import complete_ensemble
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import SequenceSpec
-from pytriton.executor.columns import make_members, shared_request
+from pytriton.base.model_spec import SequenceSpec
+from pytriton.runtime.executor.columns import make_members, shared_request
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.config import spec_from_config
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.serving.engine.ensemble.graph import make_graph
+from pytriton.serving.engine.ensemble.step_rules import complete_ensemble
+from pytriton.serving.engine.model import Model
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import DoublingInstance, Ends, signature
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step

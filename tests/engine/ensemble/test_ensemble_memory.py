@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.ensemble.graph import make_graph
-from pytriton.engine.ensemble.plan import make_plan
-from pytriton.engine.ensemble.run import EnsembleRun
-from pytriton.messages import InferTensor
-from pytriton.transport.arena import Arena, Block, block_bytes
-from pytriton.transport.frames import Execute, TensorRef
-from pytriton.transport.link import socket_pair
-from pytriton.transport.memory_channel import MemoryChannel
+from pytriton.base import dtypes
+from pytriton.base.messages import InferTensor
+from pytriton.runtime.transport.arena import Arena, Block, block_bytes
+from pytriton.runtime.transport.frames import Execute, TensorRef
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.serving.engine.ensemble.graph import make_graph
+from pytriton.serving.engine.ensemble.plan import make_plan
+from pytriton.serving.engine.ensemble.run import EnsembleRun
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 COUNT = 1 << 18  # elements: 1 MiB

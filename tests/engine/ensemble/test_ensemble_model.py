@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.cache import ResponseCache
-from pytriton.engine.ensemble.run import EnsembleRun
-from pytriton.engine.model_state import ModelState
-from pytriton.engine.stats import FailureReason
-from pytriton.errors import UNEXPECTED, CancelledError, InternalError, UnsupportedError
-from pytriton.messages import InferRequest, InferTensor, TraceContext
-from pytriton.transport.arena import Arena, block_bytes, find_block
+from pytriton.base import dtypes
+from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, UnsupportedError
+from pytriton.base.messages import InferRequest, InferTensor, TraceContext
+from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.ensemble.run import EnsembleRun
+from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.stats import FailureReason
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 from tests.fakes import RecordingSink

@@ -12,13 +12,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.engine.ensemble.graph import EnsembleGraph, Step, make_graph
-from pytriton.engine.ensemble.plan import make_plan
-from pytriton.engine.ensemble.run import Answer, Call, EnsembleRun
-from pytriton.errors import InternalError
-from pytriton.executor.inference import Inference
-from pytriton.messages import InferTensor
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError
+from pytriton.base.messages import InferTensor
+from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Step, make_graph
+from pytriton.serving.engine.ensemble.plan import make_plan
+from pytriton.serving.engine.ensemble.run import Answer, Call, EnsembleRun
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 from tests.fakes import RecordingSink

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.messages import InferTensor
+from pytriton.base import dtypes
+from pytriton.base.messages import InferTensor
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine.ensemble.ensemble_rules import (
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.protos import model_config_pb2
+from pytriton.serving.engine.ensemble.ensemble_rules import (
     circular_dependency,
     composing_models,
     validate_ensemble,
 )
-from pytriton.engine.ensemble.step_rules import complete_ensemble, validate_steps
-from pytriton.errors import InvalidArgumentError
-from pytriton.protos import model_config_pb2
+from pytriton.serving.engine.ensemble.step_rules import complete_ensemble, validate_steps
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 WARMUP = model_config_pb2.ModelWarmup(name="w", batch_size=1)

@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 import pytest
 
-from pytriton.engine.rate_limiter import InstanceLimits, ResourceNeed
-from pytriton.errors import CancelledError, InternalError
+from pytriton.base.errors import CancelledError, InternalError
+from pytriton.serving.engine.rate_limiter import InstanceLimits, ResourceNeed
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 from tests.fakes import RecordingSink

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.engine.ensemble.graph import EnsembleGraph, make_graph
+from pytriton.serving.engine.ensemble.graph import EnsembleGraph, make_graph
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 MODELS = {

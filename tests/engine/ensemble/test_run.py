@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.ensemble.graph import make_graph
-from pytriton.engine.ensemble.plan import make_plan
-from pytriton.engine.ensemble.run import Answer, Call, EnsembleRun, StuckError
-from pytriton.messages import InferTensor
-from pytriton.transport.arena import Arena, block_bytes, find_block
+from pytriton.base import dtypes
+from pytriton.base.messages import InferTensor
+from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
+from pytriton.serving.engine.ensemble.graph import make_graph
+from pytriton.serving.engine.ensemble.plan import make_plan
+from pytriton.serving.engine.ensemble.run import Answer, Call, EnsembleRun, StuckError
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 MODELS = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 
-from pytriton.engine.engine import Engine
-from pytriton.engine.latency.latencies import (
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.latency.latencies import (
     BATCH_SIZE,
     DEFAULT_LATENCY_BUCKETS_S,
     FIRST_RESPONSE,
@@ -14,9 +15,8 @@ from pytriton.engine.latency.latencies import (
     Latencies,
     LatencyPlan,
 )
-from pytriton.engine.latency.summary import SLICE_NS, Quantile
-from pytriton.engine.stats import BatchRecord, ModelStatistics
-from pytriton.executor.base import Outcome
+from pytriton.serving.engine.latency.summary import SLICE_NS, Quantile
+from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
 from tests.fakes import model_spec, response
 
 MS = 1_000_000

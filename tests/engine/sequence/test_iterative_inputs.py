@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytriton.dtypes import FP32, INT32, UINT64
-from pytriton.engine.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse, InferTensor
+from pytriton.base.dtypes import FP32, INT32, UINT64
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.runtime.executor.base import Outcome
 
 CONTROLS = (
     ControlSpec(name="START", kind=ControlKind.START, dtype=INT32),

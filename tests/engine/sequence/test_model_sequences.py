@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import ControlKind, ControlSpec, SequenceSpec
-from pytriton.errors import CancelledError, InvalidArgumentError, UnavailableError
-from pytriton.executor.base import Outcome
+from pytriton.base import dtypes
+from pytriton.base.errors import CancelledError, InvalidArgumentError, UnavailableError
+from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec
+from pytriton.runtime.executor.base import Outcome
 from tests.fakes import FakeInstance, FakeSupervisor, response
 
 START, END = 1, 2

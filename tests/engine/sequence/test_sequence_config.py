@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.config import (
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.model_spec import ControlKind
+from pytriton.serving.engine.config import (
     config_from_text,
     normalise_config,
     spec_from_config,
     validate_config,
 )
-from pytriton.engine.config_rules import validate_model
-from pytriton.engine.model_spec import ControlKind
-from pytriton.errors import InvalidArgumentError
-from pytriton.server.frontend.model_records import decode_spec, encode_spec
+from pytriton.serving.engine.config_rules import validate_model
+from pytriton.serving.server.frontend.model_records import decode_spec, encode_spec
 
 MODEL = 'name: "m" backend: "python" input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 START = "kind: CONTROL_SEQUENCE_START"

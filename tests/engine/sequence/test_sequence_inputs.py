@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from pytriton import dtypes
-from pytriton.dtypes import BYTES, FP32, INT32
-from pytriton.engine.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
-from pytriton.engine.sequence.sequence_inputs import (
+from pytriton.base import dtypes
+from pytriton.base.dtypes import BYTES, FP32, INT32
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.runtime.transport.arena import Arena, block_bytes, find_block, give_up
+from pytriton.serving.engine.sequence.sequence_inputs import (
     SequenceInputs,
     added_input_names,
     state_output_names,
 )
-from pytriton.engine.validation import validate
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.transport.arena import Arena, block_bytes, find_block, give_up
+from pytriton.serving.engine.validation import validate
 from tests.wire.specs import model_spec, tensor_spec
 
 

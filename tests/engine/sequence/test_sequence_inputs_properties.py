@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pytriton.dtypes import FP32, INT32, UINT64
-from pytriton.engine.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
-from pytriton.engine.sequence.sequence_inputs import SequenceInputs
-from pytriton.errors import InternalError
-from pytriton.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.dtypes import FP32, INT32, UINT64
+from pytriton.base.errors import InternalError
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 from tests.wire.specs import model_spec
 
 FIRST = np.array([7, 8], np.int32)

@@ -14,14 +14,14 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytriton.engine.model_spec import SequenceSpec
-from pytriton.engine.scheduling import Dispatch
-from pytriton.engine.sequence.live_sequence import TRANSITIONS, LiveSequence, SequenceState
-from pytriton.engine.sequence.scheduler import END, START
-from pytriton.engine.sequence.strategies import make_sequence_scheduler
-from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
-from pytriton.executor.base import Outcome
-from pytriton.executor.inference import CLOSED_SINK
+from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.base.model_spec import SequenceSpec
+from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import CLOSED_SINK
+from pytriton.serving.engine.scheduling import Dispatch
+from pytriton.serving.engine.sequence.live_sequence import TRANSITIONS, LiveSequence, SequenceState
+from pytriton.serving.engine.sequence.scheduler import END, START
+from pytriton.serving.engine.sequence.strategies import make_sequence_scheduler
 from tests.fakes import FakeInstance, inference, model_spec, response
 
 IDLE_NS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.model_spec import SequenceSpec
+from pytriton.base.model_spec import SequenceSpec
 
 START, END = 1, 2
 

@@ -9,10 +9,10 @@ import gc
 import psutil
 import uvloop
 
-from pytriton.executor.remote.instance_port import InstancePort
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.remote.remote_launcher import RemoteLauncher
-from pytriton.executor.worker import WorkerSpec
+from pytriton.runtime.executor.remote.instance_port import InstancePort
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
+from pytriton.runtime.executor.worker import WorkerSpec
 from tests.executor.remote.plain_starter import PlainStarter
 from tests.executor.test_workers import Owner
 from tests.executor.worker_rig import DEADLINE_S

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.executor.remote.admission import Start, StartState
-from pytriton.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.admission import Start, StartState
+from pytriton.runtime.executor.remote.starter import Place
 
 HERE = Place("one", "n1", 10)
 OTHER = Place("two", "n2", 20)

@@ -10,17 +10,17 @@ import pathlib
 import numpy as np
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.log_feed import LogFeed
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.remote.rank_group import RankGroup
-from pytriton.executor.remote.starter import Place
-from pytriton.log_switches import LogSwitches
-from pytriton.messages import InferTensor
-from pytriton.transport.link import stream_pair
-from pytriton.transport.memory_trimmer import MemoryTrimmer
-from pytriton.transport.stream_channel import StreamChannel
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.log_switches import LogSwitches
+from pytriton.base.messages import InferTensor
+from pytriton.runtime.executor.log_feed import LogFeed
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.remote.rank_group import RankGroup
+from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.transport.link import stream_pair
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.executor import test_workers
 from tests.executor.remote.remote_rig import run
 from tests.executor.test_workers import is_over

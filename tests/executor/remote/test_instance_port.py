@@ -10,15 +10,15 @@ import socket
 
 import pytest
 
-from pytriton.errors import UnavailableError
-from pytriton.executor.remote import instance_port, strangers
-from pytriton.executor.remote.instance_port import InstancePort
-from pytriton.executor.remote.listeners import listen_tcp
-from pytriton.executor.remote.starter import Place
-from pytriton.executor.remote.strangers import Strangers
-from pytriton.transport.handshake import ClientHandshake, HandshakeError, RefusedError
-from pytriton.transport.instance_address import connect, tcp_address
-from pytriton.transport.memory import PORTABLE_SETTING
+from pytriton.base.errors import UnavailableError
+from pytriton.runtime.executor.remote import instance_port, strangers
+from pytriton.runtime.executor.remote.instance_port import InstancePort
+from pytriton.runtime.executor.remote.listeners import listen_tcp
+from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.strangers import Strangers
+from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, RefusedError
+from pytriton.runtime.transport.instance_address import connect, tcp_address
+from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.executor.worker_rig import until
 
 DEADLINE_S = 60

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from pytriton.executor.remote import output_return
-from pytriton.executor.remote.output_return import MAX_BURST_LINES, OutputReturn
+from pytriton.runtime.executor.remote import output_return
+from pytriton.runtime.executor.remote.output_return import MAX_BURST_LINES, OutputReturn
 
 
 class Rig:

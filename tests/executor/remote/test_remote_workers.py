@@ -13,13 +13,13 @@ import psutil
 import pytest
 from msgspec import structs
 
-from pytriton.dtypes import FP32
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.executor.remote import command, remote_launcher, remote_worker
-from pytriton.executor.remote.instance_port import Ticket
-from pytriton.executor.worker import InstanceUnavailableError
-from pytriton.messages import InferTensor
-from pytriton.transport.instance_address import CONNECTION_LOST
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.messages import InferTensor
+from pytriton.runtime.executor.remote import command, remote_launcher, remote_worker
+from pytriton.runtime.executor.remote.instance_port import Ticket
+from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.runtime.transport.instance_address import CONNECTION_LOST
 from tests.executor.remote.remote_rig import run
 from tests.executor.test_workers import is_over
 from tests.executor.worker_rig import until

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
-from pytriton.framework_backends.fil import model as backend
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.runtime.framework_backends.fil import model as backend
 from pytriton.testing import ModelHarness
 from tests.framework_backends.tree_models import (
     CLASSES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.framework_backends.onnxruntime.config_check import check_config
-from pytriton.framework_backends.onnxruntime.signature import Signature, TensorInfo
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.runtime.framework_backends.onnxruntime.config_check import check_config
+from pytriton.runtime.framework_backends.onnxruntime.signature import Signature, TensorInfo
 
 
 def info(name, shape, data_type="TYPE_FP32"):

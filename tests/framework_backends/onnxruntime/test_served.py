@@ -15,7 +15,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from pytriton.dtypes import from_numpy
+from pytriton.base.dtypes import from_numpy
 from tests.framework_backends.onnxruntime import onnx_models
 from tests.framework_backends.onnxruntime.onnx_models import TYPES, constant, model, node, tensor
 from tests.repository_e2e.conftest import starter

@@ -14,14 +14,17 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from pytriton.dtypes import BY_CONFIG_NAME
-from pytriton.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.framework_backends.onnxruntime.large_outputs import LargeOutputs
-from pytriton.framework_backends.onnxruntime.model_file import find_model_file
-from pytriton.framework_backends.onnxruntime.model_tensors import ModelTensors
-from pytriton.framework_backends.onnxruntime.session import available_providers, open_session
-from pytriton.framework_backends.onnxruntime.settings import SessionSettings
-from pytriton.pb_utils.batch import Batch
+from pytriton.base.dtypes import BY_CONFIG_NAME
+from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
+from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
+from pytriton.runtime.framework_backends.onnxruntime.model_file import find_model_file
+from pytriton.runtime.framework_backends.onnxruntime.model_tensors import ModelTensors
+from pytriton.runtime.framework_backends.onnxruntime.session import (
+    available_providers,
+    open_session,
+)
+from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
+from pytriton.runtime.pb_utils.batch import Batch
 from tests.framework_backends.onnxruntime import onnx_models
 from tests.framework_backends.onnxruntime.onnx_models import TYPES, constant, model, node, tensor
 
@@ -318,8 +321,8 @@ def test_missing_package_is_named(monkeypatch):
 GLOBAL_POOL = """
 import sys
 import numpy as np
-from pytriton.framework_backends.onnxruntime.session import open_session
-from pytriton.framework_backends.onnxruntime.settings import read_settings
+from pytriton.runtime.framework_backends.onnxruntime.session import open_session
+from pytriton.runtime.framework_backends.onnxruntime.settings import read_settings
 
 backend = {"enable-global-threadpool": "true", "intra_op_thread_count": "2"}
 settings = read_settings({}, backend)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError, UnavailableError
-from pytriton.framework_backends.onnxruntime.providers import choose_providers
-from pytriton.framework_backends.onnxruntime.settings import SessionSettings, read_settings
+from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.runtime.framework_backends.onnxruntime.providers import choose_providers
+from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings, read_settings
 
 ALL = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider"]
 CPU = ("CPUExecutionProvider", {})

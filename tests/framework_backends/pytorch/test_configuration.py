@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.framework_backends.pytorch.configuration import (
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.runtime.framework_backends.pytorch.configuration import (
     TORCH_NAMES,
     check_types,
     read_tensors,

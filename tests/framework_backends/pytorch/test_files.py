@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.framework_backends.pytorch.files import (
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.runtime.framework_backends.pytorch.files import (
     Form,
     PackageKind,
     form_of,

@@ -9,9 +9,9 @@ import types
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.framework_backends.pytorch import library
-from pytriton.framework_backends.pytorch.modules import find_module_class
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.runtime.framework_backends.pytorch import library
+from pytriton.runtime.framework_backends.pytorch.modules import find_module_class
 from pytriton.testing import Request
 from tests.framework_backends.pytorch.torch_models import (
     Instance,

@@ -5,9 +5,9 @@ import dataclasses
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.framework_backends.pytorch.configuration import ModelTensors, TensorEntry
-from pytriton.framework_backends.pytorch.naming import Argument, bind_inputs, bind_outputs
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.runtime.framework_backends.pytorch.configuration import ModelTensors, TensorEntry
+from pytriton.runtime.framework_backends.pytorch.naming import Argument, bind_inputs, bind_outputs
 
 
 def entries(*names):

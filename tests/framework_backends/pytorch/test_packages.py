@@ -17,7 +17,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from pytriton.errors import ErrorCode, InternalError, ServerError
+from pytriton.base.errors import ErrorCode, InternalError, ServerError
 from pytriton.testing import Request
 from tests.framework_backends.pytorch.torch_models import config, loaded, script, tensor
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError
-from pytriton.framework_backends.pytorch.parameters import (
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.runtime.framework_backends.pytorch.parameters import (
     ModuleParameters,
     ScriptParameters,
     read_module_parameters,

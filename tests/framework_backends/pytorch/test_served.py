@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from pytriton.dtypes import from_numpy
+from pytriton.base.dtypes import from_numpy
 from tests.framework_backends.pytorch.torch_models import (
     config,
     files,

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.framework_backends.pytorch import structure
-from pytriton.framework_backends.pytorch.configuration import TensorEntry
+from pytriton.base.errors import InternalError
+from pytriton.runtime.framework_backends.pytorch import structure
+from pytriton.runtime.framework_backends.pytorch.configuration import TensorEntry
 
 LEAF = {"type": None, "context": None, "children_spec": []}
 

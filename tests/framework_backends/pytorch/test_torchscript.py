@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton.errors import ErrorCode, InternalError, InvalidArgumentError, UnavailableError
-from pytriton.framework_backends.pytorch import library
+from pytriton.base.errors import ErrorCode, InternalError, InvalidArgumentError, UnavailableError
+from pytriton.runtime.framework_backends.pytorch import library
 from pytriton.testing import Request
 from tests.framework_backends.pytorch.torch_models import (
     Instance,

@@ -12,13 +12,15 @@ import warnings
 
 import numpy as np
 
-from pytriton.engine.config import config_from_text, config_to_json
-from pytriton.framework_backends.pytorch.model import TritonPythonModel
-from pytriton.pb_utils.batch import Batch
+from pytriton.runtime.framework_backends.pytorch.model import TritonPythonModel
+from pytriton.runtime.pb_utils.batch import Batch
+from pytriton.serving.engine.config import config_from_text, config_to_json
 from pytriton.testing import ModelHarness
 from tests.repository_e2e.model_files import write_model
 
-BACKEND = pathlib.Path(__file__).parents[3] / "src/pytriton/framework_backends/pytorch/model.py"
+BACKEND = (
+    pathlib.Path(__file__).parents[3] / "src/pytriton/runtime/framework_backends/pytorch/model.py"
+)
 
 _numbers = itertools.count()
 

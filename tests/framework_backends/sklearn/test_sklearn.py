@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytriton.errors import (
+from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,
     UnavailableError,
     UnsupportedError,
 )
-from pytriton.framework_backends.sklearn import model as backend
+from pytriton.runtime.framework_backends.sklearn import model as backend
 from pytriton.testing import ModelHarness
 from tests.framework_backends.tree_models import ROWS, THIRDS, make_model
 

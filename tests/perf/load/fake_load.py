@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytriton.perf.load.levels import (
+from pytriton.tools.perf.load.levels import (
     Concurrency,
     FixedSchedule,
     Intervals,
@@ -16,7 +16,7 @@ from pytriton.perf.load.levels import (
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.perf.load.records import GeneratorState, Records
+from pytriton.tools.perf.load.records import GeneratorState, Records
 
 SECOND_NS = 1_000_000_000
 

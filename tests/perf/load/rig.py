@@ -9,14 +9,14 @@ import threading
 
 import numpy as np
 
-from pytriton.perf.load import control
-from pytriton.perf.load.address import address_of
-from pytriton.perf.load.merging import merged
-from pytriton.perf.load.plan import InputSet, LoadPlan, Protocol
-from pytriton.perf.load.preparation import check_plan, recipe_of
-from pytriton.perf.load.recipe import Change, Done
-from pytriton.perf.load.worker import Worker
-from pytriton.wire.http2 import encode_header_block, frames
+from pytriton.protocol.http2 import encode_header_block, frames
+from pytriton.tools.perf.load import control
+from pytriton.tools.perf.load.address import address_of
+from pytriton.tools.perf.load.merging import merged
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, Protocol
+from pytriton.tools.perf.load.preparation import check_plan, recipe_of
+from pytriton.tools.perf.load.recipe import Change, Done
+from pytriton.tools.perf.load.worker import Worker
 
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")
 HEADERS = encode_header_block([(b":status", b"200"), (b"content-type", b"application/grpc")])

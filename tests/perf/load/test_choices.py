@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from pytriton.perf.load.choices import Choices
-from pytriton.perf.load.plan import Sequences
+from pytriton.tools.perf.load.choices import Choices
+from pytriton.tools.perf.load.plan import Sequences
 
 
 def test_sets_of_all_streams_take_turns():

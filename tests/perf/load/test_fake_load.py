@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.perf.load.interface import Load
-from pytriton.perf.load.levels import Concurrency, RequestRate
+from pytriton.tools.perf.load.interface import Load
+from pytriton.tools.perf.load.levels import Concurrency, RequestRate
 from tests.perf.load.fake_load import FakeLoad
 
 

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from pytriton.perf.load import control, process_load
-from pytriton.perf.load.levels import Concurrency
-from pytriton.perf.load.plan import Protocol
-from pytriton.perf.load.process_load import ProcessLoad
+from pytriton.tools.perf.load import control, process_load
+from pytriton.tools.perf.load.levels import Concurrency
+from pytriton.tools.perf.load.plan import Protocol
+from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import plan_for
 
 

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from pytriton.perf.load.levels import Concurrency
-from pytriton.perf.load.plan import Protocol
-from pytriton.wire.http2 import encode_header_block, frames
+from pytriton.protocol.http2 import encode_header_block, frames
+from pytriton.tools.perf.load.levels import Concurrency
+from pytriton.tools.perf.load.plan import Protocol
 from tests.client.scripted_server import OK, ScriptedServer
 from tests.perf.load.rig import (
     HEADERS,

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from pytriton.perf.load.lane import Lane
-from pytriton.perf.load.levels import (
+from pytriton.tools.perf.load.lane import Lane
+from pytriton.tools.perf.load.levels import (
     Concurrency,
     FixedSchedule,
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.perf.load.pacing import NEVER_NS, pacing_of
+from pytriton.tools.perf.load.pacing import NEVER_NS, pacing_of
 
 MILLISECOND = 1_000_000
 

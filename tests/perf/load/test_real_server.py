@@ -9,15 +9,15 @@ import json
 import numpy as np
 import pytest
 
-from pytriton.perf.load.interface import LoadError
-from pytriton.perf.load.levels import (
+from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.levels import (
     Concurrency,
     FixedSchedule,
     Intervals,
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.perf.load.plan import (
+from pytriton.tools.perf.load.plan import (
     Compression,
     InputSet,
     LoadPlan,
@@ -26,7 +26,7 @@ from pytriton.perf.load.plan import (
     SharedMemory,
     TensorFormat,
 )
-from pytriton.perf.load.process_load import ProcessLoad
+from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import run
 
 JSON = {"input_format": TensorFormat.JSON, "output_format": TensorFormat.JSON}

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from pytriton.perf.load.interface import LoadError
-from pytriton.perf.load.levels import (
+from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.levels import (
     Concurrency,
     Distribution,
     FixedSchedule,
@@ -16,7 +16,7 @@ from pytriton.perf.load.levels import (
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.perf.load.schedules import check_level, offsets_ns, share, share_of_number
+from pytriton.tools.perf.load.schedules import check_level, offsets_ns, share, share_of_number
 
 MILLISECOND = 1_000_000
 

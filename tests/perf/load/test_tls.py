@@ -12,11 +12,11 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.perf.load.interface import LoadError
-from pytriton.perf.load.levels import Concurrency
-from pytriton.perf.load.link import tls_context
-from pytriton.perf.load.plan import InputSet, LoadPlan, Protocol, Tls
-from pytriton.perf.load.process_load import ProcessLoad
+from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.levels import Concurrency
+from pytriton.tools.perf.load.link import tls_context
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, Protocol, Tls
+from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import run
 
 X = np.arange(1 << 16, dtype=np.float32).reshape(1, -1)

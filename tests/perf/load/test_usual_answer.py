@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.perf.load.usual_answer import usual_answer
-from pytriton.wire.http2 import encode_header_block
+from pytriton.protocol.http2 import encode_header_block
+from pytriton.tools.perf.load.usual_answer import usual_answer
 from tests.perf.load.rig import HEADERS, TRAILERS, head, message, whole_answer
 
 KNOWN = head(1, HEADERS, is_end=False) + message(1, b"four") + head(1, TRAILERS, is_end=True)

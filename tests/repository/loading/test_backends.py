@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.config import config_from_text
-from pytriton.repository.loading.backends import WORKERS, find_loader
+from pytriton.serving.engine.config import config_from_text
+from pytriton.serving.repository.loading.backends import WORKERS, find_loader
 
 
 def config(text):

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.engine.config import (
+from pytriton.serving.engine.config import (
     config_from_text,
     config_to_json,
     normalise_config,
     spec_from_config,
 )
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.repository.loading.ensemble_loader import EnsembleLoader, StepUse, ensemble_maker
-from pytriton.repository.loading.ensemble_steps import StepFinder
-from pytriton.repository.loading.plans import VersionPlan
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.repository.loading.ensemble_loader import (
+    EnsembleLoader,
+    StepUse,
+    ensemble_maker,
+)
+from pytriton.serving.repository.loading.ensemble_steps import StepFinder
+from pytriton.serving.repository.loading.plans import VersionPlan
 from tests.repository.ensemble_files import ensemble_config, step_config
 
 STEP_LABELS, OWN_LABELS = ("cat", "dog"), ("yes", "no")

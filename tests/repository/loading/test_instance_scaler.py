@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import functools
 
-from pytriton.engine.model import Model, ModelState
-from pytriton.engine.scaling import FIRST_RETRY_S, ScalingSettings
-from pytriton.executor.recovery import Recovery
-from pytriton.executor.worker import InstanceUnavailableError
-from pytriton.repository.loading.plans import InstancePlan
-from pytriton.repository.loading.python_version import PythonVersion
+from pytriton.runtime.executor.recovery import Recovery
+from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.scaling import FIRST_RETRY_S, ScalingSettings
+from pytriton.serving.repository.loading.plans import InstancePlan
+from pytriton.serving.repository.loading.python_version import PythonVersion
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 DEADLINE_S = 60.0

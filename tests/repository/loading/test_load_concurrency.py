@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, ServerError, UnavailableError
+from pytriton.base.errors import InternalError, ServerError, UnavailableError
+from pytriton.serving.engine.control import IndexEntry
 from tests.repository.scene import ALL_VERSIONS, write_code, write_model
 
 

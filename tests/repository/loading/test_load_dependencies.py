@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError
-from pytriton.repository.loading.load_dependencies import LoadDependencies
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
 
 
 @pytest.fixture

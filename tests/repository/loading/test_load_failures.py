@@ -7,8 +7,13 @@ import asyncio
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from pytriton.serving.engine.control import IndexEntry
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_code, write_model
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from pytriton.repository.loading.version_code import preloaded_modules
-from pytriton.repository.reading.backend_choice import BackendCode, CodeKind
+from pytriton.serving.repository.loading.version_code import preloaded_modules
+from pytriton.serving.repository.reading.backend_choice import BackendCode, CodeKind
 
 
 def modules_of(kind: CodeKind, backend: str, *, is_ours: bool = False) -> tuple[str, ...]:

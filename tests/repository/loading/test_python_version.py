@@ -10,21 +10,21 @@ import inspect
 import pytest
 from msgspec import structs
 
-from pytriton.engine.model import Model, ModelState
-from pytriton.errors import ErrorCode, InternalError, UnavailableError
-from pytriton.executor.recovery import Recovery
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.worker import (
+from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
+from pytriton.runtime.executor.recovery import Recovery
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import (
     ForkingProcessEndedError,
     InstanceUnavailableError,
     ResourceLackError,
 )
-from pytriton.repository.loading import python_version as module
-from pytriton.repository.loading import restart_policy
-from pytriton.repository.loading.load_timeout import LoadTimeoutError
-from pytriton.repository.loading.plans import InstancePlan
-from pytriton.repository.loading.python_version import PythonVersion
-from pytriton.repository.loading.restart_policy import Restart, RestartPolicy
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.repository.loading import python_version as module
+from pytriton.serving.repository.loading import restart_policy
+from pytriton.serving.repository.loading.load_timeout import LoadTimeoutError
+from pytriton.serving.repository.loading.plans import InstancePlan
+from pytriton.serving.repository.loading.python_version import PythonVersion
+from pytriton.serving.repository.loading.restart_policy import Restart, RestartPolicy
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 DEADLINE_S = 60.0

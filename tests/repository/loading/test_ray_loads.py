@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.engine.config import normalise_config
-from pytriton.errors import InvalidArgumentError
-from pytriton.executor.remote.placement import Placement
-from pytriton.executor.worker import InstanceUnavailableError
-from pytriton.repository.loading.ray_loading import check_completed, limits_of, with_deadline
-from pytriton.repository.loading.version_code import code_path
-from pytriton.repository.reading.backend_choice import BackendCode, CodeKind
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.serving.engine.config import normalise_config
+from pytriton.serving.repository.loading.ray_loading import (
+    check_completed,
+    limits_of,
+    with_deadline,
+)
+from pytriton.serving.repository.loading.version_code import code_path
+from pytriton.serving.repository.reading.backend_choice import BackendCode, CodeKind
 from tests.fakes import model_spec
 from tests.repository.scene import CONFIG, Scene, write_code, write_model
 

@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from pytriton.engine.config import config_from_text
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import ErrorCode, ServerError
-from pytriton.repository.reading.agents import run_agents
-from pytriton.repository.reading.layout import ModelPlace
+from pytriton.base.errors import ErrorCode, ServerError
+from pytriton.serving.engine.config import config_from_text
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.reading.agents import run_agents
+from pytriton.serving.repository.reading.layout import ModelPlace
 from tests.repository.scene import CODE, CONFIG, write_code, write_config, write_model
 
 FOLDER = "/opt/tritonserver/repoagents"

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pytriton.engine.config import config_from_dict, normalise_config
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.repository.reading.auto_complete import completed_config, may_complete
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.serving.engine.config import config_from_dict, normalise_config
+from pytriton.serving.repository.reading.auto_complete import completed_config, may_complete
 
 
 @pytest.mark.parametrize(

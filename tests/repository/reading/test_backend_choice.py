@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config
-from pytriton.engine.config_rules import validate_model
-from pytriton.errors import ErrorCode, InvalidArgumentError
-from pytriton.repository.reading.backend_choice import (
+from pytriton.base.errors import ErrorCode, InvalidArgumentError
+from pytriton.serving.engine.config import config_from_text, normalise_config
+from pytriton.serving.engine.config_rules import validate_model
+from pytriton.serving.repository.reading.backend_choice import (
     BackendFolders,
     CodeKind,
     choose_code,

@@ -7,10 +7,14 @@ import json
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import ErrorCode, ServerError
-from pytriton.repository.reading.config_files import read_config, read_initial_states, read_labels
-from pytriton.repository.reading.layout import ModelPlace
+from pytriton.base.errors import ErrorCode, ServerError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.reading.config_files import (
+    read_config,
+    read_initial_states,
+    read_labels,
+)
+from pytriton.serving.repository.reading.layout import ModelPlace
 from tests.repository.scene import CODE, CONFIG, write_config, write_model
 
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'

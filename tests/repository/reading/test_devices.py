@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.repository.reading.instances import visible_gpu_ids
+from pytriton.serving.repository.reading.instances import visible_gpu_ids
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.repository.reading.layout import (
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.serving.repository.reading.layout import (
     ModelPlace,
     check_links,
     contained_file,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.repository.reading import source
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.reading import source
 from tests.repository.scene import CONFIG, DEADLINE_S, write_code, write_model
 
 JSON = '{"backend": "python", "max_batch_size": 8}'

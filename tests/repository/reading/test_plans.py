@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.config import config_from_text, normalise_config
-from pytriton.engine.rate_limiter import InstanceLimits, ResourceNeed
-from pytriton.errors import InvalidArgumentError, ServerError, UnsupportedError
-from pytriton.repository.reading.instances import plan_instances
-from pytriton.repository.reading.layout import ModelPlace, missing_versions, select_versions
-from pytriton.repository.reading.warmup import build_warmup
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError, ServerError, UnsupportedError
+from pytriton.serving.engine.config import config_from_text, normalise_config
+from pytriton.serving.engine.rate_limiter import InstanceLimits, ResourceNeed
+from pytriton.serving.repository.reading.instances import plan_instances
+from pytriton.serving.repository.reading.layout import ModelPlace, missing_versions, select_versions
+from pytriton.serving.repository.reading.warmup import build_warmup
 from tests.repository.scene import write_model
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.repository.remote.finder import RemoteFinder
+from pytriton.serving.repository.remote.finder import RemoteFinder
 from tests.repository.remote.fake_objects import ADDRESS, FakeObjects
 from tests.repository.scene import Scene
 

@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from pytriton.errors import InternalError
-from pytriton.repository.remote.copies import PREFIX, LocalCopies
+from pytriton.base.errors import InternalError
+from pytriton.serving.repository.remote.copies import PREFIX, LocalCopies
 
 HOLDER = """
 import pathlib, sys, time
-from pytriton.repository.remote.copies import LocalCopies
+from pytriton.serving.repository.remote.copies import LocalCopies
 copies = LocalCopies(pathlib.Path(sys.argv[1]))
 copies.open()
 copies.new("m")

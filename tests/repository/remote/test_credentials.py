@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError
-from pytriton.repository.remote.credentials import choose_access, read_credentials
-from pytriton.repository.remote.location import read_location
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.repository.remote.credentials import choose_access, read_credentials
+from pytriton.serving.repository.remote.location import read_location
 
 S3_FIRST = {"key_id": "id1", "secret_key": "secret1", "region": "eu-west-1", "session_token": ""}
 S3_SECOND = {"key_id": "id2", "secret_key": "secret2", "session_token": "token2", "profile": "p"}

@@ -6,8 +6,8 @@ import sys
 
 CHECK = """
 import os, sys
-import pytriton.server.repository_core
-from pytriton.repository.remote.finder import open_finder
+import pytriton.serving.server.repository_core
+from pytriton.serving.repository.remote.finder import open_finder
 open_finder([sys.argv[1]], os.environ, with_files=True).find()
 print(sorted({"fsspec", "s3fs", "gcsfs", "adlfs", "botocore", "aiohttp"} & set(sys.modules)))
 """

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.repository.reading.layout import take_snapshot
-from pytriton.repository.remote.listing import (
+from pytriton.serving.repository.reading.layout import take_snapshot
+from pytriton.serving.repository.remote.listing import (
     RemoteFile,
     config_files,
     files_of_versions,

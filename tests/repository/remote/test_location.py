@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError
-from pytriton.repository.remote.location import is_remote, read_location
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.repository.remote.location import is_remote, read_location
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.errors import InternalError
+from pytriton.base.errors import InternalError
 from tests.repository.ensemble_files import ensemble_config, step_config
 from tests.repository.remote.fake_objects import ADDRESS
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_model

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.dtypes import FP32
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.errors import (
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import (
     CancelledError,
     ErrorCode,
     InternalError,
     InvalidArgumentError,
     ServerError,
 )
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.runtime.executor.base import Outcome
 from tests.fakes import RecordingSink, response
 from tests.repository.calling import World, tensors
 

@@ -7,14 +7,14 @@ import asyncio
 
 import pytest
 
-from pytriton.dtypes import BYTES, INT32
-from pytriton.engine.config import spec_from_config
-from pytriton.engine.ensemble.ensemble_model import EnsembleModel
-from pytriton.engine.ensemble.graph import make_graph
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
-from pytriton.engine.validation import MANY_STRINGS
-from pytriton.executor.base import Outcome
-from pytriton.messages import InferResponse, InferTensor
+from pytriton.base.dtypes import BYTES, INT32
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.runtime.executor.base import Outcome
+from pytriton.serving.engine.config import spec_from_config
+from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.serving.engine.ensemble.graph import make_graph
+from pytriton.serving.engine.validation import MANY_STRINGS
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.fakes import RecordingSink, request, response
 from tests.repository.calling import World

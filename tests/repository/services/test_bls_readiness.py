@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from pytriton.errors import CancelledError, InternalError
+from pytriton.base.errors import CancelledError, InternalError
 from tests.fakes import RecordingSink
 from tests.repository.calling import World
 

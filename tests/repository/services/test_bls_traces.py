@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.messages import TraceContext
+from pytriton.base.messages import TraceContext
 from tests.fakes import RecordingSink
 from tests.repository.calling import World
 

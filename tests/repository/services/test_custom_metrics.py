@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytriton.errors import ServerError
-from pytriton.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
+from pytriton.base.errors import ServerError
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 
 
 @pytest.fixture

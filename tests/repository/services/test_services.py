@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import ErrorCode, InternalError, InvalidArgumentError
-from pytriton.repository.services.custom_metrics import CustomMetrics
-from pytriton.repository.services.model_services import ModelServices, SharedServices
-from pytriton.transport.refs import TensorRef
-from pytriton.transport.worker_frames import InferCall, LogLine
+from pytriton.base.errors import ErrorCode, InternalError, InvalidArgumentError
+from pytriton.runtime.transport.refs import TensorRef
+from pytriton.runtime.transport.worker_frames import InferCall, LogLine
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics
+from pytriton.serving.repository.services.model_services import ModelServices, SharedServices
 from tests.fakes import RecordingSink
 from tests.repository.calling import World, tensors
 

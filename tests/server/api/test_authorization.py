@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import ErrorCode
+from pytriton.base.errors import ErrorCode
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.api.authorization import (
+from pytriton.serving.server.api.authorization import (
     Authorization,
     Protocol,
     RestrictedGroup,
     parse_restricted_groups,
 )
-from pytriton.server.api.status import GRPC_STATUS, HTTP_STATUS
+from pytriton.serving.server.api.status import GRPC_STATUS, HTTP_STATUS
 
 GROUPS = (
     RestrictedGroup(apis=("logging", "trace"), header="Triton-Access-Token", value="sésame"),

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from pytriton.errors import UnavailableError
-from pytriton.server.api.background import Background
+from pytriton.base.errors import UnavailableError
+from pytriton.serving.server.api.background import Background
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.executor.remote.cluster_status import ClusterStatus, NodeStatus
-from pytriton.server.api.cluster_view import cluster_view
+from pytriton.runtime.executor.remote.cluster_status import ClusterStatus, NodeStatus
+from pytriton.serving.server.api.cluster_view import cluster_view
 from tests.server.cluster_fakes import BoundInstance, FakeInstance, actor, cluster, model
 
 

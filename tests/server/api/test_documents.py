@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.control import IndexEntry
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.engine.stats import (
+from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.stats import (
     BatchRecord,
     FailureReason,
     ModelStatistics,
     ResponseOutcome,
 )
-from pytriton.server.api.documents import (
+from pytriton.serving.server.api.documents import (
     TRITON_VERSION,
     model_metadata,
     model_statistics,

@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.executor.columns import InputColumn, Signature
-from pytriton.server.api.gatherer import MAX_MEMBERS, Gatherer, Iterations
+from pytriton.base import dtypes
+from pytriton.runtime.executor.columns import InputColumn, Signature
+from pytriton.serving.server.api.gatherer import MAX_MEMBERS, Gatherer, Iterations
 from tests.fakes import FakeClock, FakeLoop, model_spec
 
 SIGNATURE = Signature(
@@ -58,7 +58,7 @@ class FakeEngine:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    monkeypatch.setattr("pytriton.server.api.gatherer.monotonic_ns", fake.monotonic_ns)
+    monkeypatch.setattr("pytriton.serving.server.api.gatherer.monotonic_ns", fake.monotonic_ns)
     return fake
 
 

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from pytriton.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.api.loop_budget import LoopBudget
 
 
 class Clock:

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from pytriton.server.api.origins import OriginPolicy
-from pytriton.server.options.endpoints import Endpoint
+from pytriton.serving.server.api.origins import OriginPolicy
+from pytriton.serving.server.options.endpoints import Endpoint
 from tests.server.http_models import Service
 
 EVERYWHERE = OriginPolicy("0.0.0.0")

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError
-from pytriton.protos import service_pb2
+from pytriton.base.errors import InternalError
+from pytriton.base.protos import service_pb2
+from pytriton.serving.engine.control import IndexEntry
 from tests.fakes import FakeSupervisor
 from tests.server.control_fakes import FakeControl, SteppedLoop
 from tests.server.grpc_fakes import GrpcClient

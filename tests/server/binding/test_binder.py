@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from pytriton import model_config
-from pytriton.backend.bound_model import BoundModel
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import ErrorCode, NotFoundError, ServerError
+from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.decorators import TritonContext
-from pytriton.dtypes import FP32
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import ModelState
-from pytriton.engine.rate_limiter import RateLimiter
-from pytriton.engine.turns import Turns
-from pytriton.errors import ErrorCode, NotFoundError, ServerError
-from pytriton.messages import InferRequest, InferTensor
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.server.binding import binder, bound_spec
-from pytriton.server.binding.binder import BinderSession
-from pytriton.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
-from pytriton.transport.link import socket_pair, stream_pair
+from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
+from pytriton.runtime.transport.link import socket_pair, stream_pair
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.rate_limiter import RateLimiter
+from pytriton.serving.engine.turns import Turns
+from pytriton.serving.server.binding import binder, bound_spec
+from pytriton.serving.server.binding.binder import BinderSession
 from tests.fakes import RecordingSink
 
 DEADLINE_S = 60.0

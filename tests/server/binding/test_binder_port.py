@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from pytriton.engine.engine import Engine
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.binding import binder_port
-from pytriton.server.binding.binder_port import BinderPort
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.server import authorizations
-from pytriton.transport import rendezvous
-from pytriton.transport.control import ControlLink, Done, Join, Start, Started, Stop
+from pytriton.runtime.transport import rendezvous
+from pytriton.runtime.transport.control import ControlLink, Done, Join, Start, Started, Stop
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.binding import binder_port
+from pytriton.serving.server.binding.binder_port import BinderPort
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.server import authorizations
 from tests.free_ports import free_ports
 
 DEADLINE_S = 60.0

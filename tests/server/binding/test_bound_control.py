@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model, ModelState
-from pytriton.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
-from pytriton.server.binding.bound_control import BoundControl
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.server.binding.bound_control import BoundControl
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 from tests.server.control_fakes import SteppedLoop
 

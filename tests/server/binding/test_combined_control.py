@@ -7,11 +7,11 @@ import asyncio
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model, ModelState
-from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.binding.combined_control import CombinedControl
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.binding.combined_control import CombinedControl
 from tests.fakes import FakeClock, FakeLoop, model_spec
 from tests.server.control_fakes import ENTRIES, FakeControl
 

@@ -10,13 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytriton.backend import ray_model
-from pytriton.dtypes import FP32
-from pytriton.engine.model import ModelState
-from pytriton.errors import ErrorCode, UnavailableError
-from pytriton.executor.launcher import WorkerLauncher
-from pytriton.executor.worker import InstanceUnavailableError
-from pytriton.messages import InferRequest, InferTensor
+from pytriton.base.dtypes import FP32
+from pytriton.base.errors import ErrorCode, UnavailableError
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.ray_options import RayOptions
 from pytriton.model_config import (
     ControlKind,
     ModelConfig,
@@ -28,10 +25,13 @@ from pytriton.model_config import (
 )
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.models.binding import BindArguments, make_model
-from pytriton.ray_options import RayOptions
-from pytriton.server.binding import function_loader
-from pytriton.server.binding.function_loader import FunctionLoader
-from pytriton.transport.control import Bind, Unbind
+from pytriton.runtime.executor.launcher import WorkerLauncher
+from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.runtime.functions import ray_model
+from pytriton.runtime.transport.control import Bind, Unbind
+from pytriton.serving.engine.model import ModelState
+from pytriton.serving.server.binding import function_loader
+from pytriton.serving.server.binding.function_loader import FunctionLoader
 from tests.executor.remote.plain_cluster import PlainCluster
 from tests.fakes import RecordingSink
 from tests.server.binding.test_binder import Binder, answering

@@ -11,9 +11,9 @@ import itertools
 
 import pytest
 
-from pytriton.security import VALID_TRITON_ENDPOINTS
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.http import routes
+from pytriton.base.security import VALID_TRITON_ENDPOINTS
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.http import routes
 from tests.server.cloud_fakes import HEALTH, PREDICT, REDIRECT, request, sagemaker, vertex_ai
 from tests.server.http_models import infer_body
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pytriton.errors import (
+from pytriton.base.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,

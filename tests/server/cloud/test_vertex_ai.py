@@ -8,10 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from pytriton.errors import InvalidArgumentError
-from pytriton.server.cloud.vertex_ai import check_vertex_ai
-from pytriton.server.options.cloud_options import VertexAiOptions
-from pytriton.server.options.endpoints import Endpoint
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.serving.server.cloud.vertex_ai import check_vertex_ai
+from pytriton.serving.server.options.cloud_options import VertexAiOptions
+from pytriton.serving.server.options.endpoints import Endpoint
 from tests.server.cloud_fakes import (
     HEALTH,
     PREDICT,

@@ -12,12 +12,12 @@ import msgspec
 import psutil
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
-from pytriton.server.api.background import WORKERS
-from pytriton.server.codec import child, pool
-from pytriton.server.codec.pool import CodecPool
-from pytriton.wire.kserve_json import parse_infer
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.protocol.kserve_json import parse_infer
+from pytriton.serving.server.api.background import WORKERS
+from pytriton.serving.server.codec import child, pool
+from pytriton.serving.server.codec.pool import CodecPool
 from tests.server.http_models import InlineProcess
 from tests.wire.specs import model_spec, tensor_spec
 

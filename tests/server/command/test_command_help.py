@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from pytriton.server.command.help import help_page
-from pytriton.server.command.table import BY_NAME, OPTIONS
+from pytriton.serving.server.command.help import help_page
+from pytriton.serving.server.command.table import BY_NAME, OPTIONS
 
 ESCAPES = re.compile("\x1b\\[[0-9]+m")
 

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from pytriton.server.command.help import help_page
-from pytriton.server.command.run import run_command, without_secrets
+from pytriton.serving.server.command.help import help_page
+from pytriton.serving.server.command.run import run_command, without_secrets
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pathlib
 
-from pytriton.server.command.table import OPTIONS
+from pytriton.serving.server.command.table import OPTIONS
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "tritonserver.md"
 

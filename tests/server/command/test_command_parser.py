@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.command.option import Takes
-from pytriton.server.command.parser import parse
-from pytriton.server.command.table import BY_NAME, OPTIONS
-from pytriton.server.options.flags import FlagError
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.server.command.option import Takes
+from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.table import BY_NAME, OPTIONS
+from pytriton.serving.server.options.flags import FlagError
+from pytriton.serving.server.options.server_options import ServerOptions
 
 # A value that each kind of option takes; those with a syntax of their own follow.
 VALUES = {

@@ -11,9 +11,15 @@ import sys
 
 import pytest
 
-from pytriton.server.command.serving_protocol import Remaining
-from pytriton.server.command.shutdown import Exit, ExitSignals, exit_lines, exit_signals, shut_down
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.server.command.serving_protocol import Remaining
+from pytriton.serving.server.command.shutdown import (
+    Exit,
+    ExitSignals,
+    exit_lines,
+    exit_signals,
+    shut_down,
+)
+from pytriton.serving.server.options.server_options import ServerOptions
 from tests.server.serving_fakes import FakeServing
 
 SECOND_S = 0.001

@@ -11,13 +11,13 @@ import signal
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.errors import InternalError, UnavailableError
-from pytriton.server.command.run import run
-from pytriton.server.command.serving_protocol import LoadProgress
-from pytriton.server.command.shutdown import Exit
-from pytriton.server.command.startup_progress import ProgressLine
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.server.command.run import run
+from pytriton.serving.server.command.serving_protocol import LoadProgress
+from pytriton.serving.server.command.shutdown import Exit
+from pytriton.serving.server.command.startup_progress import ProgressLine
+from pytriton.serving.server.options.server_options import ServerOptions
 from tests.server.serving_fakes import FakeServing
 
 PORT_TAKEN = "failed to start HTTP service: Unavailable - Socket '0.0.0.0:8000' already in use "

@@ -7,16 +7,16 @@ import json
 
 import pytest
 
-from pytriton.engine.control import IndexEntry
-from pytriton.server.command.serving_protocol import Backend
-from pytriton.server.command.startup_tables import (
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.server.command.serving_protocol import Backend
+from pytriton.serving.server.command.startup_tables import (
     agent_table,
     backend_table,
     draw_table,
     model_table,
     option_table,
 )
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import ServerOptions
 
 options_from = ServerOptions.from_triton_config
 

@@ -10,34 +10,34 @@ import time
 
 import pytest
 
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.errors import InternalError, ServerError
-from pytriton.executor.python_process import StartedZygote
-from pytriton.executor.worker import LocalWorker
-from pytriton.executor.zygote_launcher import ZygoteGoneError
-from pytriton.server.api.local_client import LocalClient
-from pytriton.server.api.services import Service
-from pytriton.server.frontend import liveness
-from pytriton.server.frontend import pool as pool_module
-from pytriton.server.frontend import session as session_module
-from pytriton.server.frontend.client_passing import receive_clients
-from pytriton.server.frontend.pool import FrontEndPool
-from pytriton.server.frontend.remote_client import RemoteClient
-from pytriton.server.options.log_options import LogOptions
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.server.process.log_control import LogControl
-from pytriton.server.process.process_watch import Activity
-from pytriton.server.tracing.settings import TraceSettings
-from pytriton.transport.frontend_frames import (
+from pytriton.base.errors import InternalError, ServerError
+from pytriton.runtime.executor.python_process import StartedZygote
+from pytriton.runtime.executor.worker import LocalWorker
+from pytriton.runtime.executor.zygote_launcher import ZygoteGoneError
+from pytriton.runtime.transport.frontend_frames import (
     Configure,
     Connections,
     ConnectionsEnded,
     EndConnections,
     LetClientsLeave,
 )
-from pytriton.transport.link import socket_pair
-from pytriton.transport.log_frames import LogChange
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.log_frames import LogChange
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.frontend import liveness
+from pytriton.serving.server.frontend import pool as pool_module
+from pytriton.serving.server.frontend import session as session_module
+from pytriton.serving.server.frontend.client_passing import receive_clients
+from pytriton.serving.server.frontend.pool import FrontEndPool
+from pytriton.serving.server.frontend.remote_client import RemoteClient
+from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.process.process_watch import Activity
+from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.contract.seam import Control
 from tests.fakes import model_spec
 from tests.server.control_fakes import SteppedLoop

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from pytriton.server.frontend.liveness import (
+from pytriton.serving.server.frontend.liveness import (
     PING_INTERVAL_S,
     SILENCE_LIMIT_S,
     WORK_LIMIT_S,
     Heartbeat,
     RestartDelays,
 )
-from pytriton.server.process.process_watch import Activity, read_activity
+from pytriton.serving.server.process.process_watch import Activity, read_activity
 from tests.e2e.waiting import eventually
 
 

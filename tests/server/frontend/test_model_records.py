@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import (
+from pytriton.base import dtypes
+from pytriton.base.model_spec import (
     BatcherSpec,
     ModelSpec,
     QueuePolicySpec,
     TensorSpec,
     TimeoutAction,
 )
-from pytriton.server.frontend.model_records import as_batch_key, decode_spec, encode_spec
+from pytriton.serving.server.frontend.model_records import as_batch_key, decode_spec, encode_spec
 from tests.fakes import model_spec
 
 TENSORS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.messages import TraceOrigin
-from pytriton.server.frontend.remote_trace import RemoteTracing
+from pytriton.base.messages import TraceOrigin
+from pytriton.serving.server.frontend.remote_trace import RemoteTracing
 from tests.fakes import RecordingSink, model_spec, request
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

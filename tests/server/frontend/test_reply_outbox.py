@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import UNEXPECTED, InternalError, UnavailableError
-from pytriton.executor.columns import OutputColumn
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.server.frontend.reply_outbox import ReplyOutbox
-from pytriton.transport.arena import Arena
-from pytriton.transport.payload import Payload
+from pytriton.base import dtypes
+from pytriton.base.errors import UNEXPECTED, InternalError, UnavailableError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.executor.columns import OutputColumn
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.payload import Payload
+from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
 from tests.fakes import FakeClock, FakeLoop
 
 

@@ -6,20 +6,20 @@ from __future__ import annotations
 import pytest
 from google.protobuf import descriptor_pb2
 
-from pytriton.engine.config import (
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status
+from pytriton.serving.engine.config import (
     config_from_dict,
     config_to_json,
     normalise_config,
     spec_from_config,
 )
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.protos import service_pb2
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc.reflection import PACKAGES, ReflectionService
-from pytriton.server.options.server_options import KeepaliveOptions, ServerOptions
-from pytriton.wire.grpc import Status
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.grpc.reflection import PACKAGES, ReflectionService
+from pytriton.serving.server.options.server_options import KeepaliveOptions, ServerOptions
 from tests.fakes import FakeClock
 from tests.fakes import FakeLoop as EngineLoop
 from tests.server.grpc_fakes import SERVICE, GrpcClient, infer_request

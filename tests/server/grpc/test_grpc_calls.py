@@ -8,11 +8,11 @@ import logging
 
 import pytest
 
-from pytriton.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
-from pytriton.protos import service_pb2
-from pytriton.server.options.server_options import Limits, ServerOptions
-from pytriton.wire.grpc import Status
-from pytriton.wire.http2 import frames
+from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status
+from pytriton.protocol.http2 import frames
+from pytriton.serving.server.options.server_options import Limits, ServerOptions
 from tests.server.grpc_fakes import GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data, ping, window_update
 

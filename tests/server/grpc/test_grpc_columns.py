@@ -6,15 +6,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
-from pytriton.protos import service_pb2
-from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc.sequence_columns import LEARN_EVERY
-from pytriton.server.tracing.sampling import TraceSampling
-from pytriton.wire.http2 import frames
+from pytriton.base import dtypes
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.http2 import frames
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY
+from pytriton.serving.server.tracing.sampling import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing, model_spec
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed

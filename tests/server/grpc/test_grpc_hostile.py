@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from pytriton.errors import CancelledError, InternalError
-from pytriton.wire.http2 import frames
+from pytriton.base.errors import CancelledError, InternalError
+from pytriton.protocol.http2 import frames
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data, rst_stream, window_update
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.server.grpc.keepalive import Action, Keepalive, ping_intervals_ns, tick_s
-from pytriton.server.options.server_options import KeepaliveOptions
+from pytriton.serving.server.grpc.keepalive import Action, Keepalive, ping_intervals_ns, tick_s
+from pytriton.serving.server.options.server_options import KeepaliveOptions
 
 MS = 1_000_000
 START_NS = 5_000_000 * MS

@@ -10,8 +10,8 @@ import weakref
 import numpy as np
 import pytest
 
-from pytriton.protos import service_pb2
-from pytriton.wire.grpc import Status, message_prefix
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status, message_prefix
 from tests.server.grpc_fakes import GrpcClient, framed
 from tests.wire.http2.frame_client import data
 

@@ -7,12 +7,12 @@ import gzip
 
 import pytest
 
-from pytriton.protos import service_pb2
-from pytriton.server.api.loop_budget import LoopBudget
-from pytriton.server.grpc.connection import SMALL_MESSAGE_BYTES
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.wire.grpc import Status, message_prefix
-from pytriton.wire.grpc.compression import MAX_INFLATED_BYTES
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status, message_prefix
+from pytriton.protocol.grpc.compression import MAX_INFLATED_BYTES
+from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.grpc.connection import SMALL_MESSAGE_BYTES
+from pytriton.serving.server.options.server_options import ServerOptions
 from tests.server.control_fakes import FakeControl, SteppedLoop
 from tests.server.grpc_fakes import GatedBackground, GrpcClient, infer_request
 from tests.wire.http2.frame_client import data, rst_stream

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.protos import service_pb2
-from pytriton.wire.grpc import Status
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status
 from tests.server.grpc_fakes import GrpcClient
 
 DEFAULTS = {

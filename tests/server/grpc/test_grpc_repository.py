@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError
-from pytriton.protos import service_pb2
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.wire.grpc import Status
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.options.server_options import ServerOptions
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
 from tests.wire.http2.frame_client import data

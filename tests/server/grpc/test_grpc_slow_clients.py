@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from pytriton.server.grpc import connection
-from pytriton.server.options.server_options import Limits, ServerOptions
-from pytriton.wire.http2 import Limits as Http2Limits
-from pytriton.wire.http2 import frames
+from pytriton.protocol.http2 import Limits as Http2Limits
+from pytriton.protocol.http2 import frames
+from pytriton.serving.server.grpc import connection
+from pytriton.serving.server.options.server_options import Limits, ServerOptions
 from tests.server.grpc_fakes import FakeEngine, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.engine import Engine
-from pytriton.engine.model import Model
-from pytriton.engine.model_spec import SequenceSpec, TensorSpec
-from pytriton.protos import service_pb2
-from pytriton.server.binding.bound_control import BoundControl
-from pytriton.server.grpc.sequence_columns import LEARN_EVERY
+from pytriton.base import dtypes
+from pytriton.base.model_spec import SequenceSpec, TensorSpec
+from pytriton.base.protos import service_pb2
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY
 from tests.column_rig import DoublingInstance
 from tests.fakes import model_spec
 from tests.server.grpc_fakes import GrpcClient

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
-from pytriton.protos import service_pb2
-from pytriton.server.grpc import call as grpc_call
-from pytriton.server.grpc import stream as grpc_stream
-from pytriton.server.grpc.call import MESSAGES_PER_TURN
-from pytriton.wire.grpc import Status
-from pytriton.wire.http2 import frames
+from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import Status
+from pytriton.protocol.http2 import frames
+from pytriton.serving.server.grpc import call as grpc_call
+from pytriton.serving.server.grpc import stream as grpc_stream
+from pytriton.serving.server.grpc.call import MESSAGES_PER_TURN
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data, rst_stream, window_update
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.errors import UnavailableError
-from pytriton.server.grpc.tls import tls_context
-from pytriton.server.options.server_options import TlsOptions
+from pytriton.base.errors import UnavailableError
+from pytriton.serving.server.grpc.tls import tls_context
+from pytriton.serving.server.options.server_options import TlsOptions
 
 
 def test_missing_files_are_named(tmp_path):

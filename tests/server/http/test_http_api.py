@@ -12,9 +12,9 @@ import zlib
 import psutil
 import pytest
 
-from pytriton.errors import InternalError, UnsupportedError
-from pytriton.messages import InferTensor
-from pytriton.server.options.server_options import Limits
+from pytriton.base.errors import InternalError, UnsupportedError
+from pytriton.base.messages import InferTensor
+from pytriton.serving.server.options.server_options import Limits
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body
 

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.model import Model
-from pytriton.server.http.columns import LEARNED_AFTER, ColumnExchange
-from pytriton.server.tracing.sampling import TraceSampling
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.http.columns import LEARNED_AFTER, ColumnExchange
+from pytriton.serving.server.tracing.sampling import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing
 from tests.server.http_fakes import Client, post
@@ -389,7 +389,7 @@ def test_exiting_server_refuses():
 
 
 def test_structures_beyond_the_limit_replace_others(monkeypatch):
-    monkeypatch.setattr("pytriton.server.http.columns.MAX_LEARNED", 2)
+    monkeypatch.setattr("pytriton.serving.server.http.columns.MAX_LEARNED", 2)
     scene = Scene()
     requests = [scene.request(5, rows=rows) for rows in range(1, 6)]
     scene.learn(*requests)

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from pytriton.server.http.states import TRANSITIONS, ConnectionState
-from pytriton.server.options.server_options import Limits
+from pytriton.serving.server.http.states import TRANSITIONS, ConnectionState
+from pytriton.serving.server.options.server_options import Limits
 from tests.server.http_fakes import (
     Client,
     FakeLoop,

@@ -8,10 +8,10 @@ import logging
 
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
-from pytriton.messages import InferTensor
-from pytriton.server.http.generate import accepts_events
-from pytriton.wire.generate import NOT_ONE_RESPONSE
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.base.messages import InferTensor
+from pytriton.protocol.generate import NOT_ONE_RESPONSE
+from pytriton.serving.server.http.generate import accepts_events
 from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
 from tests.server.http_models import Service, floats, text
 

@@ -9,7 +9,7 @@ import logging
 import psutil
 import pytest
 
-from pytriton.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import Limits
 from tests.server.http_fakes import (
     DELIVERIES,
     Client,

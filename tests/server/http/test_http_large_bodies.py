@@ -11,10 +11,10 @@ import json
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.messages import InferTensor
-from pytriton.server.api.background import SMALL_BYTES
-from pytriton.server.api.loop_budget import LoopBudget
+from pytriton.base import dtypes
+from pytriton.base.messages import InferTensor
+from pytriton.serving.server.api.background import SMALL_BYTES
+from pytriton.serving.server.api.loop_budget import LoopBudget
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text
@@ -63,7 +63,7 @@ def test_request_for_which_there_is_no_memory_gets_503(service, monkeypatch, cap
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr("pytriton.server.http.bodies.parse_infer", fail)
+    monkeypatch.setattr("pytriton.serving.server.http.bodies.parse_infer", fail)
     monkeypatch.setattr(service.background, "run", fail)
     answer = ask(service, post(body, INFER))
 

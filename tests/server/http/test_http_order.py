@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.server.http.connection import MAX_PIPELINED
+from pytriton.serving.server.http.connection import MAX_PIPELINED
 from tests.server.http_fakes import (
     HIGH_WATER_BYTES,
     Client,

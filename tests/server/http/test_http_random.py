@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pytriton.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import Limits
 from tests.server.http_fakes import (
     Client,
     FakeLoop,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.server.http.connection import READ_BYTES
-from pytriton.server.http.reader import (
+from pytriton.serving.server.http.connection import READ_BYTES
+from pytriton.serving.server.http.reader import (
     LARGE_BODY_BYTES,
     MAX_CACHED_HEAD_BYTES,
     MAX_CACHED_HEADS,

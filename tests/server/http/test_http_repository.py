@@ -10,9 +10,9 @@ import zlib
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError, UnavailableError
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.http.reader import LARGE_BODY_BYTES
+from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, ask, error

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.server.http.routes import (
+from pytriton.serving.server.http.routes import (
     MAX_CACHED_TARGET_BYTES,
     MAX_CACHED_TARGETS,
     Router,

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from pytriton.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.api.authorization import RestrictedGroup
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, infer_body
 

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.model import Model
-from pytriton.engine.sequence.sequence_inputs import added_input_names
-from pytriton.server.http.columns import LEARNED_AFTER, ColumnExchange
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.model import Model
+from pytriton.serving.engine.sequence.sequence_inputs import added_input_names
+from pytriton.serving.server.http.columns import LEARNED_AFTER, ColumnExchange
 from tests.column_rig import DoublingInstance
 from tests.server.http_fakes import post
 from tests.server.http_models import Service

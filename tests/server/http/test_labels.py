@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from pytriton.protos import service_pb2
+from pytriton.base.protos import service_pb2
 from tests.server.grpc_fakes import GrpcClient, infer_request
 from tests.server.http_fakes import post
 from tests.server.http_models import INFER, Service, floats, infer_body

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.latency.latencies import Latencies, LatencyPlan
-from pytriton.engine.latency.summary import Quantile
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.engine.stats import BatchRecord, ModelStatistics
-from pytriton.server.metrics.exposition import Family, Sample
-from pytriton.server.metrics.gpus import GpuReading
-from pytriton.server.metrics.page import MachineReading, MetricsPage
-from pytriton.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
+from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
+from pytriton.serving.engine.latency.summary import Quantile
+from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
+from pytriton.serving.server.metrics.exposition import Family, Sample
+from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.metrics.page import MachineReading, MetricsPage
+from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 
 MS = 1_000_000
 PLAN = LatencyPlan(

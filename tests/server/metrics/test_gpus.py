@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from pytriton.server.metrics.gpus import GpuReading, NvmlReader, find_gpus
-from pytriton.server.metrics.machine import gpu_families
+from pytriton.serving.server.metrics.gpus import GpuReading, NvmlReader, find_gpus
+from pytriton.serving.server.metrics.machine import gpu_families
 
 
 class NVMLError(Exception):

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.engine.stats import BatchRecord, FailureReason, ModelStatistics
-from pytriton.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
-from pytriton.server.metrics.exposition import Family, Sample
-from pytriton.server.metrics.page import (
+from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
+from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
+from pytriton.serving.server.metrics.exposition import Family, Sample
+from pytriton.serving.server.metrics.page import (
     MachineReading,
     MetricsPage,
     custom_families,
     read_machine,
     server_family_names,
 )
-from pytriton.server.options.metrics_options import MetricsOptions
+from pytriton.serving.server.options.metrics_options import MetricsOptions
 
 
 @dataclass

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import pytest
 
-from pytriton.engine.model import Model
-from pytriton.server.http.reader import HttpRequest, RequestHead
-from pytriton.server.metrics import api as api_module
-from pytriton.server.metrics.api import MetricsApi
-from pytriton.server.metrics.exposition import gauge
-from pytriton.server.metrics.gpus import GpuReading
-from pytriton.server.options.metrics_options import MetricsOptions
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+from pytriton.serving.server.metrics import api as api_module
+from pytriton.serving.server.metrics.api import MetricsApi
+from pytriton.serving.server.metrics.exposition import gauge
+from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.options.metrics_options import MetricsOptions
 from tests.fakes import model_spec
 from tests.server.cluster_fakes import actor, cluster
 from tests.server.http_fakes import Client, get, post

@@ -11,10 +11,10 @@ import logging
 import numpy as np
 import pytest
 
-from pytriton.errors import InternalError, InvalidArgumentError, UnavailableError
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.openai.api import MAX_BODY_BYTES
-from pytriton.server.openai.parts import Part
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.openai.api import MAX_BODY_BYTES
+from pytriton.serving.server.openai.parts import Part
 from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
 from tests.server.http_models import ask, text
 from tests.server.openai.openai_service import (
@@ -403,7 +403,9 @@ def test_compressed_body_is_refused(service):
 
 
 def test_mistake_of_the_server_is_logged_and_not_told(service, client, monkeypatch, caplog):
-    monkeypatch.setattr("pytriton.server.openai.api.read_generation", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(
+        "pytriton.serving.server.openai.api.read_generation", lambda *_, **__: 1 / 0
+    )
     with caplog.at_level(logging.ERROR):
         client.send(chat())
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.options.cloud_options import (
+from pytriton.serving.server.options.cloud_options import (
     SageMakerOptions,
     VertexAiOptions,
     default_repository,
 )
-from pytriton.server.options.endpoints import Endpoint
-from pytriton.server.options.frontends import Surroundings
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.endpoints import Endpoint
+from pytriton.serving.server.options.frontends import Surroundings
+from pytriton.serving.server.options.server_options import ServerOptions
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h"}
 OFF = Endpoint(port=8080, allow=False)

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.base.triton_config import TritonConfig
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.command.parser import parse
-from pytriton.server.options.frontends import (
+from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.options.frontends import (
     FRONTENDS_VARIABLE,
     Surroundings,
     frontend_process_count,
 )
-from pytriton.server.options.server_options import ServerOptions
-from pytriton.triton_config import TritonConfig
+from pytriton.serving.server.options.server_options import ServerOptions
 
 
 def processes(config, cores=16, environment=None):

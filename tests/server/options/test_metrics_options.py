@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from pytriton.engine.latency.latencies import LatencyPlan
-from pytriton.engine.latency.summary import Quantile
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.options.metrics_options import MetricsOptions
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.engine.latency.latencies import LatencyPlan
+from pytriton.serving.engine.latency.summary import Quantile
+from pytriton.serving.server.options.metrics_options import MetricsOptions
+from pytriton.serving.server.options.server_options import ServerOptions
 
 
 def metrics_of(*settings):

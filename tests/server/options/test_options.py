@@ -9,21 +9,22 @@ import pathlib
 import msgspec
 import pytest
 
-from pytriton.engine.rate_limiter import RateLimitResource
+from pytriton.base.messages import InferRequest
+from pytriton.base.ray_options import RayOptions
+from pytriton.base.triton_config import TritonConfig
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.messages import InferRequest
-from pytriton.ray_options import RayOptions
-from pytriton.server.api.authorization import RestrictedGroup
-from pytriton.server.api.header_forwarding import HeaderForwarding
-from pytriton.server.options.access_log_options import AccessLogOptions
-from pytriton.server.options.cloud_options import VertexAiOptions
-from pytriton.server.options.endpoints import Endpoint
-from pytriton.server.options.frontends import Surroundings
-from pytriton.server.options.log_options import LogOptions
-from pytriton.server.options.metrics_options import MetricsOptions
-from pytriton.server.options.page_options import PageOptions
-from pytriton.server.options.repository_options import RepositoryOptions
-from pytriton.server.options.server_options import (
+from pytriton.serving.engine.rate_limiter import RateLimitResource
+from pytriton.serving.server.api.authorization import RestrictedGroup
+from pytriton.serving.server.api.header_forwarding import HeaderForwarding
+from pytriton.serving.server.options.access_log_options import AccessLogOptions
+from pytriton.serving.server.options.cloud_options import VertexAiOptions
+from pytriton.serving.server.options.endpoints import Endpoint
+from pytriton.serving.server.options.frontends import Surroundings
+from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.options.metrics_options import MetricsOptions
+from pytriton.serving.server.options.page_options import PageOptions
+from pytriton.serving.server.options.repository_options import RepositoryOptions
+from pytriton.serving.server.options.server_options import (
     BOUND_HTTP_MAX_INPUT_BYTES,
     REPOSITORY_HTTP_MAX_INPUT_BYTES,
     KeepaliveOptions,
@@ -31,7 +32,6 @@ from pytriton.server.options.server_options import (
     ServerOptions,
     TlsOptions,
 )
-from pytriton.triton_config import TritonConfig
 
 options_from = ServerOptions.from_triton_config
 

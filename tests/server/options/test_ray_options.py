@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.base.ray_options import RayOptions
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.ray_options import RayOptions
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import ServerOptions
 
 
 def ray_of(**flags: object) -> RayOptions:

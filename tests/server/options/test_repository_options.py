@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.server.options.flags import FlagError, Flags
-from pytriton.server.options.repository_options import (
+from pytriton.serving.server.options.flags import FlagError, Flags
+from pytriton.serving.server.options.repository_options import (
     RateLimitResource,
     RepositoryOptions,
     read_repository_options,
 )
-from pytriton.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import ServerOptions
 
 
 def options_from(**config: object) -> RepositoryOptions:

@@ -15,11 +15,15 @@ import types
 import pytest
 import uvloop
 
-from pytriton.server.process import acceptor as acceptor_module
-from pytriton.server.process import client_opener as module
-from pytriton.server.process.acceptor import Acceptor
-from pytriton.server.process.client_opener import MAX_PER_ITERATION, ClientOpener, keepalive_options
-from pytriton.server.process.descriptors import lowest_free
+from pytriton.serving.server.process import acceptor as acceptor_module
+from pytriton.serving.server.process import client_opener as module
+from pytriton.serving.server.process.acceptor import Acceptor
+from pytriton.serving.server.process.client_opener import (
+    MAX_PER_ITERATION,
+    ClientOpener,
+    keepalive_options,
+)
+from pytriton.serving.server.process.descriptors import lowest_free
 from tests.server.http_fakes import FakeLoop
 
 DEADLINE_S = 30.0

@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from pytriton.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
-from pytriton.server.process.cores import (
+from pytriton.serving.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
+from pytriton.serving.server.process.cores import (
     cores_of_cpu_max,
     cores_of_quota,
     group_paths,

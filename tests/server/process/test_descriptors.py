@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.server.process import descriptors
+from pytriton.serving.server.process import descriptors
 
 RAISE = """
 import json, resource, sys
-from pytriton.server.process.descriptors import raise_limit
+from pytriton.serving.server.process.descriptors import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 raise_limit()
 print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))

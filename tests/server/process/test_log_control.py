@@ -8,9 +8,9 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.log_switches import LOG_FORMATS, LogSwitches
-from pytriton.server.options.log_options import LogOptions
-from pytriton.server.process.log_control import LogControl
+from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
+from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.process.log_control import LogControl
 
 switch = st.booleans()
 changes = st.fixed_dictionaries(

@@ -12,18 +12,18 @@ import sys
 
 import pytest
 
-from pytriton.log_switches import LogSwitches
-from pytriton.server.process.log_output import ConsoleHandler, LogFile
-from pytriton.server.process.logs import TritonFormatter, formatter_factory
+from pytriton.base.log_switches import LogSwitches
+from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile
+from pytriton.serving.server.process.logs import TritonFormatter, formatter_factory
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
-from pytriton.server.options.log_options import LogOptions
-from pytriton.server.process.log_output import (
+from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.process.log_output import (
     ConsoleHandler, discard_unwritable_output, open_missing_streams
 )
-from pytriton.server.process.logs import set_up_logging
+from pytriton.serving.server.process.logs import set_up_logging
 open_missing_streams()
 set_up_logging(LogOptions(file=sys.argv[1]), ConsoleHandler(sys.stdout, sys.stderr))
 for number in range(100):
@@ -309,7 +309,7 @@ def test_process_without_standard_streams_starts_and_logs_to_its_file(tmp_path):
 def test_numbers_of_missing_streams_are_not_given_to_files():
     script = """
 import os, sys
-from pytriton.server.process.log_output import open_missing_streams
+from pytriton.serving.server.process.log_output import open_missing_streams
 open_missing_streams()
 with open(sys.argv[1], "wb") as file:
     print(file.fileno() > 2, os.get_inheritable(2), sys.stderr.write("x"))

@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from pytriton.log_switches import LogSwitches
-from pytriton.server.process import log_ring
-from pytriton.server.process.log_ring import LogRing, keep_lines, kept_lines
-from pytriton.server.process.logs import use_log_switches
+from pytriton.base.log_switches import LogSwitches
+from pytriton.serving.server.process import log_ring
+from pytriton.serving.server.process.log_ring import LogRing, keep_lines, kept_lines
+from pytriton.serving.server.process.logs import use_log_switches
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import re
 
 import pytest
 
-from pytriton.log_switches import LogSwitches
-from pytriton.server.options.log_options import LogOptions
-from pytriton.server.process.log_output import ConsoleHandler
-from pytriton.server.process.logs import (
+from pytriton.base.log_switches import LogSwitches
+from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.process.log_output import ConsoleHandler
+from pytriton.serving.server.process.logs import (
     ESCAPE_VARIABLE,
     TritonFormatter,
     formatter_factory,

@@ -8,19 +8,19 @@ import weakref
 
 import pytest
 
-from pytriton import dtypes
-from pytriton.engine.model_spec import TensorSpec
-from pytriton.errors import (
+from pytriton.base import dtypes
+from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
 )
-from pytriton.messages import InferRequest, InferResponse, InferTensor
-from pytriton.server.shared_memory.region_request import SMALL_BYTES, RegionRequest
-from pytriton.server.shared_memory.regions import Region, RegionTable
-from pytriton.server.shared_memory.unread import ReadBudget
-from pytriton.wire.shared_memory import RegionPlace
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.model_spec import TensorSpec
+from pytriton.protocol.shared_memory import RegionPlace
+from pytriton.serving.server.shared_memory.region_request import SMALL_BYTES, RegionRequest
+from pytriton.serving.server.shared_memory.regions import Region, RegionTable
+from pytriton.serving.server.shared_memory.unread import ReadBudget
 from tests.fakes import model_spec
 from tests.server.shared_memory.test_regions import FakeFile
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytriton.errors import (
+from pytriton.base.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
     UnavailableError,
 )
-from pytriton.server.shared_memory.regions import MAX_SIZE, Regions
-from pytriton.wire.shared_memory import RegionPlace
+from pytriton.protocol.shared_memory import RegionPlace
+from pytriton.serving.server.shared_memory.regions import MAX_SIZE, Regions
 
 SIZE = 100
 

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from pytriton.server.tracing import file_exporter
-from pytriton.server.tracing.file_exporter import FileExporter
-from pytriton.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing import file_exporter
+from pytriton.serving.server.tracing.file_exporter import FileExporter
+from pytriton.serving.server.tracing.sampling import TraceSampling
 from tests.server.tracing.trace_facts import facts
 
 

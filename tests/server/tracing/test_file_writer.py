@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from pytriton.server.tracing import file_writer
-from pytriton.server.tracing.file_writer import MainFile, TraceFileWriter
+from pytriton.serving.server.tracing import file_writer
+from pytriton.serving.server.tracing.file_writer import MainFile, TraceFileWriter
 from tests.server.tracing.trace_facts import facts
 
 

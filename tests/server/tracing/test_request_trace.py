@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import CancelledError, InternalError, UnavailableError
-from pytriton.messages import ExecutionTimes, InferTensor, TraceContext
-from pytriton.server.tracing import request_trace
-from pytriton.server.tracing.facts import TraceFacts
-from pytriton.server.tracing.request_trace import RequestTrace, record_tensors
+from pytriton.base import dtypes
+from pytriton.base.errors import CancelledError, InternalError, UnavailableError
+from pytriton.base.messages import ExecutionTimes, InferTensor, TraceContext
+from pytriton.serving.server.tracing import request_trace
+from pytriton.serving.server.tracing.facts import TraceFacts
+from pytriton.serving.server.tracing.request_trace import RequestTrace, record_tensors
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from pytriton.messages import ExecutionTimes
-from pytriton.server.tracing.facts import Execution, TraceFacts
-from pytriton.server.tracing.spans import make_spans
+from pytriton.base.messages import ExecutionTimes
+from pytriton.serving.server.tracing.facts import Execution, TraceFacts
+from pytriton.serving.server.tracing.spans import make_spans
 
 TIMES = ExecutionTimes(
     queued_ns=110, started_ns=120, infer_start_ns=130, output_start_ns=140, ended_ns=150

@@ -6,10 +6,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton import dtypes
-from pytriton.server.tracing.facts import TensorFact
-from pytriton.server.tracing.sampling import TraceSampling
-from pytriton.server.tracing.trace_collection import MAX_KEPT_BYTES, Target, TraceCollection
+from pytriton.base import dtypes
+from pytriton.serving.server.tracing.facts import TensorFact
+from pytriton.serving.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing.trace_collection import MAX_KEPT_BYTES, Target, TraceCollection
 from tests.server.tracing.trace_facts import facts
 
 

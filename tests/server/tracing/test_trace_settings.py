@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError, UnsupportedError
-from pytriton.server.tracing.sampling import TraceSampling
-from pytriton.server.tracing.settings import TraceService, TraceSettings
+from pytriton.base.errors import InvalidArgumentError, UnsupportedError
+from pytriton.serving.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing.settings import TraceService, TraceSettings
 
 OTLP = ["mode=opentelemetry", "opentelemetry,url=http://host/v1/traces"]
 

@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.server.tracing.facts import TensorFact
-from pytriton.server.tracing.tensor_text import tensor_text
-from pytriton.server.tracing.trace_text import trace_text
+from pytriton.base import dtypes
+from pytriton.serving.server.tracing.facts import TensorFact
+from pytriton.serving.server.tracing.tensor_text import tensor_text
+from pytriton.serving.server.tracing.trace_text import trace_text
 from tests.server.tracing.trace_facts import facts
 
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from pytriton.errors import InvalidArgumentError, ServerError, UnavailableError
-from pytriton.messages import TraceContext, TraceOrigin
-from pytriton.server.tracing.settings import TraceSettings
-from pytriton.server.tracing.span_exporter import SpanExporter
-from pytriton.server.tracing.tracing import Tracing, parse_traceparent
+from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.base.messages import TraceContext, TraceOrigin
+from pytriton.serving.server.tracing.settings import TraceSettings
+from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.serving.server.tracing.tracing import Tracing, parse_traceparent
 from tests.fakes import RecordingSink, model_spec, request
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

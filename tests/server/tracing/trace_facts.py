@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.messages import ExecutionTimes
-from pytriton.server.tracing.facts import Execution, TraceFacts
+from pytriton.base.messages import ExecutionTimes
+from pytriton.serving.server.tracing.facts import Execution, TraceFacts
 
 TIMES = ExecutionTimes(
     queued_ns=110, started_ns=120, infer_start_ns=130, output_start_ns=140, ended_ns=150

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from pytriton.wire.grpc import MessageAssembler, message_prefix
-from pytriton.wire.http2 import DataBuffered, DataReceived
+from pytriton.protocol.grpc import MessageAssembler, message_prefix
+from pytriton.protocol.http2 import DataBuffered, DataReceived
 from tests.wire.http2.frame_client import FrameClient, data
 
 LIMIT = 1 << 20

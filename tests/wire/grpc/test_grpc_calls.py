@@ -4,7 +4,7 @@ from __future__ import annotations
 import hpack
 import pytest
 
-from pytriton.wire.grpc import (
+from pytriton.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
     GrpcError,
@@ -15,10 +15,10 @@ from pytriton.wire.grpc import (
     encode_trailers_only,
     parse_call,
 )
-from pytriton.wire.grpc.calls import parse_timeout_ns
-from pytriton.wire.grpc.metadata import encode_metadata, parse_metadata
-from pytriton.wire.grpc.status import percent_decode, percent_encode
-from pytriton.wire.http2 import RequestHead
+from pytriton.protocol.grpc.calls import parse_timeout_ns
+from pytriton.protocol.grpc.metadata import encode_metadata, parse_metadata
+from pytriton.protocol.grpc.status import percent_decode, percent_encode
+from pytriton.protocol.http2 import RequestHead
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 

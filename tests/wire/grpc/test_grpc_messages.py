@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from pytriton.wire.grpc import GrpcError, MessageAssembler, Status, compress, message_prefix
-from pytriton.wire.grpc.compression import (
+from pytriton.protocol.grpc import GrpcError, MessageAssembler, Status, compress, message_prefix
+from pytriton.protocol.grpc.compression import (
     MAX_INFLATED_BYTES,
     SMALL_BYTES,
     CompressionLevel,

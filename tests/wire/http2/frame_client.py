@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import hpack
 
-from pytriton.wire.http2 import Connection, Limits, encode_header_block, frames
-from pytriton.wire.http2.events import Event
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2 import Connection, Limits, encode_header_block, frames
+from pytriton.protocol.http2.events import Event
+from pytriton.protocol.http2.frames import frame
 
 GRPC_HEADERS = (
     (":method", "POST"),

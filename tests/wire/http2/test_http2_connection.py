@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.wire.http2 import (
+from pytriton.protocol.http2 import (
     Connection,
     ConnectionTerminated,
     DataReceived,
@@ -16,7 +16,7 @@ from pytriton.wire.http2 import (
     TrailersReceived,
     frames,
 )
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2.frames import frame
 from tests.wire.http2.frame_client import (
     GRPC_HEADERS,
     RESPONSE_HEAD,

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pytriton.wire.http2 import (
+from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataBuffered,
     DataReceived,
@@ -15,7 +15,7 @@ from pytriton.wire.http2 import (
     Limits,
     frames,
 )
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2.frames import frame
 from tests.wire.http2.frame_client import GRPC_HEADERS, FrameClient, data, rst_stream, window_update
 
 BODY = random.Random(3).randbytes(300_000)

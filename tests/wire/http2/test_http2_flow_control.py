@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.wire.http2 import (
+from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataReceived,
     ErrorCode,
@@ -14,7 +14,7 @@ from pytriton.wire.http2 import (
     WriteResumed,
     frames,
 )
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2.frames import frame
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,

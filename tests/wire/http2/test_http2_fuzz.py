@@ -15,8 +15,8 @@ import tracemalloc
 
 import pytest
 
-from pytriton.wire.grpc import GrpcError, MessageAssembler, message_prefix, parse_call
-from pytriton.wire.http2 import (
+from pytriton.protocol.grpc import GrpcError, MessageAssembler, message_prefix, parse_call
+from pytriton.protocol.http2 import (
     Connection,
     ConnectionTerminated,
     DataBuffered,
@@ -25,7 +25,7 @@ from pytriton.wire.http2 import (
     RequestReceived,
     frames,
 )
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2.frames import frame
 from tests.wire.http2.frame_client import (
     GRPC_HEADERS,
     RESPONSE_HEAD,

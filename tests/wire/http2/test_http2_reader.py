@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.wire.http2 import Limits, frames
-from pytriton.wire.http2.errors import ConnectionViolation, ErrorCode
-from pytriton.wire.http2.frames import frame
-from pytriton.wire.http2.reader import FrameReader, FrameRun
+from pytriton.protocol.http2 import Limits, frames
+from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.frames import frame
+from pytriton.protocol.http2.reader import FrameReader, FrameRun
 
 LIMITS = Limits(max_frame_bytes=100_000, max_header_block_bytes=20_000)
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.wire.http2.errors import (
+from pytriton.protocol.http2.errors import (
     ConnectionViolation,
     ErrorCode,
     LocalProtocolError,
     StreamViolation,
 )
-from pytriton.wire.http2.states import TRANSITIONS, StreamInput, StreamState, next_state
+from pytriton.protocol.http2.states import TRANSITIONS, StreamInput, StreamState, next_state
 
 # The rules as sentences of RFC 9113, section 5.1, to compare the table with: what a peer may do.
 OPEN, REMOTE, LOCAL = (

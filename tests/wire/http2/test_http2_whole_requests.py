@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pytriton.wire.http2 import (
+from pytriton.protocol.http2 import (
     DataReceived,
     ErrorCode,
     Limits,
@@ -15,7 +15,7 @@ from pytriton.wire.http2 import (
     StreamReset,
     frames,
 )
-from pytriton.wire.http2.frames import frame
+from pytriton.protocol.http2.frames import frame
 from tests.wire.http2.frame_client import (
     GRPC_HEADERS,
     RESPONSE_HEAD,

@@ -8,7 +8,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from pytriton.wire.http2 import (
+from pytriton.protocol.http2 import (
     Connection,
     DataReceived,
     RequestReceived,

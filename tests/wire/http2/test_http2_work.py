@@ -5,17 +5,17 @@ import tracemalloc
 
 import pytest
 
-from pytriton.wire.http2 import (
+from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataReceived,
     ErrorCode,
     Limits,
     frames,
 )
-from pytriton.wire.http2.errors import ConnectionViolation
-from pytriton.wire.http2.frames import frame
-from pytriton.wire.http2.outbox import Outbox
-from pytriton.wire.http2.work import Cost, PingPolicy, WorkBudget
+from pytriton.protocol.http2.errors import ConnectionViolation
+from pytriton.protocol.http2.frames import frame
+from pytriton.protocol.http2.outbox import Outbox
+from pytriton.protocol.http2.work import Cost, PingPolicy, WorkBudget
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,

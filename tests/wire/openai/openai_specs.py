@@ -7,11 +7,11 @@ import json
 
 import numpy as np
 
-from pytriton import dtypes
-from pytriton.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.engine.model_spec import ModelSpec
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.wire.openai.members import Members
+from pytriton.base import dtypes
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.model_spec import ModelSpec
+from pytriton.protocol.openai.members import Members
+from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 
 VLLM_INPUTS = {
     "text_input": "STRING [1]",

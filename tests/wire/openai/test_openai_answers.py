@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pytriton.errors import (
+from pytriton.base.errors import (
     CancelledError,
     InternalError,
     InvalidArgumentError,
@@ -15,10 +15,10 @@ from pytriton.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from pytriton.wire.openai import answers
-from pytriton.wire.openai.answers import ChoiceAnswer, Delta, Gathered
-from pytriton.wire.openai.documents import Answer, ChoiceEvents, Usage, encode_answer
-from pytriton.wire.openai.errors import from_server_error
+from pytriton.protocol.openai import answers
+from pytriton.protocol.openai.answers import ChoiceAnswer, Delta, Gathered
+from pytriton.protocol.openai.documents import Answer, ChoiceEvents, Usage, encode_answer
+from pytriton.protocol.openai.errors import from_server_error
 from tests.wire.openai.openai_specs import response
 
 CHAT = Answer("chatcmpl-1", 5, 'a "model"', True)

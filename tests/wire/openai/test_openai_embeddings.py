@@ -9,11 +9,11 @@ import json
 import numpy as np
 import pytest
 
-from pytriton import dtypes
-from pytriton.errors import InternalError
-from pytriton.messages import InferResponse, InferTensor
-from pytriton.wire.openai.embeddings import encode_embeddings, read_embeddings, read_rows
-from pytriton.wire.openai.errors import OpenAIError
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol.openai.embeddings import encode_embeddings, read_embeddings, read_rows
+from pytriton.protocol.openai.errors import OpenAIError
 from tests.wire.openai.openai_specs import members, spec, values
 
 OUTPUT = {"embedding": "FP32 [2]"}

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from pytriton.wire.openai.errors import OpenAIError
-from pytriton.wire.openai.generation import MAX_CHOICES, check_served, read_generation
-from pytriton.wire.openai.members import MAX_MEMBER_BYTES, MAX_MEMBERS, Members
-from pytriton.wire.openai.messages import MAX_PARTS
-from pytriton.wire.openai.tensors import MAX_INPUT_BYTES
+from pytriton.protocol.openai.errors import OpenAIError
+from pytriton.protocol.openai.generation import MAX_CHOICES, check_served, read_generation
+from pytriton.protocol.openai.members import MAX_MEMBER_BYTES, MAX_MEMBERS, Members
+from pytriton.protocol.openai.messages import MAX_PARTS
+from pytriton.protocol.openai.tensors import MAX_INPUT_BYTES
 from tests.wire.openai.openai_specs import (
     VLLM_INPUTS,
     VLLM_OUTPUTS,

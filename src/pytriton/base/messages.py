@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records that front ends, engine and instances exchange: tensors, requests, responses.
+
+They depend on neither HTTP nor gRPC nor the channel. A tensor's data is any C-contiguous buffer in
+the protocol's byte layout (little-endian, row-major; BYTES with length prefixes). Tensors are
+passed on by reference, without copying the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from pytriton.base.dtypes import BytesWalk, DataType
+
+if TYPE_CHECKING:
+    from pytriton.base.errors import ServerError
+
+ParameterValue = bool | int | float | str
+
+
+class InferTensor(msgspec.Struct, gc=False):
+    """A named tensor of a request or of a response."""
+
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...]
+    data: Any  # bytes, bytearray or memoryview
+    strings: BytesWalk | None = None  # of a large BYTES tensor, after counting
+
+
+class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The id of a span in the format of W3C Trace Context, for another process."""
+
+    traceparent: str
+    tracestate: str = ""
+    is_internal: bool = False  # it links traces of this server, and tells its users nothing
+
+
+class TraceOrigin(msgspec.Struct, array_like=True, gc=False):
+    """What a front end knows of a request that may be traced."""
+
+    protocol: str  # HTTP or GRPC
+    traceparent: str = ""  # of the client, as are those below
+    tracestate: str = ""
+    began_ns: int = 0  # time.monotonic_ns() when its first bytes came; 0 if that is not known
+    is_sampled: bool = False  # the front end has selected it
+
+
+class InferRequest(msgspec.Struct, eq=False):
+    """One request of a client: a plain record, which may be sent to another process.
+
+    While the engine serves it, its state is in `pytriton.runtime.executor.inference.Inference`.
+    """
+
+    model_name: str
+    inputs: dict[str, InferTensor]
+    model_version: str = ""
+    id: str = ""
+    outputs: tuple[str, ...] | None = None  # requested names; None: all
+    parameters: dict[str, ParameterValue] = {}
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int | str = 0  # of a sequence
+    flags: int = 0  # 1: its first request, 2: its last
+    received_ns: int = 0  # time.monotonic_ns() when the front end had the whole request
+    call_depth: int = 0  # number of nested calls between models that led to this request
+    # Whether data of inputs or places for outputs are in shared memory of the client. The front end
+    # that reads the request copies them, so no model sees it.
+    uses_regions: bool = False
+
+    # Set when the request is validated against its model.
+    rows: int = 1  # batch dimension; 1 if the model has none
+    batch_key: Any = None  # only requests with equal keys share a batch
+
+
+class InferResponse(msgspec.Struct, gc=False):
+    """One response. A decoupled model sends any number to a request, other models send one."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[InferTensor]
+    parameters: dict[str, ParameterValue] | None = None
+
+
+class ResponseSink(Protocol):
+    """Receives the responses of a request: a front end's exchange, an ensemble step, a test.
+
+    Each request ends exactly once: with a refusal, or with a final response or error. That may be
+    before `Engine.infer` returns.
+    """
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Receive a response; None with `final` ends a decoupled request without a tensor.
+
+        If it cannot be delivered, this raises an exception; then `on_error` is called with that
+        error, which ends the request.
+        """
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Receive an error; only a decoupled request can continue after it."""
+
+    def on_refused(self, error: ServerError) -> None:
+        """Receive a refusal, which ends the request: no model has seen it."""
+
+
+class RequestTrace(Protocol):
+    """Receives the events of a traced request, except for its responses."""
+
+    def context(self, *, is_model_file: bool) -> TraceContext | None:
+        """Returns the parent for what the executing process adds to the trace, if it adds any."""
+
+    def add_execution(self, times_ns: ExecutionTimes) -> None:
+        """Record the times of an execution, or of one of its responses."""
+
+    def on_cancelled(self) -> None:
+        """Record that the client cancelled the request."""
+
+
+class TracedSink(RequestTrace, ResponseSink, Protocol):
+    """The trace of a request, which also records its responses and passes them on."""
+
+
+class ExecutionTimes(msgspec.Struct, frozen=True, gc=False):
+    """When a request was queued, sent to an instance, computed, and answered."""
+
+    queued_ns: int
+    started_ns: int
+    infer_start_ns: int
+    output_start_ns: int
+    ended_ns: int

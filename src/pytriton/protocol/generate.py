@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generate extension: requests and responses are flat JSON objects, or server-sent events.
+
+In a request, keys that are names of inputs have tensors, others have request parameters; for a
+sequence model, `sequence_id`, `sequence_start` and `sequence_end` are those of infer requests. In a
+response each output is a member; an output with one element is a plain value.
+"""
+
+from __future__ import annotations
+
+import difflib
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.protocol.json_members import (
+    access_error,
+    parameter_value,
+    refuse_reserved,
+    text_member,
+    utf8,
+)
+from pytriton.protocol.json_text import dump_json, load_members, names_in
+from pytriton.protocol.kserve_json import request_prefix
+from pytriton.protocol.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
+from pytriton.protocol.tensor_json import json_from_tensor, tensor_from_json
+
+if TYPE_CHECKING:
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import InferResponse
+    from pytriton.base.model_spec import ModelSpec, TensorSpec
+
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+NOT_ONE_RESPONSE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
+
+
+class PackedElements(NamedTuple):
+    """The elements of an array, already converted to bytes."""
+
+    number: int
+    data: bytes
+
+
+def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> InferRequest:
+    """Parse the body of a generate or generate_stream request.
+
+    Args:
+        body: One JSON object.
+        spec: The specification of the model.
+        model_version: The version as in the request.
+
+    Raises:
+        ServerError: The request is malformed; the text is Triton's.
+    """
+    document = load_members(body)
+    if not isinstance(document, dict):
+        raise InternalError("attempt to get members for non-object")
+    return request_from_members(document, spec, model_version)
+
+
+def request_from_members(
+    document: dict[str, Any], spec: ModelSpec, model_version: str = ""
+) -> InferRequest:
+    """Build a request from the members of its JSON object, like `parse_generate`.
+
+    Raises:
+        ServerError: A member is invalid.
+    """
+    request = InferRequest(spec.name, {}, model_version)
+    if "id" in document:
+        request.id = text_member(document, "id")
+    for key in names_in(document):
+        if key == "parameters":
+            _read_nested(document[key], request, spec)
+        else:
+            if not spec.takes_parameters:
+                _refuse_unknown(key, spec)
+            _read_member(key, document[key], request, spec)
+    return request
+
+
+def _refuse_unknown(key: str, spec: ModelSpec) -> None:
+    """Refuse what is neither an input nor a parameter: it would be ignored, such as a misspelling.
+
+    Members of the nested object `parameters` are parameters on purpose, and are left alone.
+    """
+    known = [*spec.inputs, "id", *(SEQUENCE_MEMBERS if spec.sequence is not None else ())]
+    if key in known:
+        return
+    near = difflib.get_close_matches(key, spec.inputs, n=1)
+    hint = f", did you mean '{near[0]}'?" if near else "."
+    raise InvalidArgumentError(
+        f"model '{spec.name}' has no input '{utf8(key, 'inputs')}'{hint} Its inputs are: "
+        f"{', '.join(spec.inputs) or 'none'}"
+    )
+
+
+def encode_generate_response(response: InferResponse) -> bytes:
+    """Encode a response as one flat JSON object.
+
+    Raises:
+        ServerError: An output cannot be encoded as JSON.
+    """
+    members = generate_members(response)
+    for tensor in response.outputs:
+        elements = json_from_tensor(tensor)
+        members[tensor.name] = elements[0] if prod(tensor.shape) == 1 else elements
+    return orjson.dumps(members, None, _OPTIONS)
+
+
+def generate_members(response: InferResponse) -> dict[str, Any]:
+    """Returns the members of a response in order; outputs are not encoded."""
+    members: dict[str, Any] = {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+    }
+    if response.id:
+        members["id"] = response.id
+    for key, value in (response.parameters or {}).items():
+        members[key] = orjson.Fragment(dump_json(value))
+    for tensor in response.outputs:
+        members[tensor.name] = tensor
+    return members
+
+
+def encode_event(content: bytes) -> bytes:
+    """Encode a JSON document as a server-sent event."""
+    return b"data: %b\n\n" % content
+
+
+def encode_error_event(error: ServerError) -> bytes:
+    """Encode an error as a server-sent event."""
+    return encode_event(dump_json({"error": error.message}))
+
+
+def _read_nested(members: Any, request: InferRequest, spec: ModelSpec) -> None:
+    if "parameters" in spec.inputs:
+        raise InvalidArgumentError(
+            "Keyword 'parameters' for nested schema also given as input tensor name"
+        )
+    if not isinstance(members, dict):
+        raise InternalError(
+            f"Expected JSON object for keyword: 'parameters': {access_error('object')}"
+        )
+    try:
+        for key in names_in(members):
+            _read_member(key, members[key], request, spec)
+    except ServerError as error:
+        raise type(error)(f"Converting keyword: 'parameters': {error.message}") from None
+
+
+def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -> None:
+    expected = spec.inputs.get(key)
+    if expected is None:
+        if key in SEQUENCE_MEMBERS and spec.sequence is not None:
+            read_sequence_member({key: value}, key, request)
+            return
+        refuse_reserved(key)
+        request.parameters[key] = parameter_value(key, value)
+        return
+    if key in request.inputs:
+        raise InvalidArgumentError(
+            f"{request_prefix(request.id)}input '{key}' already exists in request"
+        )
+    if type(value) is PackedElements:
+        count, data = value
+        shape = _shape(expected, count)
+    else:
+        elements = value if type(value) is list else [value]
+        shape = _shape(expected, len(elements))
+        data = tensor_from_json(elements, expected.dtype, len(elements), key)
+    request.inputs[key] = InferTensor(key, expected.dtype, shape, data)
+
+
+def _shape(expected: TensorSpec, count: int) -> tuple[int, ...]:
+    """Returns the shape of `count` elements: the last -1 gets all that fixed sizes leave."""
+    left = count
+    for size in expected.shape:
+        if size != -1:
+            left, remainder = divmod(left, size)
+            if remainder:
+                raise _shape_error(expected)
+    shape: list[int] = []
+    for size in reversed(expected.shape):
+        if size == -1:
+            shape.append(left)
+            left = 1
+        else:
+            shape.append(size)
+    if left != 1:
+        raise _shape_error(expected)
+    return tuple(reversed(shape))
+
+
+def _shape_error(expected: TensorSpec) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"The schema can not convert input '{expected.name}' to tensor with proper shape"
+    )

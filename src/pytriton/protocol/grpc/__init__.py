@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC over HTTP/2, without I/O: calls, messages, compression, statuses and their header blocks."""
+
+from __future__ import annotations
+
+from pytriton.protocol.grpc.calls import CallHead, parse_call
+from pytriton.protocol.grpc.compression import (
+    CompressionLevel,
+    Inflation,
+    compress,
+    encoding_for_level,
+)
+from pytriton.protocol.grpc.messages import MessageAssembler, message_prefix
+from pytriton.protocol.grpc.metadata import Metadata
+from pytriton.protocol.grpc.responses import (
+    OK_TRAILERS,
+    RESPONSE_HEADS,
+    encode_http_error,
+    encode_response_head,
+    encode_trailers,
+    encode_trailers_only,
+)
+from pytriton.protocol.grpc.status import GrpcError, Status
+
+__all__ = [
+    "OK_TRAILERS",
+    "RESPONSE_HEADS",
+    "CallHead",
+    "CompressionLevel",
+    "GrpcError",
+    "Inflation",
+    "MessageAssembler",
+    "Metadata",
+    "Status",
+    "compress",
+    "encode_http_error",
+    "encode_response_head",
+    "encode_trailers",
+    "encode_trailers_only",
+    "encoding_for_level",
+    "message_prefix",
+    "parse_call",
+]

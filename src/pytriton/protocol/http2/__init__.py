@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of HTTP/2 (RFC 9113) that a gRPC server needs, without I/O.
+
+It takes received bytes and returns events and the bytes to send.
+"""
+
+from __future__ import annotations
+
+from pytriton.protocol.http2.connection import Connection
+from pytriton.protocol.http2.control import TOO_MANY_PINGS
+from pytriton.protocol.http2.errors import ErrorCode, LocalProtocolError
+from pytriton.protocol.http2.events import (
+    ConnectionTerminated,
+    DataBuffered,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    PingAcknowledged,
+    RequestReceived,
+    StreamReset,
+    TrailersReceived,
+    WriteResumed,
+)
+from pytriton.protocol.http2.header_encoding import encode_header_block
+from pytriton.protocol.http2.header_rules import RequestHead
+from pytriton.protocol.http2.limits import Limits
+from pytriton.protocol.http2.receiving import IncompleteInput
+
+__all__ = [
+    "TOO_MANY_PINGS",
+    "Connection",
+    "ConnectionTerminated",
+    "DataBuffered",
+    "DataReceived",
+    "ErrorCode",
+    "Event",
+    "GoAwayReceived",
+    "IncompleteInput",
+    "Limits",
+    "LocalProtocolError",
+    "PingAcknowledged",
+    "RequestHead",
+    "RequestReceived",
+    "StreamReset",
+    "TrailersReceived",
+    "WriteResumed",
+    "encode_header_block",
+]

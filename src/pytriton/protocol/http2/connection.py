@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of an HTTP/2 connection.
+
+Nothing here waits, reads a clock or has callbacks: the owner passes the time and does the I/O.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.protocol.http2 import frames
+from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
+from pytriton.protocol.http2.data import MIN_DIRECT_READ_BYTES
+from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode, LocalProtocolError
+from pytriton.protocol.http2.events import WriteResumed
+from pytriton.protocol.http2.limits import Limits
+from pytriton.protocol.http2.receiving import Receiver
+from pytriton.protocol.http2.settings import server_preface
+from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytriton.protocol.http2.events import Event
+    from pytriton.protocol.http2.outbox import Buffer
+    from pytriton.protocol.http2.receiving import IncompleteInput
+    from pytriton.protocol.http2.settings import PeerSettings
+    from pytriton.protocol.http2.streams import Stream
+    from pytriton.protocol.http2.whole_responses import ResponseFrames
+
+_DEFAULT_LIMITS = Limits()
+
+
+class Connection:
+    """One client's connection.
+
+    The owner calls `receive` with the bytes that it read, handles the events, and after any call
+    writes the buffers that `take_output` returns. Header blocks are bytes from
+    `encode_header_block`. Sending on a closed stream does nothing, because the client may reset it
+    at any time; sending frames that HTTP/2 forbids raises `LocalProtocolError`.
+    """
+
+    __slots__ = ("_buffered", "_core", "_receiver")
+
+    def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
+        self._core = ConnectionCore(limits)
+        self._buffered: set[int] = set()  # streams that have a buffer, or had one
+        self._receiver = Receiver(self._core)
+        self._core.outbox.add(server_preface(limits))
+
+    def __repr__(self) -> str:
+        core = self._core
+        state = "terminated" if core.is_terminated else "open"
+        return f"<Connection {state}, {self.open_streams} streams, last {core.streams.last_id}>"
+
+    @property
+    def peer_settings(self) -> PeerSettings:
+        """The client's settings."""
+        return self._core.peer
+
+    @property
+    def open_streams(self) -> int:
+        """The number of open streams."""
+        return len(self._core.streams.open)
+
+    @property
+    def activity(self) -> int:
+        """A counter that grows whenever HEADERS or DATA are sent."""
+        return self._core.outbox.activity
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `take_output` would return anything."""
+        outbox = self._core.outbox
+        return bool(outbox.frames or (outbox.turns and outbox.window > 0))
+
+    @property
+    def is_output_full(self) -> bool:
+        """Whether so much output waits that the owner should stop reading from the client.
+
+        It should do so only while the transport accepts no output, either: the client's
+        WINDOW_UPDATE frames have to be read before queued data can be sent.
+        """
+        outbox, limits = self._core.outbox, self._core.limits
+        return (
+            outbox.frame_bytes >= limits.max_waiting_frame_bytes
+            or outbox.queued_bytes >= limits.max_waiting_data_bytes
+        )
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether we ended the connection because of a violation, or with `abort`."""
+        return self._core.is_terminated
+
+    @property
+    def should_close(self) -> bool:
+        """Whether the transport has to be closed once the output is written."""
+        core = self._core
+        return core.is_terminated or (core.is_refusing and not core.streams.open)
+
+    def is_open(self, stream_id: int) -> bool:
+        """Returns whether a response on this stream can still reach the client."""
+        return stream_id in self._core.streams.open
+
+    def queued_bytes(self, stream_id: int) -> int:
+        """Returns how many bytes of a stream's data are queued and not yet written."""
+        stream = self._core.streams.open.get(stream_id)
+        return 0 if stream is None else stream.queued_bytes
+
+    def receive(self, data: bytes | memoryview, now_ns: int) -> list[Event]:
+        """Process bytes from the client.
+
+        Args:
+            data: The received bytes; frames may be cut anywhere. Events may refer to `data` if it
+                is bytes, but never if it is a memoryview: its memory may be reused at once.
+            now_ns: The time of a monotonic clock.
+
+        Returns:
+            The events. If the client violated the protocol, GOAWAY is queued and the last event is
+            `ConnectionTerminated`.
+        """
+        core = self._core
+        if core.is_terminated:
+            return []
+        core.now_ns = now_ns
+        try:
+            self._receiver.receive(data)
+        except ConnectionViolation as violation:
+            core.terminate(violation.code, violation.message)
+        return self.take_events()
+
+    def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
+        """Write the next data of a stream into `memory` until it is full.
+
+        Events are `DataBuffered` until then, and `DataReceived` again afterwards. This does not
+        affect data that was received before; the buffer may be changed after each event.
+        """
+        streams, buffered = self._core.streams.open, self._buffered
+        stream = streams.get(stream_id)
+        if stream is None:
+            return
+        stream.buffer = memory or None
+        buffered.add(stream_id)
+        if len(buffered) > 2 * len(streams):
+            buffered.intersection_update(streams)
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether any stream has a buffer for its next data."""
+        # Every read asks, so it must not look at all streams, of which a client may open many.
+        streams, buffered = self._core.streams.open, self._buffered
+        while buffered:
+            stream_id = next(iter(buffered))
+            stream = streams.get(stream_id)
+            if stream is not None and stream.buffer is not None:
+                return True
+            buffered.discard(stream_id)
+        return False
+
+    def incomplete_input(self) -> IncompleteInput | None:
+        """Returns the preface, header block or frame that has been received in part, if any."""
+        return self._receiver.incomplete_input()
+
+    def can_peer_send(self, stream_id: int) -> bool:
+        """Returns whether the client may send more on a stream: it is open and has a window."""
+        stream = self._core.streams.open.get(stream_id)
+        return stream is not None and self._core.receive_windows.is_open(stream)
+
+    def get_buffer(self) -> memoryview | None:
+        """Returns the memory that the owner should read into, if any; see `buffer_updated`."""
+        receiver = self._receiver
+        # This is called before every read, and returns None nearly always.
+        return receiver.get_buffer() if receiver.reader.data_left >= MIN_DIRECT_READ_BYTES else None
+
+    def buffer_updated(self, size: int, now_ns: int) -> list[Event]:
+        """Process `size` bytes that were read into the buffer from `get_buffer`; see `receive`."""
+        core = self._core
+        if core.is_terminated:
+            return []
+        core.now_ns = now_ns
+        try:
+            self._receiver.buffer_updated(size)
+        except ConnectionViolation as violation:
+            core.terminate(violation.code, violation.message)
+        return self.take_events()
+
+    def take_events(self) -> list[Event]:
+        """Returns the events since the last call; `take_output` can add some."""
+        core = self._core
+        events = core.events
+        core.events = []
+        return events
+
+    def take_output(self, max_bytes: int = 4 << 20) -> list[Buffer]:
+        """Returns the buffers to write now, in order, for one gathering write.
+
+        Args:
+            max_bytes: The largest amount of queued data to return. Call again until `has_output`
+                is false, unless the transport pauses writing.
+        """
+        core = self._core
+        outbox = core.outbox
+        output = outbox.take(max_bytes)
+        if outbox.ended:
+            for stream in outbox.ended:
+                core.end_sent(stream, output)
+            outbox.ended.clear()
+        if outbox.resumed:
+            core.events.extend(WriteResumed(stream.id) for stream in outbox.resumed)
+            outbox.resumed.clear()
+        return output
+
+    def acknowledge(self, stream_id: int, size: int) -> None:
+        """Mark `size` bytes of a stream's data as consumed: the client may send as many more.
+
+        Bytes that were not acknowledged when a stream was closed are released automatically.
+        """
+        stream = self._core.streams.open.get(stream_id)
+        if stream is not None:
+            self._core.receive_windows.acknowledge(stream, size)
+
+    def send_response(
+        self, stream_id: int, head: bytes, body: Sequence[Buffer], trailers: bytes
+    ) -> None:
+        """Send a whole response: in one buffer if it is small, else with the methods below."""
+        core = self._core
+        stream = core.streams.open.get(stream_id)
+        if (
+            stream is not None
+            and not stream.is_head_sent
+            and core.outbox.add_response(stream, head, body, sum(map(len, body)), trailers)
+        ):
+            core.end_sent(stream)
+            return
+        self.send_headers(stream_id, head)
+        for part in body:
+            self.send_data(stream_id, part)
+        self.send_trailers(stream_id, trailers)
+
+    def send_whole(self, stream_id: int, frames: ResponseFrames, data: Iterable[bytes]) -> bool:
+        """Send a small response; returns False if it cannot be sent at once, and sends nothing."""
+        core = self._core
+        stream = core.streams.open.get(stream_id)
+        if stream is None:
+            return True
+        response = frames.join(stream_id, data)
+        if not core.outbox.add_whole(stream, response, frames.data_bytes):
+            return False
+        core.end_sent(stream)
+        return True
+
+    def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
+        """Send the head of a response; with `end_stream`, it is the whole response."""
+        stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
+        if stream is None:
+            return
+        if stream.is_head_sent:
+            message = f"the response on stream {stream_id} has a head already"
+            raise LocalProtocolError(message)
+        stream.is_head_sent = True
+        self._core.outbox.add_header_block(stream_id, block, is_end=end_stream)
+        if end_stream:
+            self._core.end_sent(stream)
+
+    def send_data(self, stream_id: int, data: Buffer, *, end_stream: bool = False) -> bool:
+        """Send data as the client's windows allow.
+
+        A large buffer is not copied, so it must not change until it is written.
+
+        Returns:
+            False if so much is queued that the caller should pause until `WriteResumed`.
+        """
+        stream = self._sendable(stream_id, StreamInput.SEND_DATA)
+        if stream is None:
+            return True
+        if not stream.is_head_sent:
+            message = f"the response on stream {stream_id} has no head yet"
+            raise LocalProtocolError(message)
+        core = self._core
+        size = len(data)
+        if core.outbox.fits_inline(stream, size):
+            if size or end_stream:
+                core.outbox.add_data(stream, data, is_end=end_stream)
+            if end_stream:
+                core.end_sent(stream)
+            return True
+        core.outbox.enqueue(stream, data)
+        stream.is_end_queued = end_stream
+        if stream.queued_bytes >= core.limits.high_water_bytes:
+            stream.is_paused = True  # until `WriteResumed`, even if more data is sent before it
+        return not stream.is_paused
+
+    def send_trailers(self, stream_id: int, block: bytes) -> None:
+        """End a response; the trailers are sent after all of its data."""
+        stream = self._sendable(stream_id, StreamInput.SEND_DATA)
+        if stream is None:
+            return
+        if not stream.is_head_sent:
+            message = f"the response on stream {stream_id} has no head yet"
+            raise LocalProtocolError(message)
+        core = self._core
+        if stream.queue:
+            stream.trailers = block
+            stream.is_end_queued = True
+        else:
+            core.outbox.add_header_block(stream_id, block, is_end=True)
+            core.end_sent(stream)
+
+    def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        """Reset a stream; its queued data is dropped."""
+        if stream_id in self._core.streams.open:
+            self._core.outbox.add(frames.rst_stream(stream_id, code))
+            self._core.close(stream_id, StreamState.RESET_BY_US)
+
+    def ping(self, payload: bytes) -> None:
+        """Send a PING of 8 bytes; the client's answer is the event `PingAcknowledged`."""
+        if len(payload) != len(SHUTDOWN_PING) or payload == SHUTDOWN_PING:
+            message = f"expected a ping of 8 bytes other than {SHUTDOWN_PING!r}, got {payload!r}"
+            raise LocalProtocolError(message)
+        self._core.outbox.add(frames.ping(payload))
+
+    def begin_shutdown(self) -> None:
+        """Ask the client to open no more streams; those that it has already sent are still served.
+
+        The final GOAWAY is sent automatically one round trip later, or by `finish_shutdown` if the
+        client does not answer. `should_close` becomes true once the open streams have ended.
+        """
+        self._core.begin_shutdown()
+
+    def finish_shutdown(self) -> None:
+        """Refuse every new stream from now on."""
+        self._core.finish_shutdown()
+
+    def abort(self, code: ErrorCode, message: str) -> None:
+        """End the connection at once with GOAWAY; open streams can only be ended then."""
+        self._core.terminate(code, message)
+
+    def stalled_streams(self, now_ns: int) -> list[int]:
+        """Returns the streams whose queued data made no progress for `max_stall_ns`.
+
+        Has to be called periodically: a stall is timed from the first call that notices it.
+        """
+        limits = self._core.limits
+        stalled = []
+        for stream in self._core.streams.waiting():
+            progress = stream.sent_bytes - stream.stall_mark_bytes
+            if not stream.stall_mark_ns or progress >= limits.min_progress_bytes:
+                stream.stall_mark_ns = now_ns
+                stream.stall_mark_bytes = stream.sent_bytes
+            elif now_ns - stream.stall_mark_ns >= limits.max_stall_ns:
+                stalled.append(stream.id)
+        return stalled
+
+    def _sendable(self, stream_id: int, event: StreamInput) -> Stream | None:
+        """Returns the stream to send on; None if it is closed."""
+        stream = self._core.streams.open.get(stream_id)
+        if stream is None:
+            if self._core.streams.state_of(stream_id) is StreamState.IDLE:
+                raise LocalProtocolError(f"stream {stream_id} was never opened")
+            return None
+        next_state(stream_id, stream.state, event)
+        if stream.is_end_queued:
+            raise LocalProtocolError(f"the response on stream {stream_id} has ended already")
+        return stream

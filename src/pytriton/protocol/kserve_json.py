@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parses infer requests of the KServe protocol over HTTP: JSON, and raw tensors that may follow.
+
+Only the format is checked here; `pytriton.serving.engine.validation` checks whether a request fits its
+model. `pytriton.protocol.kserve_response` encodes responses.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.protocol.json_members import (
+    boolean_member,
+    parameter_value,
+    refuse_reserved,
+    unsigned_member,
+)
+from pytriton.protocol.kserve_document import (
+    InputDocument,
+    RequestDocument,
+    data_source,
+    read_document,
+)
+from pytriton.protocol.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
+from pytriton.protocol.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
+from pytriton.protocol.shared_memory import RegionPlace
+from pytriton.protocol.tensor_json import tensor_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.base.dtypes import Buffer, DataType
+    from pytriton.base.model_spec import ModelSpec
+
+MAX_SIZE = 2**63 - 1
+MAX_RANK = 64  # the limit of numpy; for more dimensions, no product is computed
+
+
+def parse_header_length(value: str, body_length: int) -> int:
+    """Parse the Inference-Header-Content-Length header; 0 means that the body has no JSON.
+
+    Raises:
+        InvalidArgumentError: The value is not a number, or exceeds the length of the body.
+    """
+    if not value.removeprefix("-").isdecimal() or not value.isascii():
+        raise InvalidArgumentError(f"Unable to parse Inference-Header-Content-Length, got: {value}")
+    if len(value) > 11 or not -(2**31) <= int(value) < 2**31:
+        raise InvalidArgumentError(
+            "Unable to parse Inference-Header-Content-Length, "
+            f"value is out of range [ -2147483648, 2147483647 ], got: {value}"
+        )
+    length = int(value)
+    if not 0 <= length <= body_length:
+        raise InvalidArgumentError(
+            f"inference header size should be in range (0, {body_length}), got: {length}"
+        )
+    return length
+
+
+def parse_infer(
+    body: Buffer,
+    header_length: int | None,
+    spec: ModelSpec,
+    model_version: str = "",
+) -> tuple[InferRequest, OutputFormat]:
+    """Parse an infer request. Tensors that follow the JSON are slices of `body`, not copies.
+
+    Args:
+        body: The whole body.
+        header_length: The length of the JSON; None if the request has no such header.
+        spec: The specification of the model.
+        model_version: The version as in the request.
+
+    Raises:
+        ServerError: The request is malformed; the text is Triton's.
+    """
+    size = len(body)
+    if header_length == 0 or not size:
+        return _parse_raw(body, spec, model_version), ALL_BINARY
+    if header_length is None or header_length == size:
+        header_length = size
+        document = read_document(body)
+    else:
+        document = read_document(memoryview(body)[:header_length])
+    return request_from_document(document, body, header_length, spec, model_version)
+
+
+def request_from_document(
+    document: RequestDocument,
+    body: Buffer,
+    header_length: int,
+    spec: ModelSpec,
+    model_version: str = "",
+    read_data: Callable[[Any, DataType, int, str], Buffer] = tensor_from_json,
+) -> tuple[InferRequest, OutputFormat]:
+    """Build a request like `parse_infer`; `read_data` converts the data of inputs in the JSON."""
+    request = InferRequest(spec.name, {}, model_version, document.id)
+    output_format = ALL_JSON
+    if document.parameters and _read_parameters(document.parameters, request):
+        output_format = ALL_BINARY
+    if _read_inputs(document.inputs, body, header_length, request, read_data) != len(body):
+        raise InvalidArgumentError(f"unexpected additional input data for model '{spec.name}'")
+    if document.outputs:  # an empty list means all outputs
+        listed = read_outputs(document.outputs, len(spec.outputs))
+        request.outputs = tuple(listed.names)
+        output_format = OutputFormat(output_format.default, listed.choices)
+        if listed.uses_regions:
+            request.uses_regions = True
+    return request, output_format
+
+
+def _read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
+    """Read the request's parameters; returns whether outputs are binary by default."""
+    binary = False
+    for key, value in parameters.items():
+        if key == "binary_data_output":
+            binary = boolean_member(parameters, key)
+        elif key == "priority":
+            request.priority = unsigned_member(parameters, key)
+        elif key == "timeout":
+            request.timeout_us = unsigned_member(parameters, key)
+        elif key in SEQUENCE_MEMBERS:
+            read_sequence_member(parameters, key, request)
+        else:
+            refuse_reserved(key)
+            request.parameters[key] = parameter_value(key, value)
+    return binary
+
+
+def _read_inputs(
+    entries: list[InputDocument],
+    body: Buffer,
+    end: int,
+    request: InferRequest,
+    read_data: Callable[[Any, DataType, int, str], Buffer],
+) -> int:
+    """Add the request's inputs; binary data begins at `end`. Returns where it ends."""
+    inputs = request.inputs
+    for entry in entries:
+        name, shape, data = entry.name, entry.shape, entry.data
+        size = None
+        content: Any
+        if data is UNSET or entry.parameters is not UNSET:
+            size = data_source(data, entry.parameters)
+        dtype = dtypes.BY_NAME.get(entry.datatype)
+        count = prod(shape) if len(shape) <= MAX_RANK else MAX_SIZE + 1
+        if dtype is None or count * (dtype.itemsize or 1) > MAX_SIZE:
+            raise _description_error(entry, dtype, count)
+        if name in inputs:
+            raise InvalidArgumentError(
+                f"{request_prefix(request.id)}input '{name}' already exists in request"
+            )
+        if size is None:
+            content = read_data(data, dtype, count, name)
+        elif isinstance(size, RegionPlace):
+            content = size
+            request.uses_regions = True
+        else:
+            content = memoryview(body)[end : end + size]
+            end += size
+            if end > len(body):
+                raise InvalidArgumentError(
+                    f"unexpected size for input '{name}', expecting {end - len(body)} "
+                    f"additional bytes for model '{request.model_name}'"
+                )
+        inputs[name] = InferTensor(name, dtype, shape, content)
+    return end
+
+
+def _description_error(
+    entry: InputDocument, dtype: DataType | None, count: int
+) -> InvalidArgumentError:
+    shape = entry.shape
+    if count > MAX_SIZE:
+        if max(shape) > MAX_SIZE:
+            problem = "contains one or more invalid dimensions"
+        else:
+            problem = f"causes total element count to exceed maximum size of {MAX_SIZE}"
+        text = ",".join(map(str, shape))
+        return InvalidArgumentError(
+            f"invalid shape for input '{entry.name}': shape [{text}] {problem}"
+        )
+    if dtype is None:
+        return InvalidArgumentError(f"invalid datatype for input {entry.name}")
+    return InvalidArgumentError(
+        f"byte size overflow for input '{entry.name}': element count ({count}) * "
+        f"data type size ({dtype.itemsize}) exceeds maximum allowed size ({MAX_SIZE})"
+    )
+
+
+def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferRequest:
+    """Build a request from a body without JSON: all of it is the model's only input."""
+    tensor = raw_input(body, spec)
+    return InferRequest(spec.name, {tensor.name: tensor}, model_version)
+
+
+def raw_input(data: Buffer, spec: ModelSpec, request_id: str = "") -> InferTensor:
+    """Returns the only input of a model; datatype and shape are as its configuration says.
+
+    Raises:
+        InvalidArgumentError: They cannot be known.
+    """
+    prefix = request_prefix(request_id)
+    if len(spec.inputs) != 1:
+        raise InvalidArgumentError(
+            f"{prefix}Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(spec.inputs)} inputs in '{spec.name}' model configuration"
+        )
+    ((name, expected),) = spec.inputs.items()
+    dims = expected.dims
+    if expected.dtype is dtypes.BYTES:
+        if dims != (1,):
+            raise InvalidArgumentError(
+                f"{prefix}For BYTE datatype raw input '{name}', the model must have input shape [1]"
+            )
+        data = dtypes.encode_bytes([bytes(data)])
+    elif dims.count(-1) > 1:
+        raise InvalidArgumentError(
+            f"{prefix}The shape of the raw input '{name}' can not be deduced because there are "
+            "more than one variable-sized dimension"
+        )
+    elif -1 in dims:
+        row_bytes = -prod(dims) * expected.dtype.itemsize
+        dims = tuple(len(data) // row_bytes if size == -1 else size for size in dims)
+    shape = (1, *dims) if spec.max_batch_size else dims
+    return InferTensor(name, expected.dtype, shape, data)
+
+
+def request_prefix(request_id: str) -> str:
+    """Returns the prefix of errors of Triton's core."""
+    return f"[request id: {request_id or '<id_unknown>'}] "

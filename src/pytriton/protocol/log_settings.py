@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes the settings of Triton's logging extension, as JSON and as protobuf.
+
+Both readers return the changes by name. Nothing is changed if one of them is wrong; Triton keeps
+those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ServerError,
+    UnavailableError,
+    UnsupportedError,
+)
+from pytriton.base.log_switches import LOG_FORMATS, MAX_VERBOSE
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.json_members import access_error, utf8
+from pytriton.protocol.json_text import load_members
+
+if TYPE_CHECKING:
+    from pytriton.base.dtypes import Buffer
+
+LogSetting = bool | int | str
+
+FILE, VERBOSE, FORMAT = "log_file", "log_verbose_level", "log_format"
+_SWITCHES = ("log_info", "log_warning", "log_error")
+_MAX_UNSIGNED = 2**64 - 1
+_INVALID = "invalid argument for"
+_FILE_IS_FIXED = "log file location can not be updated through network protocol"
+
+
+def read_log_settings(body: Buffer) -> dict[str, LogSetting]:
+    """Read the changes in the body of an HTTP request.
+
+    Members that are null or unknown are ignored, and so is a document that is no object. The first
+    of repeated members counts.
+
+    Raises:
+        ServerError: The body is malformed, a value has the wrong type or is unknown.
+    """
+    document = load_members(body)
+    if not isinstance(document, dict):
+        return {}
+    given = {name: value for name, value in document.items() if value is not None}
+    return _checked(given, _json_value, lambda text: UnavailableError(f"{_INVALID} --{text}"))
+
+
+def _json_value(name: str, value: Any) -> LogSetting:
+    if name == VERBOSE:
+        if type(value) is not int or not 0 <= value <= _MAX_UNSIGNED:
+            raise InternalError(access_error("unsigned-integer"))
+        return value
+    kind = str if name == FORMAT else bool
+    if type(value) is not kind:
+        raise InternalError(access_error("string" if name == FORMAT else "boolean"))
+    return utf8(value, name) if isinstance(value, str) else kind(value)
+
+
+def read_log_settings_pb(request: Any) -> dict[str, LogSetting]:
+    """Read the changes in a `LogSettingsRequest`.
+
+    Raises:
+        ServerError: A value has the wrong type or is unknown.
+    """
+    return _checked(dict(request.settings.items()), _pb_value, _invalid_format)
+
+
+def _invalid_format(text: str) -> ServerError:
+    return InvalidArgumentError(f"{_INVALID} {text}")
+
+
+def _pb_value(name: str, value: Any) -> LogSetting:
+    field, kind = "bool_param", "boolean"
+    if name == VERBOSE:
+        field, kind = "uint32_param", "int32"
+    elif name == FORMAT:
+        field, kind = "string_param", "string"
+    if value.WhichOneof("parameter_choice") != field:
+        raise InvalidArgumentError(f"expect {kind} for '{name}'")
+    read: LogSetting = getattr(value, field)
+    return read
+
+
+def _checked(
+    given: Mapping[str, Any],
+    read: Callable[[str, Any], LogSetting],
+    format_error: Callable[[str], ServerError],
+) -> dict[str, LogSetting]:
+    """Read the known settings in Triton's order, so that the first error is the same."""
+    if FILE in given:
+        raise UnsupportedError(_FILE_IS_FIXED)
+    changes = {
+        name: read(name, given[name]) for name in (*_SWITCHES, VERBOSE, FORMAT) if name in given
+    }
+    if VERBOSE in changes:
+        changes[VERBOSE] = min(int(changes[VERBOSE]), MAX_VERBOSE)
+    if FORMAT in changes and changes[FORMAT] not in LOG_FORMATS:
+        raise format_error(f"log_format, got: {changes[FORMAT]}")
+    return changes
+
+
+def encode_log_settings(settings: Mapping[str, LogSetting]) -> bytes:
+    """Encode all settings as a JSON document."""
+    return orjson.dumps(settings)
+
+
+def log_settings_response(settings: Mapping[str, LogSetting]) -> Any:
+    """Returns the `LogSettingsResponse` with all settings."""
+    response = service_pb2.LogSettingsResponse()
+    for name, value in settings.items():
+        field = response.settings[name]
+        if isinstance(value, bool):
+            field.bool_param = value
+        elif isinstance(value, int):
+            field.uint32_param = value
+        else:
+            field.string_param = value
+    return response

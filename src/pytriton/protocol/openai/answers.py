@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the responses of a model say: a text piece by piece, tool calls, tokens, and the end."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import orjson
+
+from pytriton.base import dtypes
+from pytriton.base.errors import InternalError
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol.openai.logprobs import read_logprobs
+from pytriton.protocol.openai.stops import StopCutter
+
+MAX_ANSWER_BYTES = 16 << 20  # of a text that the server gathers
+
+_PROMPT_TOKENS = ("prompt_tokens", "num_input_tokens")
+_COMPLETION_TOKENS = ("completion_tokens", "num_output_tokens")
+_UNFINISHED = frozenset({"", "None", "null"})  # vLLM's backend says None until the end
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Delta(NamedTuple):
+    """What is new in an answer."""
+
+    text: str = ""
+    tool_calls: list[dict[str, Any]] | None = None
+    logprobs: list[dict[str, Any]] | None = None
+    finish_reason: str | None = None  # set in the last one
+
+
+class ChoiceAnswer:
+    """Reads the responses for one choice, and ends it where the client wants that.
+
+    Args:
+        text_name: The output with the text.
+        stops: Where to cut the text; none if the model does it.
+        max_tokens: The limit that the client has set; 0 for none.
+        ends_at_limit: Whether to end the answer after so many responses, because the model does not
+            know the limit.
+        wants_logprobs: Whether to read them.
+        counts_responses: Whether a response with a text counts as a token, if the model does not
+            count them.
+    """
+
+    def __init__(
+        self,
+        text_name: str,
+        stops: tuple[str, ...] = (),
+        max_tokens: int = 0,
+        *,
+        ends_at_limit: bool = False,
+        wants_logprobs: bool = False,
+        counts_responses: bool = True,
+    ) -> None:
+        self._text_name = text_name
+        self._cutter = StopCutter(stops) if stops else None
+        self._max_tokens = max_tokens
+        self._ends_at_limit = ends_at_limit
+        self._wants_logprobs = wants_logprobs
+        self._counts_responses = counts_responses
+        self._decoder = _new_decoder("replace")
+        self._text_count = 0  # responses with a text
+        self._counted_tokens: int | None = None
+        self._reason: str | None = None  # as the model says
+        self._called: set[int] = set()  # indices of tool calls
+        self._size = 0
+        self.prompt_tokens = 0
+        self.is_done = False
+
+    @property
+    def completion_tokens(self) -> int:
+        """The number that the model has counted, or that of its responses."""
+        if self._counted_tokens is None:
+            return self._text_count if self._counts_responses else 0
+        return self._counted_tokens
+
+    def feed(self, response: InferResponse) -> Delta:
+        """Read a response; `is_done` is set afterwards if the answer ends with it.
+
+        Raises:
+            InternalError: An output is not what it should be, or the text is too long.
+        """
+        text, calls, logprobs = "", None, None
+        for tensor in response.outputs:
+            name = tensor.name
+            if name == self._text_name:
+                raw = _joined(tensor)
+                self._size += len(raw)
+                self._text_count += 1
+                text = self._decoder.decode(raw)
+            elif name == "tool_calls":
+                calls = self._read_calls(_joined(tensor))
+            elif name == "logprobs":
+                if self._wants_logprobs:
+                    logprobs = read_logprobs(_joined(tensor))
+            else:
+                self._read_other(name, tensor)
+        if self._size > MAX_ANSWER_BYTES:
+            raise InternalError(
+                f"expected an answer of at most {MAX_ANSWER_BYTES} bytes, got {self._size}"
+            )
+        if self._cutter is not None and text:
+            text, self.is_done = self._cutter.feed(text)
+            if self.is_done:
+                return Delta(text, calls, logprobs, "stop")
+        if self._ends_at_limit and self._text_count >= self._max_tokens:
+            self.is_done = True
+            return Delta(text + self._rest(), calls, logprobs, self._end("length"))
+        return Delta(text, calls, logprobs)
+
+    def finish(self) -> Delta:
+        """Returns what is left when the model has ended."""
+        self.is_done = True
+        reason = "tool_calls" if self._called else "stop"
+        if self._max_tokens and self.completion_tokens >= self._max_tokens:
+            reason = "length"
+        return Delta(self._rest(), finish_reason=self._end(reason))
+
+    def _end(self, otherwise: str) -> str:
+        return otherwise if self._reason is None else self._reason
+
+    def _rest(self) -> str:
+        """Returns the text that was held back: half a character, or half a stop string."""
+        text = self._decoder.decode(b"", final=True)
+        if self._cutter is None:
+            return text
+        cut, is_cut = self._cutter.feed(text)
+        return cut if is_cut else cut + self._cutter.finish()
+
+    def _read_other(self, name: str, tensor: InferTensor) -> None:
+        if name == "finish_reason":
+            reason = _joined(tensor).decode("utf-8", "replace")
+            self._reason = None if reason in _UNFINISHED else reason
+        elif name in _PROMPT_TOKENS:
+            self.prompt_tokens = _sum(tensor)
+        elif name in _COMPLETION_TOKENS:
+            self._counted_tokens = (self._counted_tokens or 0) + _sum(tensor)
+
+    def _read_calls(self, raw: bytes) -> list[dict[str, Any]] | None:
+        try:
+            calls = orjson.loads(raw) if raw.strip() else []
+        except orjson.JSONDecodeError as error:
+            raise InternalError(f"expected JSON in the output 'tool_calls': {error}") from None
+        if not isinstance(calls, list) or not all(map(_is_call, calls)):
+            raise InternalError(
+                "expected a list of tool calls, as in OpenAI's answers, in the output "
+                f"'tool_calls', got {raw[:100]!a}"
+            )
+        return [self._whole_call(call) for call in calls] or None
+
+    def _whole_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Returns a call with what a client expects; a later part of one stays as it is."""
+        index = call.get("index", len(self._called))
+        function = dict(call.get("function") or {})
+        for key in ("name", "arguments"):
+            if key in call:
+                function[key] = call[key]
+        if not isinstance(function.get("arguments", ""), str):
+            function["arguments"] = orjson.dumps(function["arguments"]).decode()
+        if index in self._called:
+            return {"index": index, "function": function}
+        self._called.add(index)
+        return {
+            "index": index,
+            "id": call.get("id") or f"call_{secrets.token_hex(12)}",
+            "type": call.get("type", "function"),
+            "function": {"name": "", "arguments": "", **function},
+        }
+
+
+class Gathered(msgspec.Struct):
+    """The parts of an answer that is sent as a whole."""
+
+    texts: list[str] = []
+    calls: dict[int, dict[str, Any]] = {}
+    logprobs: list[dict[str, Any]] = []
+    finish_reason: str | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Add what is new."""
+        self.texts.append(delta.text)
+        self.logprobs += delta.logprobs or ()
+        self.finish_reason = delta.finish_reason
+        for call in delta.tool_calls or ():
+            known = self.calls.setdefault(call["index"], call)
+            if known is not call:
+                more = call["function"].get("arguments", "")
+                known["function"]["arguments"] += more
+
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """Returns the calls without the indices that streams have."""
+        return [
+            {key: value for key, value in call.items() if key != "index"}
+            for _, call in sorted(self.calls.items())
+        ]
+
+
+def _is_call(call: Any) -> bool:
+    return (
+        isinstance(call, dict)
+        and isinstance(call.get("index", 0), int)
+        and isinstance(call.get("function") or {}, dict)
+    )
+
+
+def prompt_tokens(response: InferResponse) -> int:
+    """Returns the tokens of the prompt that a response tells; 0 if it tells nothing."""
+    return sum(_sum(tensor) for tensor in response.outputs if tensor.name in _PROMPT_TOKENS)
+
+
+def _joined(tensor: InferTensor) -> bytes:
+    """Returns the elements of a tensor of strings as one."""
+    raw = bytes(tensor.data)
+    if int.from_bytes(raw[:4], "little") == len(raw) - 4:  # one element, as almost always
+        return raw[4:]
+    return b"".join(dtypes.decode_bytes(raw))
+
+
+def _sum(tensor: InferTensor) -> int:
+    if tensor.dtype is dtypes.BYTES:
+        raise InternalError(f"expected a number in the output '{tensor.name}', got a string")
+    return int(np.frombuffer(tensor.data, tensor.dtype.numpy).sum())

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and completion requests: reads them, and makes requests for the model out of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.model_spec import ModelSpec, OpenAISpec
+from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
+from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.messages import Messages, take_messages
+from pytriton.protocol.openai.options import MAX_TOKENS, Inputs
+from pytriton.protocol.openai.tensors import check_input_bytes, input_tensor, text_tensor
+
+MAX_CHOICES = 128
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 256  # each response is searched for the beginnings of all of them
+MAX_LOGPROBS = 20
+_MAX_INTEGER = 2**31 - 1
+_TOKENS = re.compile(rb"\s*\[[\s\[]*[-0-9]")  # an array of numbers, or of such arrays
+
+
+class Generation(msgspec.Struct, kw_only=True):
+    """What a client asks for, and the requests for the model: one for each choice."""
+
+    requests: list[InferRequest]
+    is_chat: bool
+    is_stream: bool
+    includes_usage: bool  # in a stream
+    choices_per_prompt: int
+    stops: tuple[str, ...]  # at which the server cuts; empty if the model does
+    max_tokens: int  # 0: no limit
+    ends_at_limit: bool  # the server ends the answer, as the model does not know the limit
+    prefixes: list[str]  # of each choice, which the client wants before the answer
+    wants_logprobs: bool
+
+
+class StreamOptions(msgspec.Struct):
+    """The options of a stream."""
+
+    include_usage: bool = False
+
+
+def read_generation(members: Members, spec: ModelSpec, *, is_chat: bool) -> Generation:
+    """Read a request.
+
+    Args:
+        members: The members of its body; the model's name was taken.
+        spec: The model.
+        is_chat: Whether it has messages, or prompts.
+
+    Raises:
+        OpenAIError: It is malformed, or asks for something that this model cannot do.
+    """
+    openai = spec.openai
+    assert openai is not None
+    is_stream = members.flag("stream")
+    includes_usage = _includes_usage(members, is_stream=is_stream)
+    inputs = Inputs(spec, rows=1 if spec.max_batch_size else 0)
+    texts = _take_texts(members, spec, openai, inputs, is_chat=is_chat)
+    count = members.integer("n", 1, 1, MAX_CHOICES)
+    if len(texts) * count > MAX_CHOICES:
+        raise wrong("n", f"expected at most {MAX_CHOICES} choices, got {len(texts) * count}")
+    is_echo = not is_chat and not inputs.takes("echo") and members.flag("echo")
+    max_tokens, ends_at_limit = _limit_tokens(members, spec, inputs)
+    stops = _take_stops(members, inputs)
+    if is_chat and not openai.messages:
+        stops = (*stops, *openai.template.stop)
+    wants_logprobs = _take_logprobs(members, spec, inputs, is_chat=is_chat)
+    _leave_out_tools(members)
+    if "best_of" in members and not inputs.takes("best_of"):
+        members.integer("best_of", count, count, count)
+    _set_flags(inputs, is_stream=is_stream)
+    seed = _take_seed(members, inputs)
+    inputs.add_rest(members)
+    inputs.finish()
+    check_input_bytes("n", count, sum(inputs.size + len(text) for text in texts))
+    return Generation(
+        requests=_requests(spec, openai, inputs, texts, count, seed),
+        is_chat=is_chat,
+        is_stream=is_stream,
+        includes_usage=includes_usage,
+        choices_per_prompt=count,
+        stops=stops,
+        max_tokens=max_tokens,
+        ends_at_limit=ends_at_limit,
+        prefixes=[text if is_echo else "" for text in texts for _ in range(count)],
+        wants_logprobs=wants_logprobs,
+    )
+
+
+def _includes_usage(members: Members, *, is_stream: bool) -> bool:
+    if "stream_options" not in members:
+        return False
+    options: StreamOptions = members.take("stream_options", StreamOptions, "an object")
+    if not is_stream:
+        raise wrong("stream_options", "expected 'stream_options' only together with 'stream': true")
+    return options.include_usage
+
+
+def _take_texts(
+    members: Members, spec: ModelSpec, openai: OpenAISpec, inputs: Inputs, *, is_chat: bool
+) -> list[str]:
+    """Take the prompts; a chat has one, which is empty if the model takes its messages."""
+    if not is_chat:
+        return take_prompts(members, "prompt")
+    messages: Messages = take_messages(members)
+    if openai.messages:
+        expected = spec.inputs[openai.messages]
+        rows = 1 if spec.max_batch_size else 0
+        text = messages.json.decode()
+        inputs.tensors[openai.messages] = input_tensor(expected, "messages", text, rows)
+        if openai.prompt not in spec.required_inputs:
+            return [""]
+    return [openai.template.prompt(messages.contents())]
+
+
+def take_prompts(members: Members, name: str) -> list[str]:
+    """Take one or several texts.
+
+    Raises:
+        OpenAIError: There are none, or tokens.
+    """
+    if name not in members:
+        raise wrong(name, f"expected a text or a list of texts as '{name}', got none")
+    if _TOKENS.match(members.peek(name)):
+        raise wrong(
+            name,
+            f"expected a text or a list of texts as '{name}', got tokens: the server does not "
+            "know the tokens of a model",
+        )
+    texts = members.texts(name)
+    if not texts:
+        raise wrong(name, f"expected a text or a list of texts as '{name}', got an empty list")
+    return texts
+
+
+def _limit_tokens(members: Members, spec: ModelSpec, inputs: Inputs) -> tuple[int, bool]:
+    """Give the model its limit of tokens; returns it, and whether the server has to count them."""
+    given = [name for name in MAX_TOKENS[:2] if name in members]
+    limits = [members.integer(name, 0, 1, _MAX_INTEGER) for name in given]
+    if not limits:
+        return 0, False
+    limit = min(limits)
+    for name in MAX_TOKENS:
+        if inputs.takes(name):
+            inputs.add(name, limit)
+            return limit, False
+    if not spec.decoupled:
+        raise unsupported(
+            given[0],
+            f"the model '{spec.name}' does not support '{given[0]}': it has no input "
+            f"'{MAX_TOKENS[0]}', and it answers all at once",
+        )
+    return limit, True
+
+
+def _take_stops(members: Members, inputs: Inputs) -> tuple[str, ...]:
+    """Give the model its stop strings; returns those at which the server has to cut."""
+    stops = [stop for stop in members.texts("stop") if stop]
+    if not stops:
+        return ()
+    if inputs.takes("stop"):
+        inputs.add("stop", stops)
+        return ()
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
+        raise wrong(
+            "stop",
+            f"expected at most {MAX_STOPS} texts of at most {MAX_STOP_CHARACTERS} characters as "
+            f"'stop', got {len(stops)} with up to {max(map(len, stops))}",
+        )
+    return tuple(stops)
+
+
+def _take_logprobs(members: Members, spec: ModelSpec, inputs: Inputs, *, is_chat: bool) -> bool:
+    """Give the model what is asked about logprobs; returns whether the client wants them."""
+    if is_chat:
+        wants = members.flag("logprobs")
+        count = members.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
+        if count and not wants:
+            raise wrong("top_logprobs", "expected 'top_logprobs' only with 'logprobs': true")
+    else:
+        wants = "logprobs" in members
+        count = members.integer("logprobs", 0, 0, MAX_LOGPROBS)
+    if not wants:
+        return False
+    if "logprobs" not in spec.outputs:
+        raise unsupported(
+            "logprobs",
+            f"the model '{spec.name}' does not support 'logprobs': it has no such output",
+        )
+    inputs.add_if_declared("logprobs", True if is_chat else count)
+    inputs.add_if_declared("top_logprobs", count)
+    inputs.add_if_declared("return_logprobs", True)
+    inputs.add_sampling("logprobs", max(count, 1))
+    return True
+
+
+def _leave_out_tools(members: Members) -> None:
+    """Drop tools that must not be called: a model without tools can answer then, too."""
+    if "tools" in members and "tool_choice" in members and members.peek("tool_choice") == b'"none"':
+        members.drop("tools", "tool_choice")
+
+
+def _set_flags(inputs: Inputs, *, is_stream: bool) -> None:
+    """Set inputs that no member is for; those that begin with `return_` are vLLM's."""
+    inputs.add_if_declared("stream", is_stream)
+    if not is_stream:  # vLLM's backend refuses it for streams, which never repeat the prompt
+        inputs.add_if_declared("exclude_input_in_output", True)
+    for name in ("finish_reason", "num_input_tokens", "num_output_tokens"):
+        inputs.add_if_declared(f"return_{name}", True)
+
+
+def _take_seed(members: Members, inputs: Inputs) -> int | None:
+    """Give the model its seed; returns it if the choices need different ones."""
+    if "seed" not in members or not inputs.takes("seed"):
+        return None
+    seed = members.integer("seed", 0, -(2**63), 2**63 - 1)
+    inputs.add("seed", seed)
+    return seed
+
+
+def _requests(
+    spec: ModelSpec,
+    openai: OpenAISpec,
+    inputs: Inputs,
+    texts: list[str],
+    count: int,
+    seed: int | None,
+) -> list[InferRequest]:
+    requests = []
+    for text in texts:
+        tensors: dict[str, InferTensor] = dict(inputs.tensors)
+        if text or not openai.messages or openai.messages not in tensors:
+            expected = spec.inputs[openai.prompt]
+            is_batched = spec.max_batch_size > 0
+            tensors[openai.prompt] = text_tensor(expected, [text], is_batched=is_batched)
+        for index in range(count):
+            request = InferRequest(spec.name, dict(tensors), parameters=dict(inputs.parameters))
+            varied = inputs.vary("seed", seed + index) if seed is not None and index else None
+            if varied is not None:
+                request.inputs[varied.name] = varied
+            requests.append(request)
+    return requests
+
+
+def check_served(spec: ModelSpec, name: str, route: str) -> None:
+    """Raise OpenAIError if a route does not serve a model.
+
+    Args:
+        spec: The model.
+        name: Its name in the request.
+        route: The field of `OpenAISpec`: chat, completions or embeddings.
+    """
+    openai: Any = spec.openai
+    if openai is None:
+        raise OpenAIError(
+            404,
+            f"The model '{name}' is not served here: it has not opted in to OpenAI's routes.",
+            param="model",
+            code="model_not_found",
+        )
+    if not getattr(openai, route):
+        routes = [each for each in ("chat", "completions", "embeddings") if getattr(openai, each)]
+        raise OpenAIError(
+            404,
+            f"The model '{name}' does not serve {route}, only {', '.join(routes)}.",
+            param="model",
+            code="model_not_found",
+        )

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides what becomes of each member of a request: an input, a sampling parameter, a parameter.
+
+A model gets what it declares. A member that it does not declare is left out if an answer without it
+is still an answer, and refused if not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.messages import InferTensor, ParameterValue
+from pytriton.base.model_spec import ModelSpec
+from pytriton.protocol.json_members import parameter_value, refuse_reserved
+from pytriton.protocol.openai.errors import unsupported, wrong
+from pytriton.protocol.openai.members import Members
+from pytriton.protocol.openai.tensors import as_json, input_tensor
+
+SAMPLING = "sampling_parameters"  # the input for all of them in one JSON object, as vLLM's backend
+MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
+
+# What the object with the sampling parameters may have of OpenAI's members.
+_SAMPLING_MEMBERS = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "max_tokens",
+        "presence_penalty",
+        "seed",
+        "stop",
+        "temperature",
+        "top_p",
+    }
+)
+# An answer without these is still an answer. Models find those that are plain values among the
+# parameters of the request, as with `generate`.
+_HINTS = frozenset(
+    {
+        "frequency_penalty",
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "store",
+        "temperature",
+        "top_p",
+        "user",
+        "verbosity",
+    }
+)
+# An answer without these would be another one, unless they have one of these values.
+_CHANGES_NOTHING: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "dimensions": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "web_search_options": (),
+}
+
+
+class Inputs:
+    """The inputs and parameters of a request for a model, apart from its texts.
+
+    Args:
+        spec: The model.
+        rows: The number of rows; 0 if the model does not batch.
+    """
+
+    def __init__(self, spec: ModelSpec, rows: int) -> None:
+        self._spec = spec
+        self._rows = rows
+        self._values: dict[str, Any] = {}  # of the inputs
+        self._sampling: dict[str, Any] = {}
+        self._is_sampling_known = SAMPLING in spec.inputs
+        self.tensors: dict[str, InferTensor] = {}
+        self.parameters: dict[str, ParameterValue] = {}
+
+    @property
+    def size(self) -> int:
+        """How many bytes each request for the model has of them."""
+        texts = (each for each in self.parameters.values() if isinstance(each, str))
+        return sum(len(each.data) for each in self.tensors.values()) + sum(map(len, texts))
+
+    def takes(self, name: str) -> bool:
+        """Returns whether the model does itself what this member asks for."""
+        is_sampling = self._is_sampling_known and name in _SAMPLING_MEMBERS
+        return name in self._spec.inputs or is_sampling
+
+    def add(self, name: str, value: Any) -> None:
+        """Give the model a value for which it has an input, or that is a sampling parameter."""
+        expected = self._spec.inputs.get(name)
+        if expected is None:
+            self._sampling[name] = value
+        else:
+            self._values[name] = value
+            self.tensors[name] = input_tensor(expected, name, value, self._rows)
+
+    def add_if_declared(self, name: str, value: Any) -> None:
+        """Give the model a value if it has an input for it."""
+        if name in self._spec.inputs:
+            self.add(name, value)
+
+    def add_sampling(self, name: str, value: Any) -> None:
+        """Give the model a sampling parameter, if it takes them."""
+        if self._is_sampling_known:
+            self._sampling[name] = value
+
+    def add_rest(self, members: Members) -> None:
+        """Take what is left of a request.
+
+        Raises:
+            OpenAIError: A member has a wrong type, or the model does not know it and it would make
+                the answer another one.
+        """
+        for name in members.names():
+            value = members.value(name)
+            if self.takes(name):
+                self.add(name, value)
+            elif name in _CHANGES_NOTHING:
+                if value not in _CHANGES_NOTHING[name]:
+                    raise self._unknown(name)
+            elif self._is_sampling_known and name not in _HINTS:
+                self._sampling[name] = value
+            else:
+                self._add_parameter(name, value)
+
+    def finish(self) -> None:
+        """Add the sampling parameters, as all are known."""
+        if self._sampling:
+            text = as_json(SAMPLING, self._sampling).decode()
+            self.tensors[SAMPLING] = input_tensor(
+                self._spec.inputs[SAMPLING], SAMPLING, text, self._rows
+            )
+
+    def with_rows(self, rows: int) -> Inputs:
+        """Returns the same inputs for a request with another number of rows."""
+        other = Inputs(self._spec, rows)
+        for name, value in (*self._values.items(), *self._sampling.items()):
+            other.add(name, value)
+        other.finish()
+        other.parameters = self.parameters
+        return other
+
+    def vary(self, name: str, value: Any) -> InferTensor | None:
+        """Returns the tensor for another value of a member; None if it changes none."""
+        if name in self.tensors:
+            return input_tensor(self._spec.inputs[name], name, value, self._rows)
+        if name in self._sampling:
+            text = as_json(SAMPLING, {**self._sampling, name: value}).decode()
+            return input_tensor(self._spec.inputs[SAMPLING], SAMPLING, text, self._rows)
+        return None
+
+    def _add_parameter(self, name: str, value: Any) -> None:
+        if isinstance(value, (str, int, float)):
+            try:
+                refuse_reserved(name)
+                self.parameters[name] = parameter_value(name, value)
+            except InvalidArgumentError as error:
+                raise wrong(name, error.message) from None
+        elif name not in _HINTS:
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> Exception:
+        return unsupported(
+            name, f"the model '{self._spec.name}' does not support '{name}': it has no such input"
+        )

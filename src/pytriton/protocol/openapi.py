@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI 3.1 document of the HTTP port, with a schema for each model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from pytriton.base.model_spec import ModelSpec, TensorSpec
+
+Schema = dict[str, Any]
+
+_UNSIGNED = {f"UINT{bits}": {"type": "integer", "minimum": 0} for bits in (8, 16, 32, 64)}
+_SIGNED = {f"INT{bits}": {"type": "integer"} for bits in (8, 16, 32, 64)}
+_FLOATS = {name: {"type": "number"} for name in ("FP32", "FP64")}
+_ELEMENTS: dict[str, Schema] = {
+    "BOOL": {"type": "boolean"},
+    **_UNSIGNED,
+    **_SIGNED,
+    **_FLOATS,
+    "BYTES": {"type": "string"},
+    # JSON has no form of these; they are sent as binary tensors.
+    "FP16": {},
+    "BF16": {},
+}
+_SECURITY = "header-{}"
+
+
+def openapi_document(
+    specs: Iterable[ModelSpec],
+    url: str,
+    version: str,
+    headers_of_apis: Mapping[str, str],
+) -> dict[str, Any]:
+    """Make the document.
+
+    Args:
+        specs: The models that are ready.
+        url: The address of the HTTP port.
+        version: That of the server.
+        headers_of_apis: The header that each restricted API needs.
+
+    Returns:
+        The document, as plain values.
+    """
+    paths: dict[str, Any] = dict(_server_paths())
+    newest: dict[str, ModelSpec] = {}
+    every = sorted(specs, key=lambda spec: (spec.name, spec.version))
+    for spec in every:
+        newest[spec.name] = spec
+    for spec in newest.values():
+        paths |= _model_paths(spec, "")
+    for spec in every:
+        paths |= _model_paths(spec, f"/versions/{spec.version}")
+    paths |= _openai_paths(newest.values())
+    for operations in paths.values():
+        _restrict(operations, headers_of_apis)
+    schemes = {
+        _SECURITY.format(header): {"type": "apiKey", "in": "header", "name": header}
+        for header in sorted(set(headers_of_apis.values()))
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "pytriton",
+            "version": version,
+            "description": "The KServe v2 protocol and Triton's extensions, for the models that "
+            "are ready now.",
+        },
+        "servers": [{"url": url}],
+        "paths": paths,
+        "components": {"schemas": _shared_schemas(), "securitySchemes": schemes},
+    }
+
+
+def _restrict(operations: dict[str, Any], headers_of_apis: Mapping[str, str]) -> None:
+    """Name the header that an operation needs, and remove what only this function reads."""
+    for operation in operations.values():
+        header = headers_of_apis.get(operation.pop("api"))
+        if header is not None:
+            operation["security"] = [{_SECURITY.format(header): []}]
+            operation["responses"]["403"] = _error("The header is missing or wrong")
+
+
+def _server_paths() -> dict[str, Any]:
+    text: Schema = {"description": "It is"}
+    paths = {
+        "/v2": {"get": _operation("metadata", "server", "The server's name and extensions", {})},
+        "/v2/models/stats": {
+            "get": _operation("statistics", "statistics", "Statistics of all models", {})
+        },
+        "/v2/repository/index": {
+            "post": _operation(
+                "model-repository", "index", "All models and their states", {"type": "array"}
+            )
+        },
+    }
+    for name in ("live", "ready"):
+        operation = _operation("health", name, f"Whether the server is {name}", {})
+        operation["responses"] = {"200": text, "400": _error("It is not, and why")}
+        paths[f"/v2/health/{name}"] = {"get": operation}
+    return paths
+
+
+def _model_paths(spec: ModelSpec, version: str) -> dict[str, Any]:
+    at = f"/v2/models/{quote(spec.name, safe='')}{version}"
+    name = f"{spec.name}{version.replace('/', ' ').replace('versions ', '')}"
+
+    def get(api: str, what: str, summary: str) -> dict[str, Any]:
+        return {"get": _tagged(spec, _operation(api, f"{what} {name}", summary, {}))}
+
+    paths = {
+        at: get("metadata", "metadata", "Inputs and outputs"),
+        f"{at}/config": get("model-config", "config", "Configuration"),
+        f"{at}/ready": get("health", "ready", "Whether the model is ready"),
+        f"{at}/stats": get("statistics", "stats", "Statistics"),
+    }
+    for action in ("infer", "generate", "generate_stream"):
+        paths[f"{at}/{action}"] = {"post": _tagged(spec, _inference(spec, action, name))}
+    return paths
+
+
+def _openai_paths(specs: Iterable[ModelSpec]) -> dict[str, Any]:
+    """Returns OpenAI's routes, if models have opted in; their bodies have many other members."""
+    wanted = {name: _opted_in(specs, name) for name in ("chat", "completions", "embeddings")}
+    if not any(wanted.values()):
+        return {}
+    summary = "The models that answer OpenAI's routes"
+    paths = {"/v1/models": {"get": _operation("metadata", "openai models", summary, {})}}
+    text: Schema = {"type": "string"}
+    messages: Schema = {"type": "array", "items": {"type": "object", "required": ["role"]}}
+    for name, path, member, schema in (
+        ("chat", "/v1/chat/completions", "messages", messages),
+        ("completions", "/v1/completions", "prompt", {}),
+        ("embeddings", "/v1/embeddings", "input", {}),
+    ):
+        if not wanted[name]:
+            continue
+        properties = {
+            "model": {"enum": wanted[name]},
+            member: schema,
+            "stream": {"type": "boolean"},
+        }
+        body = {"type": "object", "properties": properties, "required": ["model", member]}
+        operation = _operation("inference", f"openai {name}", f"OpenAI's {name}", {})
+        if name != "embeddings":
+            content = operation["responses"]["200"]["content"]
+            content["text/event-stream"] = {"schema": text}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": body}},
+        }
+        paths[path] = {"post": operation}
+    for operations in paths.values():
+        for operation in operations.values():
+            operation["tags"] = ["OpenAI"]
+    return paths
+
+
+def _opted_in(specs: Iterable[ModelSpec], route: str) -> list[str]:
+    return [spec.name for spec in specs if spec.openai is not None and getattr(spec.openai, route)]
+
+
+def _tagged(spec: ModelSpec, operation: dict[str, Any]) -> dict[str, Any]:
+    return {**operation, "tags": [spec.name]}
+
+
+def _inference(spec: ModelSpec, action: str, name: str) -> dict[str, Any]:
+    is_infer = action == "infer"
+    body = _infer_request(spec) if is_infer else _generate_request(spec)
+    answer = _infer_response(spec) if is_infer else _generate_response(spec)
+    summary = {
+        "infer": "Run the model on tensors",
+        "generate": "Run the model on plain members",
+        "generate_stream": "Run the model on plain members; responses are server-sent events",
+    }[action]
+    operation = _operation("inference", f"{action} {name}", summary, answer)
+    is_stream = action == "generate_stream" or (is_infer and spec.decoupled)
+    kind = "text/event-stream" if is_stream else "application/json"
+    # The schema is that of the data of an event, which the specification does not express.
+    content = {kind: {"schema": {"type": "string"} if is_stream else answer}}
+    operation["responses"]["200"] = {"description": "The answer", "content": content}
+    operation["responses"]["400"] = _error("The request is wrong")
+    operation["requestBody"] = {
+        "required": True,
+        "content": {"application/json": {"schema": body}},
+    }
+    return operation
+
+
+def _operation(api: str, name: str, summary: str, answer: Schema) -> dict[str, Any]:
+    content = {"application/json": {"schema": answer or {"type": "object"}}}
+    return {
+        "api": api,
+        "operationId": name,
+        "summary": summary,
+        "responses": {"200": {"description": "The answer", "content": content}},
+    }
+
+
+def _error(description: str) -> Schema:
+    schema = {"$ref": "#/components/schemas/Error"}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+# Bodies
+
+
+def _infer_request(spec: ModelSpec) -> Schema:
+    inputs = [_tensor(each) for each in spec.inputs.values()]
+    outputs = {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"name": {"enum": list(spec.outputs)}, "parameters": {"type": "object"}},
+            "required": ["name"],
+        },
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": {"type": "object"},
+            "inputs": {"type": "array", "items": {"oneOf": inputs} if inputs else {}},
+            "outputs": outputs if spec.outputs else {"type": "array"},
+        },
+        "required": ["inputs"],
+    }
+
+
+def _infer_response(spec: ModelSpec) -> Schema:
+    outputs = [_tensor(each) for each in spec.outputs.values()]
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "model_name": {"const": spec.name},
+            "model_version": {"type": "string"},
+            "parameters": {"type": "object"},
+            "outputs": {"type": "array", "items": {"oneOf": outputs} if outputs else {}},
+        },
+        "required": ["model_name", "model_version", "outputs"],
+    }
+
+
+def _tensor(spec: TensorSpec) -> Schema:
+    datatype = spec.dtype.name
+    return {
+        "title": spec.name,
+        "type": "object",
+        "properties": {
+            "name": {"const": spec.name},
+            "datatype": {"const": datatype},
+            "shape": _shape(spec.shape),
+            "parameters": {"type": "object"},
+            "data": {"$ref": f"#/components/schemas/{datatype}"},
+        },
+        "required": ["name", "datatype", "shape"],
+    }
+
+
+def _shape(shape: Sequence[int]) -> Schema:
+    sizes = [{"type": "integer", "minimum": 0} if size < 0 else {"const": size} for size in shape]
+    schema: Schema = {"type": "array", "minItems": len(shape), "maxItems": len(shape)}
+    return {**schema, "prefixItems": sizes} if sizes else schema
+
+
+def _generate_request(spec: ModelSpec) -> Schema:
+    members = {each.name: _member(each) for each in spec.inputs.values()}
+    required = sorted(spec.required_inputs & set(spec.inputs))
+    schema: Schema = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, **members},
+        # Others are parameters of the request.
+        "additionalProperties": {"type": ["string", "number", "boolean", "object", "array"]},
+    }
+    if not spec.takes_parameters and spec.sequence is None:
+        properties = {**schema["properties"], "parameters": {"type": "object"}}
+        schema |= {"properties": properties, "additionalProperties": False}
+    return {**schema, "required": required} if required else schema
+
+
+def _generate_response(spec: ModelSpec) -> Schema:
+    members = {each.name: _member(each) for each in spec.outputs.values()}
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "model_name": {"const": spec.name},
+            "model_version": {"type": "string"},
+            **members,
+        },
+        "required": ["model_name", "model_version"],
+    }
+
+
+def _member(spec: TensorSpec) -> Schema:
+    """Returns the schema of a tensor as a plain member: one value, or a list of them."""
+    element = _ELEMENTS[spec.dtype.name]
+    return {"anyOf": [element, {"type": "array", "items": element}]}
+
+
+def _shared_schemas() -> dict[str, Schema]:
+    error = {
+        "type": "object",
+        "properties": {"error": {"type": "string"}},
+        "required": ["error"],
+    }
+    # The elements of a tensor may be flat or nested by its shape.
+    data = {
+        name: {
+            "type": "array",
+            "items": {"anyOf": [element, {"$ref": f"#/components/schemas/{name}"}]},
+        }
+        for name, element in _ELEMENTS.items()
+    }
+    return {"Error": error, **data}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An output of a whole batch, as the encoders of many responses at once read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.base.messages import InferTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.base.dtypes import DataType
+
+
+class Column(Protocol):
+    """One output of a whole batch."""
+
+    @property
+    def name(self) -> str:
+        """The name of the output."""
+
+    @property
+    def dtype(self) -> DataType:
+        """Its datatype."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one row; the whole shape if the model has no batch dimension."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes of the batch."""
+
+
+def blank_tensors(columns: Sequence[Column], rows: int | None) -> list[InferTensor]:
+    """Returns the outputs of one response with zeros for data.
+
+    Args:
+        columns: The outputs of a batch.
+        rows: The batch dimension of the response; None if the model has none.
+    """
+    tensors = []
+    for column in columns:
+        shape = column.shape if rows is None else (rows, *column.shape)
+        data = bytes((rows or 1) * column.row_bytes)
+        tensors.append(InferTensor(column.name, column.dtype, shape, data))
+    return tensors

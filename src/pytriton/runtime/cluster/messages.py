@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages between the server and its launcher process, the only one that knows Ray.
+
+They are sent over a stream socket that the launcher process inherits. When the server closes its
+end, the launcher process ends all actors and exits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.transport.link import StreamLink
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable
+
+
+class Connect(msgspec.Struct, tag="connect", array_like=True):
+    """Server to launcher, first: connect to the cluster, and end actors that are not known.
+
+    Attributes:
+        address: The cluster's address; "": that of RAY_ADDRESS, or the cluster of this machine.
+        namespace: That of this server's actors.
+        working_dir: A folder that Ray copies to its nodes; "": none.
+        version: The server's version of this package.
+        known: The names of starts whose processes the server uses.
+    """
+
+    address: str
+    namespace: str
+    working_dir: str
+    version: str
+    known: tuple[str, ...] = ()
+
+
+class Start(msgspec.Struct, tag="start", array_like=True):
+    """Server to launcher: start the process of an instance, or its group."""
+
+    order: StartOrder
+
+
+class Kill(msgspec.Struct, tag="kill", array_like=True):
+    """Server to launcher: end a start, however far it has come."""
+
+    name: str
+
+
+class Connected(msgspec.Struct, tag="connected", array_like=True):
+    """Launcher to server: starts are possible."""
+
+    address: str  # of the cluster
+    node_address: str  # of this machine, as nodes reach it
+    nodes: tuple[NodeStatus, ...]
+
+
+class ConnectFailed(msgspec.Struct, tag="connect_failed", array_like=True):
+    """Launcher to server, last: there is no cluster."""
+
+    reason: str
+
+
+class Nodes(msgspec.Struct, tag="nodes", array_like=True):
+    """Launcher to server: the nodes that are alive, or why nothing is known of them."""
+
+    nodes: tuple[NodeStatus, ...]
+    problem: str = ""
+
+
+class Beat(msgspec.Struct, tag="beat", array_like=True):
+    """Launcher to server, regularly: it does not hang; see `pytriton.runtime.cluster.heartbeat`."""
+
+
+class Waiting(msgspec.Struct, tag="waiting", array_like=True):
+    """Launcher to server: the cluster has no room for a start yet."""
+
+    name: str
+    reason: str
+
+
+class Placed(msgspec.Struct, tag="placed", array_like=True):
+    """Launcher to server: the processes of a start run."""
+
+    name: str
+    places: tuple[Place, ...]  # by rank
+
+
+class Refused(msgspec.Struct, tag="refused", array_like=True):
+    """Launcher to server: a start failed, and nothing is left of it."""
+
+    name: str
+    reason: str
+    is_unavailable: bool = False  # whether the cluster is the cause, not the model or its node
+
+
+class Ended(msgspec.Struct, tag="ended", array_like=True):
+    """Launcher to server: a process that was placed has ended, and with it its group."""
+
+    name: str
+    reason: str
+    is_status_known: bool = False  # whether its exit status is the reason, not a lost node or actor
+
+
+ToLauncher = Connect | Start | Kill
+ToServer = Beat | Connected | ConnectFailed | Nodes | Waiting | Placed | Refused | Ended
+
+_encoder = msgspec.msgpack.Encoder()
+TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
+TO_SERVER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
+
+
+class ControlLink:
+    """Either end of the control socket, on an event loop."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        decoder: msgspec.msgpack.Decoder[Any],
+        on_message: Callable[[Any], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._link = StreamLink(sock)
+        self._loop = loop
+        self._decoder = decoder
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._is_open = True
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def send(self, message: ToLauncher | ToServer) -> None:
+        """Send a message, unless the peer is gone, which `on_lost` tells."""
+        if not self._is_open:
+            return
+        try:
+            self._link.send(_encoder.encode(message))
+        except OSError:
+            self._lose()
+            return
+        if self._link.has_unsent:
+            self._loop.add_writer(self._socket.fileno(), self._on_writable)
+
+    def close(self) -> None:
+        """Close this end; nothing is told any more."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._link.close()
+
+    def _on_writable(self) -> None:
+        try:
+            self._link.flush()
+        except OSError:
+            self._lose()
+            return
+        if not self._link.has_unsent:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _on_readable(self) -> None:
+        while self._is_open:
+            try:
+                message = self._link.receive()
+            except OSError:
+                message = bytearray()
+            if message is None:
+                return
+            if not message:
+                self._lose()
+                return
+            self._on_message(self._decoder.decode(message))
+
+    def _lose(self) -> None:
+        if self._is_open:
+            self.close()
+            # Not at once: a sender does not expect its answer while it sends.
+            self._loop.call_soon(self._on_lost)

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts processes on a Ray cluster, through the launcher process. This is the server's side.
+
+Nothing that runs depends on the launcher process. When it ends, it is started again, and finds the
+actors of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.time_limit import within
+from pytriton.runtime.cluster.heartbeat import Heartbeat
+from pytriton.runtime.cluster.launcher_output import LauncherOutput
+from pytriton.runtime.cluster.messages import (
+    TO_SERVER,
+    Beat,
+    Connect,
+    Connected,
+    ConnectFailed,
+    ControlLink,
+    Ended,
+    Kill,
+    Nodes,
+    Placed,
+    Refused,
+    Start,
+    Waiting,
+)
+from pytriton.runtime.cluster.process import Backoff, start_launcher
+from pytriton.runtime.cluster.ray_process import RayProcess
+from pytriton.runtime.executor.recovery import Recovery
+from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import InstanceUnavailableError, watch_exit
+from pytriton.runtime.transport.handshake import pytriton_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.base.ray_options import RayOptions
+    from pytriton.runtime.cluster.messages import ToServer
+    from pytriton.runtime.executor.python_process import StartedZygote
+    from pytriton.runtime.executor.remote.starter import StartOrder
+
+logger = logging.getLogger(__name__)
+
+_END_S = 20.0  # for the launcher process to end all actors
+
+
+class LauncherState(enum.Enum):
+    """The launcher process, as the server sees it."""
+
+    OFF = "off"  # not started, or there was no cluster
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    AWAY = "away"  # it has ended, and is started again soon
+    CLOSED = "closed"
+
+
+_NEXT = {
+    LauncherState.OFF: {LauncherState.CONNECTING, LauncherState.CLOSED},
+    LauncherState.CONNECTING: {
+        LauncherState.CONNECTED,
+        LauncherState.AWAY,
+        LauncherState.OFF,
+        LauncherState.CLOSED,
+    },
+    LauncherState.CONNECTED: {LauncherState.AWAY, LauncherState.CLOSED},
+    LauncherState.AWAY: {LauncherState.CONNECTING, LauncherState.CLOSED},
+    LauncherState.CLOSED: set[LauncherState](),
+}
+
+
+class RayStarter:
+    """Starts processes with Ray; see `Starter`. It is used on the event loop's thread."""
+
+    def __init__(
+        self,
+        options: RayOptions,
+        loop: asyncio.AbstractEventLoop,
+        start_process: Callable[[], StartedZygote] = start_launcher,
+    ) -> None:
+        self.recovery = Recovery()
+        self._options = options
+        self._loop = loop
+        self._start_process = start_process
+        self._namespace = f"pytriton-{secrets.token_hex(8)}"
+        self._state = LauncherState.OFF
+        self._problem = ""  # why no actor can be started now, if that is known
+        self._link: ControlLink | None = None
+        self._process: StartedZygote | None = None
+        self._output: LauncherOutput | None = None
+        self._ended: asyncio.Future[str] | None = None  # that process
+        self._heartbeat = Heartbeat(loop, self._on_silent)
+        self._backoff = Backoff()
+        self._timer: asyncio.TimerHandle | None = None
+        self._cluster: Connected | None = None  # as it was told last
+        self._waiters: list[asyncio.Future[Connected]] = []
+        self._processes: dict[str, RayProcess] = {}
+        self._known: tuple[str, ...] = ()  # those that the launcher process was told to take over
+        self._restarts = -1
+        self._lost_s: float | None = None  # since when the cluster has not answered
+
+    async def connect(self) -> Connected:
+        """Start the launcher process, unless it runs, and wait until it has found the cluster.
+
+        Raises:
+            UnavailableError: There is no cluster, or the starter was closed.
+        """
+        if self._state is LauncherState.CONNECTED and self._cluster is not None:
+            return self._cluster
+        if self._state is LauncherState.CLOSED:
+            raise UnavailableError("Server is stopping, no process is started any more")
+        if self._cluster is not None and self._problem:
+            raise InstanceUnavailableError(self._problem)  # the next attempt may take a minute
+        waiter: asyncio.Future[Connected] = self._loop.create_future()
+        self._waiters.append(waiter)
+        if self._state is LauncherState.OFF:
+            self._launch()
+        return await waiter
+
+    async def start(self, order: StartOrder) -> RayProcess:
+        """See `Starter`.
+
+        Raises:
+            InstanceUnavailableError: There is no room or no cluster, within the time of its
+                placement.
+            InternalError: Its node cannot start it.
+        """
+        timeout_s = (order.spec.placement or Placement()).start_timeout_s
+        process = RayProcess(order, self._loop, self._kill)
+        try:
+            await within(timeout_s, self._start(process))
+        except asyncio.TimeoutError:
+            self._kill(process)
+            raise InstanceUnavailableError(
+                f"Cannot start '{order.spec.instance_name}' within {timeout_s:g} s: "
+                f"{process.waits_for or self._problem or 'its actor does not run yet'}"
+            ) from None
+        except BaseException:
+            self._kill(process)
+            raise
+        return process
+
+    async def _start(self, process: RayProcess) -> None:
+        instance = process.order.spec.instance_name
+        try:
+            await self.connect()
+        except UnavailableError as error:
+            raise InstanceUnavailableError(f"Cannot start '{instance}': {error}") from error
+        if self._problem:
+            raise InstanceUnavailableError(f"Cannot start '{instance}': {self._problem}")
+        self._processes[process.order.name] = process
+        self._send(Start(process.order))
+        await process.placed
+
+    def status(self) -> ClusterStatus:
+        """Returns what is known of the cluster."""
+        cluster = self._cluster
+        return ClusterStatus(
+            is_connected=self._state is LauncherState.CONNECTED and not self._problem,
+            problem=self._problem,
+            address=self._options.address if cluster is None else cluster.address,
+            nodes=() if cluster is None else cluster.nodes,
+            actors=tuple(
+                actor for process in self._processes.values() for actor in process.status()
+            ),
+            launcher_restarts=max(0, self._restarts),
+            unreachable_s=0.0 if self._lost_s is None else self._loop.time() - self._lost_s,
+        )
+
+    async def close(self) -> None:
+        """See `Starter`. It may be called twice."""
+        if self._state is LauncherState.CLOSED:
+            return
+        self._change(LauncherState.CLOSED)
+        self._heartbeat.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell_waiters(UnavailableError("Server is stopping"))
+        if self._link is not None:
+            self._link.close()  # it ends all actors then
+        if self._ended is not None and self._process is not None:
+            await asyncio.wait([self._ended], timeout=_END_S)
+            if not self._ended.done():
+                logger.warning("the launcher process did not end in %g s and is killed", _END_S)
+                self._process.process.kill()
+                await self._ended
+        if self._output is not None:
+            self._output.close()
+        for process in list(self._processes.values()):
+            process.on_ended("was killed, as the server ends", is_known=True)
+        self._processes.clear()
+
+    def __repr__(self) -> str:
+        return f"<RayStarter {self._state.value} processes={len(self._processes)}>"
+
+    def _change(self, state: LauncherState) -> None:
+        assert state in _NEXT[self._state], f"{self._state} does not become {state}"
+        self._state = state
+
+    def _note_answer(self) -> None:
+        """Note since when the cluster has not answered."""
+        if self._state is LauncherState.CONNECTED and not self._problem:
+            self._lost_s = None
+        elif self._lost_s is None:
+            self._lost_s = self._loop.time()
+
+    def _launch(self) -> None:
+        self._change(LauncherState.CONNECTING)
+        self._timer = None
+        self._restarts += 1
+        self._backoff.on_start(self._loop.time())
+        try:
+            self._process = self._start_process()
+        except OSError as error:  # no memory or no descriptor is free
+            self._on_failed(f"the launcher process cannot be started: {error}")
+            return
+        self._ended = watch_exit(self._process.process, self._loop)
+        if self._process.output is not None:
+            self._output = LauncherOutput(self._process.output, self._loop)
+            self._output.start()
+        self._link = ControlLink(
+            self._process.socket, self._loop, TO_SERVER, self._on_message, self._on_lost
+        )
+        self._link.start()
+        self._heartbeat.start()
+        self._known = tuple(
+            name for name, process in self._processes.items() if process.placed.done()
+        )
+        self._link.send(
+            Connect(
+                self._options.address,
+                self._namespace,
+                self._options.working_dir,
+                pytriton_version(),
+                self._known,
+            )
+        )
+
+    def _send(self, message: Start | Kill) -> None:
+        if self._state is LauncherState.CONNECTED and self._link is not None:
+            self._link.send(message)
+
+    def _kill(self, process: RayProcess) -> None:
+        """End a process; if the launcher process is away, it does so when it is back."""
+        if self._processes.get(process.order.name) is not process:
+            return
+        if self._state is LauncherState.CONNECTED:
+            process.is_killed = True
+            self._send(Kill(process.order.name))
+        else:
+            del self._processes[process.order.name]
+            process.on_ended("was killed", is_known=True)
+
+    def _on_message(self, message: ToServer) -> None:
+        self._heartbeat.on_message()
+        if isinstance(message, Beat):
+            return
+        if isinstance(message, Connected):
+            self._on_connected(message)
+        elif isinstance(message, ConnectFailed):
+            self._on_failed(message.reason)
+        elif isinstance(message, Nodes):
+            self._on_nodes(message)
+        else:
+            self._on_process(message)
+
+    def _on_process(self, message: Waiting | Placed | Refused | Ended) -> None:
+        process = self._processes.get(message.name)
+        if process is None:
+            return
+        if isinstance(message, Waiting):
+            process.waits_for = message.reason
+            logger.info("'%s' is not started yet: %s", process.instance, message.reason)
+        elif isinstance(message, Placed):
+            process.on_placed(message.places)
+        elif isinstance(message, Refused):
+            del self._processes[message.name]
+            kind = InstanceUnavailableError if message.is_unavailable else InternalError
+            process.on_refused(kind(f"Cannot start '{process.instance}': {message.reason}"))
+        else:
+            del self._processes[message.name]
+            process.on_ended(message.reason, is_known=message.is_status_known or process.is_killed)
+
+    def _on_connected(self, message: Connected) -> None:
+        self._change(LauncherState.CONNECTED)
+        self._heartbeat.on_running()
+        if self._restarts:
+            logger.info("the launcher process is connected to the Ray cluster again")
+            self.recovery.announce()
+        else:
+            count = len(message.nodes)
+            nodes = "1 node" if count == 1 else f"{count} nodes"
+            logger.info("connected to the Ray cluster at %s, which has %s", message.address, nodes)
+        self._problem = ""
+        self._note_answer()
+        self._cluster = message
+        for name in self._known:
+            if name not in self._processes:  # it was killed since
+                self._send(Kill(name))
+        for process in list(self._processes.values()):
+            if not process.placed.done():
+                self._send(Start(process.order))
+        self._tell_waiters(message)
+
+    def _on_failed(self, reason: str) -> None:
+        problem = f"the Ray cluster cannot be reached: {reason}"
+        if self._cluster is not None and problem != self._problem:  # once for each reason
+            logger.warning("%s; instances that run go on", problem)
+        self._problem = problem
+        self._tell_waiters(InstanceUnavailableError(self._problem))
+        self._refuse_starts()
+        if self._link is not None:
+            self._link.close()
+        self._on_lost(logging.DEBUG)  # it ends now; who asks next begins anew
+
+    def _on_nodes(self, message: Nodes) -> None:
+        if message.problem and not self._problem:
+            logger.warning("%s; instances that run go on", message.problem)
+        assert self._cluster is not None
+        known = {node.node_id for node in self._cluster.nodes}
+        is_better = bool(self._problem) or any(node.node_id not in known for node in message.nodes)
+        self._problem = message.problem
+        self._note_answer()
+        self._cluster = Connected(self._cluster.address, self._cluster.node_address, message.nodes)
+        if message.problem:
+            self._refuse_starts()
+        elif is_better:
+            self.recovery.announce()
+
+    def _refuse_starts(self) -> None:
+        for name, process in list(self._processes.items()):
+            if not process.placed.done():
+                self._send(Kill(name))
+                del self._processes[name]
+                process.on_refused(
+                    InstanceUnavailableError(f"Cannot start '{process.instance}': {self._problem}")
+                )
+
+    def _tell_waiters(self, answer: Connected | Exception) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if isinstance(answer, Exception):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+
+    def _on_silent(self) -> None:
+        logger.warning(
+            "the launcher process has not said anything for %g s and is killed",
+            self._heartbeat.silent_s,
+        )
+        if self._link is not None:
+            self._link.close()
+        self._on_lost()
+
+    def _on_lost(self, level: int = logging.WARNING) -> None:
+        """Start the launcher process again, unless there never was a cluster."""
+        if self._state not in (LauncherState.CONNECTING, LauncherState.CONNECTED):
+            return  # it is closed, or known already
+        self._heartbeat.stop()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.process.kill()  # it closed its socket, and may still hang
+        if self._cluster is None:
+            self._change(LauncherState.OFF)
+            self._tell_waiters(
+                UnavailableError(
+                    "the launcher process, which connects to the Ray cluster, ended: its output in "
+                    "the server's log says why"
+                )
+            )
+            return
+        self._change(LauncherState.AWAY)
+        self._note_answer()
+        for name, process in list(self._processes.items()):
+            if process.is_killed:
+                del self._processes[name]  # it is unknown to the next one, which ends it
+                process.on_ended("was killed", is_known=True)
+        delay_s = self._backoff.on_end(self._loop.time())
+        text = "the launcher process ended and is started again in %.1f s; instances go on"
+        logger.log(level, text, delay_s)
+        self._timer = self._loop.call_later(delay_s, self._launch)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unpacks a packed Python environment, and refuses entries that would leave its folder.
+
+Files and folders are created first, each under an unused name, and symbolic links last. So nothing
+is ever written through a link, whatever the names and targets of an archive's links are. `tarfile`
+reads the archive, but its extraction methods are not used, because their checks differ between
+Python releases.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import pathlib
+import shutil
+import tarfile
+import zlib
+from typing import IO
+
+from pytriton.base.errors import InternalError
+from pytriton.runtime.executor.archive_links import LinkCheck
+from pytriton.runtime.executor.archive_stream import ArchiveStream
+
+MAX_UNPACKED_BYTES = 64 << 30
+MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
+MAX_DEPTH = 100
+MAX_NAME_BYTES = 4096
+MAX_DESCRIPTION_BYTES = 4 << 20  # per entry: its headers, long names and sparse file maps
+_CHUNK_BYTES = 1 << 20
+_MAX_TIME_S = 1 << 33
+# Raised by `tarfile` and the decompressors; ValueError is for names that the system rejects.
+_READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+
+
+def is_archive(path: pathlib.Path) -> bool:
+    """Returns whether a file begins like a tar archive, compressed or not."""
+    try:
+        with path.open("rb") as file:
+            stream = ArchiveStream(file, "")
+            stream.allow(tarfile.BLOCKSIZE)
+            tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+    except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # an archive without entries
+        return True
+    except _READ_ERRORS:
+        return False
+    return True
+
+
+def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
+    """Unpack a tar archive, compressed or not, into an empty folder.
+
+    Raises:
+        InternalError: The archive is broken or too large, or an entry would leave the folder.
+    """
+    failure = f"Failed to extract '{archive_path}'"
+    try:
+        with archive_path.open("rb") as file:
+            stream = ArchiveStream(
+                file, f"The description of an entry is longer than {MAX_DESCRIPTION_BYTES} bytes"
+            )
+            stream.allow(MAX_DESCRIPTION_BYTES)
+            with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # all it uses
+                _Unpacker(archive, stream, os.path.realpath(folder)).run()
+    except InternalError as error:
+        raise InternalError(f"{failure}: {error.message}") from error
+    except RecursionError as error:
+        raise InternalError(f"{failure}: Its headers are nested too deeply") from error
+    except _READ_ERRORS as error:
+        raise InternalError(f"{failure}: {error}") from error
+
+
+class _Unpacker:
+    """Unpacks one archive into one folder. Names are normalised and relative to the folder."""
+
+    def __init__(self, archive: tarfile.TarFile, stream: ArchiveStream, root: str) -> None:
+        self._archive = archive
+        self._stream = stream
+        self._root = root
+        self._free_bytes = min(MAX_UNPACKED_BYTES, shutil.disk_usage(root).free)
+        self._folders = {""}
+        self._files: set[str] = set()
+        self._links: dict[str, str] = {}  # created after all files were written
+
+    def run(self) -> None:
+        count = 0
+        while (member := self._archive.next()) is not None:
+            self._archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every member
+            count += 1
+            if max(count, len(self._folders)) > MAX_ENTRIES:
+                raise InternalError(f"It has more than {MAX_ENTRIES} entries")
+            self._extract(member)
+            self._stream.allow(MAX_DESCRIPTION_BYTES)
+        check = LinkCheck(self._links)
+        for name in self._links:
+            check.require_inside(name)
+        for name, target in self._links.items():
+            os.symlink(target, self._path(name))  # noqa: PTH211  as everywhere here
+
+    def _extract(self, member: tarfile.TarInfo) -> None:
+        name = _normal_name(member.name)
+        if member.isdir():
+            self._make_folder(name, member)
+            return
+        if not (member.isreg() or member.issym() or member.islnk()):
+            raise InternalError(f"'{name}' is neither a file nor a folder nor a link")
+        self._require_new(name)
+        self._make_parents(name)
+        if member.issym():
+            self._links[name] = _validated(member.linkname)
+        elif member.islnk():
+            self._make_hard_link(name, _normal_name(member.linkname))
+        else:
+            self._make_file(name, member)
+
+    def _make_folder(self, name: str, member: tarfile.TarInfo) -> None:
+        if name in self._files or name in self._links:
+            raise InternalError(f"'{name}' occurs twice")
+        self._make_parents(f"{name}/")
+        if name:
+            # The owner can always change and remove the folder, other users never can.
+            os.chmod(self._path(name), member.mode & 0o755 | 0o700)  # noqa: PTH101  30,000 files
+
+    def _make_parents(self, name: str) -> None:
+        parent = name.rpartition("/")[0]
+        if parent in self._folders:
+            return
+        if parent in self._files or parent in self._links:
+            raise InternalError(f"'{name}' is inside '{parent}', which is not a folder")
+        self._make_parents(parent)
+        os.mkdir(self._path(parent), 0o755)  # noqa: PTH102  30,000 files
+        self._folders.add(parent)
+
+    def _require_new(self, name: str) -> None:
+        if name in self._files or name in self._links or name in self._folders:
+            raise InternalError(f"'{name}' occurs twice")
+
+    def _make_hard_link(self, name: str, target: str) -> None:
+        if target in self._links:  # a symbolic link under a second name
+            self._links[name] = self._links[target]
+        elif target in self._files:
+            os.link(self._path(target), self._path(name))
+            self._files.add(name)
+        else:
+            raise InternalError(f"'{name}' is a hard link to '{target}', which is no earlier file")
+
+    def _make_file(self, name: str, member: tarfile.TarInfo) -> None:
+        if member.size < 0 or member.size > self._free_bytes:
+            raise InternalError(
+                f"It needs more than the free disk space, or than {MAX_UNPACKED_BYTES} bytes"
+            )
+        self._free_bytes -= member.size
+        self._stream.allow(member.size)
+        content = self._archive.extractfile(member)
+        assert content is not None
+        descriptor = os.open(self._path(name), _CREATE, 0o600)
+        self._files.add(name)
+        with os.fdopen(descriptor, "wb") as file, content:
+            _copy(content, file, member.size)
+            file.flush()  # a later write would change the file's time again
+            # Drops setuid and setgid, and the right of group and others to write.
+            os.chmod(descriptor, member.mode & 0o755 | 0o600)  # noqa: PTH101
+            time_s = min(max(member.mtime, 0), _MAX_TIME_S)
+            os.utime(descriptor, (time_s, time_s))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
+    while size:
+        chunk = content.read(min(size, _CHUNK_BYTES))
+        if not chunk:
+            raise EOFError("It ends within a file")
+        file.write(chunk)
+        size -= len(chunk)
+
+
+def _normal_name(text: str) -> str:
+    """Returns a name without redundant parts like `./`; the name of the folder itself is ''."""
+    name = pathlib.PurePosixPath(_validated(text))
+    if name.is_absolute():
+        raise InternalError(f"Path is absolute: '{text}'")
+    if ".." in name.parts:
+        raise InternalError(f"Path contains '..': '{text}'")
+    if len(name.parts) > MAX_DEPTH:
+        raise InternalError(f"Path has more than {MAX_DEPTH} parts: '{text[:80]}...'")
+    return "/".join(name.parts)
+
+
+def _validated(text: str) -> str:
+    if len(os.fsencode(text)) > MAX_NAME_BYTES:
+        raise InternalError(f"Path is longer than {MAX_NAME_BYTES} bytes: '{text[:80]}...'")
+    if "\0" in text or not text:
+        raise InternalError(f"Path is empty or has a zero byte: {text!r}")
+    return text

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tensors of a batch into a message, and splits outputs into those of requests."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from pytriton.base.dtypes import BY_NUMBER, BYTES
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.runtime.executor.columns import LARGE_ROW_BYTES, OutputColumn
+from pytriton.runtime.transport.frames import RequestDetails, TensorRef
+from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.runtime.executor.base import RunningBatch
+    from pytriton.runtime.executor.columns import Run
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.payload import Buffer
+
+
+def make_tensor(received: Received, ref: TensorRef) -> InferTensor:
+    """Returns a tensor of a received message; it keeps the memory of its bytes alive."""
+    return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
+
+
+def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[InferTensor]:
+    """Returns the parts of an output of a whole batch; `rows` has those of each request."""
+    dtype, name, tail = BY_NUMBER[ref.dtype], ref.name, ref.shape[1:]
+    buffer = received.buffer(ref)
+    if dtype is BYTES:
+        sizes = ref.pieces
+        assert len(sizes) == len(rows)
+    else:
+        row_bytes = ref.size // ref.shape[0] if ref.shape[0] else 0
+        sizes = [each * row_bytes for each in rows]
+    row_shape = (1, *tail)
+    tensors = []
+    start = 0
+    for each, size in zip(rows, sizes, strict=True):
+        end = start + size
+        shape = row_shape if each == 1 else (each, *tail)
+        tensors.append(InferTensor(name, dtype, shape, buffer[start:end]))
+        start = end
+    return tensors
+
+
+# Inputs of front ends that are larger together are joined by the instance, not by the event loop.
+LARGE_BATCH_BYTES = 128 << 10
+
+
+def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
+    """Returns the details that only a model.py gets, by position, without all-default ones."""
+    return {
+        position: RequestDetails(request.correlation_id, request.flags, request.timeout_us)
+        for position, request in enumerate(requests)
+        if request.correlation_id or request.flags or request.timeout_us
+    }
+
+
+def add_input(
+    payload: Payload,
+    name: str,
+    requests: list[InferRequest],
+    rows: int,
+    *,
+    batching: bool,
+    ragged: bool = False,
+) -> TensorRef:
+    """Add one input of all requests, concatenated in order, to the payload of their batch.
+
+    `rows` is the number of all their rows. Shapes of a `ragged` input may differ otherwise, too.
+    """
+    first = requests[0].inputs[name]
+    shape = first.shape
+    shapes: list[tuple[int, ...]] = []
+    if len(requests) == 1:
+        pieces = [first.data]
+        size = len(first.data)
+    else:
+        pieces = [request.inputs[name].data for request in requests]
+        size = sum(map(len, pieces))
+        if ragged:
+            shapes = _different_shapes(name, requests)
+        if shapes:
+            shape = (sum(map(prod, shapes)),)
+        elif batching:
+            shape = (rows, *shape[1:])
+        if size > LARGE_BATCH_BYTES and (parts := payload.add_parts(pieces)) is not None:
+            return TensorRef(name, first.dtype.number, shape, 0, size, parts=parts, shapes=shapes)
+    block, offset = payload.add(pieces, size)
+    return TensorRef(name, first.dtype.number, shape, offset, size, block, shapes=shapes)
+
+
+def _different_shapes(name: str, requests: list[InferRequest]) -> list[tuple[int, ...]]:
+    """Returns the shape of an input for each request; none if they differ only in their rows."""
+    shapes = [request.inputs[name].shape for request in requests]
+    tail = shapes[0][1:]
+    return shapes if any(shape[1:] != tail for shape in shapes) else []
+
+
+def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> list[TensorRef]:
+    """Add all inputs of a batch with members of chunks."""
+    refs = []
+    inferences, runs, rows = batch.inferences, batch.runs, batch.rows
+    for index, column in enumerate(runs[0].chunk.signature.inputs):
+        if batch.has_others:
+            pieces = _mixed_pieces(index, column.name, inferences, runs)
+        else:
+            pieces = []
+            for run in runs:
+                pieces += run.chunk.pieces(index, run.first, run.end)
+        shape = (rows, *column.shape) if batching else column.shape
+        size = rows * column.row_bytes
+        block, offset = payload.add(pieces, size)
+        refs.append(TensorRef(column.name, column.dtype.number, shape, offset, size, block))
+    return refs
+
+
+def _mixed_pieces(
+    index: int, name: str, inferences: Sequence[Inference], runs: Sequence[Run]
+) -> list[Buffer]:
+    """Returns the bytes of an input: runs of members, and other requests between them."""
+    pieces: list[Buffer] = []
+    position = 0
+    for run in runs:
+        others = inferences[position : run.position]
+        pieces += [other.request.inputs[name].data for other in others]
+        pieces += run.chunk.pieces(index, run.first, run.end)
+        position = run.position + run.count
+    pieces += [other.request.inputs[name].data for other in inferences[position:]]
+    return pieces
+
+
+def requested_outputs(runs: Sequence[Run]) -> dict[int, list[str]]:
+    """Returns the names of the requested outputs, by position, of members that do not want all."""
+    outputs: dict[int, list[str]] = {}
+    for run in runs:
+        if run.chunk.signature.outputs is not None:
+            names = list(run.chunk.signature.outputs)
+            outputs.update(dict.fromkeys(range(run.position, run.position + run.count), names))
+    return outputs
+
+
+def output_columns(
+    received: Received, refs: list[TensorRef], rows: int, *, batching: bool
+) -> list[OutputColumn] | None:
+    """Returns the outputs of a batch as columns; None if each request needs tensors of its own."""
+    columns = []
+    for ref in refs:
+        dtype, shape, row_bytes = BY_NUMBER[ref.dtype], ref.shape, ref.size
+        if batching:
+            if not shape or shape[0] != rows:
+                return None
+            shape = shape[1:]
+            row_bytes //= rows
+        # Without shared memory, large tensors are in a message of their own memory.
+        is_large = ref.block or ref.size > INLINE_TENSOR_BYTES
+        if dtype is BYTES or (is_large and row_bytes > LARGE_ROW_BYTES):
+            return None
+        columns.append(OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref)))
+    return columns

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port to which the processes of remote instances connect.
+
+It listens on TCP and, for processes of this machine and user, on a Unix socket. Both begin with the
+same handshake. A process that came over the Unix socket then gets the two sockets that a worker of
+the server's own has, and shares memory with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import UnavailableError
+from pytriton.runtime.executor.remote.admission import Start
+from pytriton.runtime.executor.remote.listeners import PrivateListener, listen_tcp
+from pytriton.runtime.executor.remote.strangers import Strangers
+from pytriton.runtime.transport.handshake import HandshakeError, Hello, ServerHandshake
+from pytriton.runtime.transport.instance_address import tcp_address
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.rendezvous import is_same_user
+from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.runtime.executor.remote.admission import Claim
+    from pytriton.runtime.executor.remote.starter import Place
+    from pytriton.runtime.transport.arena import Arena
+    from pytriton.runtime.transport.channel import Channel
+
+logger = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S = 10.0
+_READ_BYTES = 4096
+_ACCEPT_PAUSE_S = 1.0
+_GONE = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)  # nobody is there to be accepted any more
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLink:
+    """The connection of an admitted process."""
+
+    sock: socket.socket
+    fork_socket: socket.socket | None  # None: it came over TCP, and its forks cannot connect
+
+    def open_channel(self, arena: Arena) -> Channel:
+        """Returns the channel to the process; large tensors are shared if both can."""
+        if self.fork_socket is None:
+            return StreamChannel(self.sock)
+        return MemoryChannel(self.sock, arena)
+
+    def close(self) -> None:
+        """Close the sockets, which nobody has taken."""
+        self.sock.close()
+        if self.fork_socket is not None:
+            self.fork_socket.close()
+
+
+class Ticket:
+    """What the port knows about one start: who is expected, and who has come."""
+
+    def __init__(self, port: InstancePort, token: str, start: Start) -> None:
+        self.token = token
+        self.start = start
+        self._port = port
+        self._links: dict[int, RemoteLink] = {}
+        self._complete: asyncio.Future[None] = port.loop.create_future()
+        self._decided: dict[Claim, asyncio.Future[None]] = {}
+
+    def admit(self, places: Sequence[Place]) -> None:
+        """Admit the processes that the starter has told about, by rank."""
+        self._wake(self.start.place(places))
+
+    async def connected(self) -> None:
+        """Wait until all processes are connected.
+
+        Raises:
+            UnavailableError: The right process came, but cannot be an instance, or it is not
+                expected any more.
+        """
+        await asyncio.shield(self._complete)
+
+    def take(self) -> list[RemoteLink]:
+        """Returns the connections of all processes, by rank; the caller closes them."""
+        return [self._links.pop(rank) for rank in range(self.start.group_size)]
+
+    def revoke(self) -> None:
+        """Admit nobody any more, and close the connections that nobody has taken."""
+        self._wake(self.start.revoke())
+        self._port.forget(self)
+        self.fail(f"'{self.start.name}' is not expected any more")
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    async def claim(self, hello: Hello) -> Claim:
+        """Wait until the claim of a proved process is decided."""
+        claim = self.start.claim(hello.rank, hello.node_id, hello.pid)
+        if claim.is_admitted is None:
+            decided = self._decided[claim] = self._port.loop.create_future()
+            try:
+                await decided
+            finally:
+                self._decided.pop(claim, None)
+                self.start.withdraw(claim)
+        return claim
+
+    def fail(self, reason: str) -> None:
+        """End the wait for the connection, as there will be none that can be used."""
+        if not self._complete.done():
+            self._complete.set_exception(UnavailableError(reason))
+            self._complete.exception()  # it may be that nobody waits
+
+    def add(self, rank: int, link: RemoteLink) -> None:
+        """Take the connection of an admitted process."""
+        if self._complete.done():
+            link.close()
+            return
+        self._links[rank] = link
+        if len(self._links) == self.start.group_size:
+            self._complete.set_result(None)
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.start!r} connected={len(self._links)}>"
+
+    def _wake(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            decided = self._decided.get(claim)
+            if decided is not None and not decided.done():
+                decided.set_result(None)
+
+
+class InstancePort:
+    """Listens for the processes of instances that were started elsewhere.
+
+    Args:
+        loop: The event loop.
+        host: The address under which other machines reach this one. The port listens on it, or on
+            all addresses if it is not one of this machine's own (behind a NAT, for example).
+        port: The TCP port; 0: any that is free.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int = 0) -> None:
+        self.loop = loop
+        self.port = port
+        self._host = host
+        self._tickets: dict[str, Ticket] = {}
+        self._listeners: list[socket.socket] = []
+        self._private: PrivateListener | None = None
+        self._is_accepting = False
+        self._strangers = Strangers(loop.time)
+        self._tasks = BackgroundTasks(loop)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where processes connect to, the best first."""
+        tcp = tcp_address(self._host, self.port)
+        return (tcp,) if self._private is None else (self._private.address, tcp)
+
+    async def open(self) -> None:
+        """Start to listen.
+
+        Raises:
+            UnavailableError: The port is in use, or the address is unknown.
+        """
+        try:
+            listener = listen_tcp(self._host, self.port)
+        except OSError as error:
+            raise UnavailableError(
+                f"Cannot listen for instances on {self._host}:{self.port}: {error}"
+            ) from error
+        self.port = listener.getsockname()[1]
+        self._listeners.append(listener)
+        try:
+            self._private = PrivateListener()
+            self._listeners.append(self._private.socket)
+        except OSError as error:  # processes of this machine then come over TCP, too
+            logger.warning("instances of this machine share no memory: %s", error)
+        self._accept_more()
+
+    def expect(self, name: str, token: str, group_size: int = 1) -> Ticket:
+        """Expect the processes of a start; the token is a secret that they prove to know."""
+        ticket = Ticket(self, token, Start(name, group_size))
+        self._tickets[name] = ticket
+        return ticket
+
+    def forget(self, ticket: Ticket) -> None:
+        """Forget a start; its processes are strangers from now on."""
+        if self._tickets.get(ticket.start.name) is ticket:
+            del self._tickets[ticket.start.name]
+
+    async def close(self) -> None:
+        """Close the port and all connections that no instance has."""
+        self._accept_no_more()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._private is not None:
+            self._private.close()
+            self._private = None
+        for ticket in list(self._tickets.values()):
+            ticket.revoke()
+        self._tasks.cancel()
+        await self._tasks.wait()
+
+    def __repr__(self) -> str:
+        return f"<InstancePort {self.addresses} starts={len(self._tickets)} {self._strangers}>"
+
+    # Connections
+
+    def _accept_more(self) -> None:
+        if not self._is_accepting:
+            self._is_accepting = True
+            for listener in self._listeners:
+                self.loop.add_reader(listener.fileno(), self._on_acceptable, listener)
+
+    def _accept_no_more(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            for listener in self._listeners:
+                self.loop.remove_reader(listener.fileno())
+
+    def _on_acceptable(self, listener: socket.socket) -> None:
+        if not self._is_accepting:
+            return
+        try:
+            sock, _ = listener.accept()
+        except OSError as error:
+            if error.errno not in _GONE:
+                # Not again at once: the listener stays readable while there is no descriptor free.
+                logger.warning("no connection of an instance can be accepted: %s", error)
+                self._accept_no_more()
+                self.loop.call_later(_ACCEPT_PAUSE_S, self._accept_more)
+            return
+        sock.setblocking(False)
+        is_private = sock.family == socket.AF_UNIX
+        if is_private and not is_same_user(sock):
+            sock.close()
+            return
+        if not is_private:
+            self._strangers.add(sock)
+        self._tasks.start(self._serve(sock, is_private=is_private))
+
+    async def _serve(self, sock: socket.socket, *, is_private: bool) -> None:
+        """Serve a new connection until it is an instance's, or closed."""
+        is_taken = False
+        try:
+            if not is_private:
+                tune_stream(sock)
+            is_taken = await self._shake_hands(sock, is_private=is_private)
+        except (OSError, EOFError, HandshakeError, asyncio.TimeoutError) as error:
+            self._strangers.warn(
+                f"a connection to the port of instances was closed: {_words(error)}"
+            )
+        except Exception:
+            logger.exception("a connection to the port of instances failed")
+        finally:
+            self._strangers.remove(sock)
+            if not is_taken:
+                sock.close()
+
+    async def _shake_hands(self, sock: socket.socket, *, is_private: bool) -> bool:
+        """Returns whether the socket is an instance's now."""
+        handshake = ServerHandshake()
+        hello = await asyncio.wait_for(self._read_hello(sock, handshake), HELLO_TIMEOUT_S)
+        ticket = self._tickets.get(hello.start)
+        if ticket is None or not handshake.is_proved(ticket.token):
+            reason = f"'{hello.start}' is not expected"
+            self._strangers.warn(_refused(hello, reason))
+            await self.loop.sock_sendall(sock, handshake.refusal(reason))
+            return False
+        self._strangers.remove(sock)
+        claim = await ticket.claim(hello)
+        if not claim.is_admitted:
+            await self._refuse(sock, handshake, hello, claim.refusal)
+            return False
+        node = ticket.start.places[claim.rank].node
+        if problem := handshake.version_problem(hello, node):
+            ticket.fail(problem)
+            await self._refuse(sock, handshake, hello, problem)
+            return False
+        await self.loop.sock_sendall(sock, handshake.welcome(ticket.token))
+        ticket.add(claim.rank, _share_memory(sock) if is_private else RemoteLink(sock, None))
+        return not is_private
+
+    async def _read_hello(self, sock: socket.socket, handshake: ServerHandshake) -> Hello:
+        await self.loop.sock_sendall(sock, handshake.greeting())
+        while True:
+            data = await self.loop.sock_recv(sock, _READ_BYTES)
+            if not data:
+                raise EOFError
+            hello = handshake.feed(data)
+            if hello is not None:
+                return hello
+
+    async def _refuse(
+        self, sock: socket.socket, handshake: ServerHandshake, hello: Hello, reason: str
+    ) -> None:
+        logger.warning("%s", _refused(hello, reason))
+        await self.loop.sock_sendall(sock, handshake.refusal(reason))
+
+
+def _share_memory(sock: socket.socket) -> RemoteLink:
+    """Pass a process of this machine the sockets of a worker; returns the server's ends."""
+    ours, theirs = socket_pair()
+    fork_socket, their_fork_socket = socket_pair()
+    with theirs, their_fork_socket:
+        # One byte and two descriptors always fit.
+        socket.send_fds(sock, [b"\0"], [theirs.fileno(), their_fork_socket.fileno()])
+    return RemoteLink(ours, fork_socket)
+
+
+def _refused(hello: Hello, reason: str) -> str:
+    return f"process {hello.pid} of node {hello.node_id} is refused as an instance: {reason}"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "it ended before it was known whose it is"
+    if isinstance(error, asyncio.TimeoutError):
+        return f"it did not say whose it is within {HELLO_TIMEOUT_S:g} s"
+    return str(error)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves ONNX models: each instance has a session of ONNX Runtime.
+
+A worker imports this file and calls the class below, as it does with the model.py of a user. The
+modules beside it decide what a file and a configuration mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton.runtime.framework_backends.batch_size import default_max_batch_size
+from pytriton.runtime.framework_backends.onnxruntime.auto_complete import complete, is_complete
+from pytriton.runtime.framework_backends.onnxruntime.config_check import check_config
+from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
+from pytriton.runtime.framework_backends.onnxruntime.model_file import (
+    find_model_file,
+    read_compute_capability,
+)
+from pytriton.runtime.framework_backends.onnxruntime.model_tensors import ModelTensors
+from pytriton.runtime.framework_backends.onnxruntime.providers import choose_providers
+from pytriton.runtime.framework_backends.onnxruntime.session import (
+    Session,
+    available_providers,
+    log_severity,
+    open_session,
+)
+from pytriton.runtime.framework_backends.onnxruntime.settings import read_settings
+
+
+class TritonPythonModel:
+    """An instance of an ONNX model."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Fill in what the model's file says: inputs, outputs, and whether it can batch."""
+        config = auto_complete_model_config.as_dict()
+        if is_complete(config):
+            pb_utils.Logger.log_info(
+                f"skipping model configuration auto-complete for '{config['name']}': inputs and"
+                " outputs already specified"
+            )
+            return auto_complete_model_config
+        path = find_model_file(config, pb_utils.get_model_dir())
+        groups = config.get("instance_group") or ()
+        on_gpu = any(group.get("kind") == "KIND_GPU" for group in groups)
+        session = _open(config, path, "GPU" if on_gpu else "CPU", device_id=0, is_optimised=False)
+        default = default_max_batch_size(pb_utils.get_backend_config())
+        for warning in complete(config, session.signature, default):
+            pb_utils.Logger.log_warn(warning)
+        return auto_complete_model_config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Make the session, and check that the configuration fits the model."""
+        config = json.loads(args["model_config"])
+        kind, device_id = args["model_instance_kind"], int(args["model_instance_device_id"])
+        capability = ""
+        if kind == "GPU" and config.get("cc_model_filenames"):
+            capability = read_compute_capability(device_id)
+        path = find_model_file(config, pb_utils.get_model_dir(), capability)
+        session = _open(config, path, kind, device_id)
+        check_config(config, session.signature)
+        self._run = session.run
+        self._tensors = ModelTensors(config, session.signature)
+        large_outputs = LargeOutputs(config, session.signature)
+        self._allocate = large_outputs.allocate if large_outputs else None
+
+    def execute_batch(self, batch: Any) -> dict[str, Any]:
+        """Run the session once for all requests.
+
+        ONNX Runtime computes the whole graph, whichever outputs are wanted.
+        """
+        inputs, names = batch.inputs, batch.output_names
+        tensors = self._tensors
+        if tensors.changes_inputs:
+            inputs = tensors.prepare(batch)
+        places = None if self._allocate is None else self._allocate(batch)
+        outputs = dict(zip(names, self._run(names, inputs, places), strict=True))
+        return tensors.finish(outputs, batch) if tensors.changes_outputs else outputs
+
+
+def _open(
+    config: dict[str, Any], path: str, kind: str, device_id: int, *, is_optimised: bool = True
+) -> Session:
+    settings = read_settings(config, pb_utils.get_backend_config())
+    if not is_optimised:  # a session that is never run
+        settings = dataclasses.replace(settings, graph_level="ORT_DISABLE_ALL")
+    providers = choose_providers(config, kind, device_id, available_providers())
+    return open_session(path, settings, providers, log_severity())

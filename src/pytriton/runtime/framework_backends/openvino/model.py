@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves models with OpenVINO: its own format (`model.xml` and `model.bin`) and ONNX files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.runtime.framework_backends.batch_size import default_max_batch_size
+from pytriton.runtime.framework_backends.openvino.network import Network, Port
+from pytriton.runtime.framework_backends.tabular import (
+    find_file,
+    read_parameters,
+    refuse_optional_inputs,
+)
+from pytriton.runtime.framework_backends.wheels import import_wheel
+
+_FILES = ("model.xml", "model.onnx")
+
+
+class TritonPythonModel:
+    """An instance of a model."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Fill in what the model's file says: inputs, outputs, and whether it can batch."""
+        config = auto_complete_model_config.as_dict()
+        if config.get("input") and config.get("output"):
+            return auto_complete_model_config
+        network = _load(config)
+        if network.can_batch and config.get("max_batch_size", 0) <= 0:
+            size = default_max_batch_size(pb_utils.get_backend_config())
+            config["max_batch_size"] = size
+            if size > 1 and "sequence_batching" not in config:
+                config.setdefault("dynamic_batching", {})
+        is_batching = config.get("max_batch_size", 0) > 0
+        for kind, ports in (("input", network.inputs), ("output", network.outputs)):
+            config[kind] = config.get(kind) or [
+                _make_entry(port, is_batching=is_batching) for port in ports
+            ]
+        return auto_complete_model_config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Compile the model, and check that the configuration fits it."""
+        config = json.loads(args["model_config"])
+        # For an input that is missing, OpenVINO would take the one of an earlier request.
+        refuse_optional_inputs(config)
+        self._network = network = _load(config)
+        _check(config, "input", network.inputs)
+        _check(config, "output", network.outputs)
+        # A tensor of a configuration has at least one dimension; a scalar of the model has none.
+        self._scalar_inputs = {port.name for port in network.inputs if not port.dims}
+        scalars = {port.name for port in network.outputs if not port.dims}
+        self._scalar_dims = {
+            entry["name"]: tuple(entry["dims"])
+            for entry in config["output"]
+            if entry["name"] in scalars
+        }
+        if network.ignored_settings:
+            pb_utils.Logger.log_warn(
+                f"model '{config['name']}': OpenVINO's CPU device does not have the parameters"
+                f" {', '.join(network.ignored_settings)}"
+            )
+
+    def execute_batch(self, batch: Any) -> dict[str, Any]:
+        """Run the model once for all requests."""
+        inputs = dict(batch.inputs)
+        for name in self._scalar_inputs:
+            inputs[name] = inputs[name].reshape(())
+        outputs = self._network.run(inputs, batch.output_names)
+        for name in outputs.keys() & self._scalar_dims.keys():
+            outputs[name] = outputs[name].reshape(self._scalar_dims[name])
+        return outputs
+
+
+def _load(config: dict[str, Any]) -> Network:
+    openvino = import_wheel("openvino", "openvino", "openvino")
+    # The server fills in the first of the names, so it does not tell what the user wrote.
+    is_usual = config.get("default_model_filename") in ("", _FILES[0])
+    file_config = {**config, "default_model_filename": ""} if is_usual else config
+    path = find_file(file_config, pb_utils.get_model_dir(), _FILES)
+    return Network(openvino, path, read_parameters(config))
+
+
+def _make_entry(port: Port, *, is_batching: bool) -> dict[str, Any]:
+    """Returns a tensor of a configuration, which has at least one dimension."""
+    dims = port.dims[1:] if is_batching else port.dims
+    entry: dict[str, Any] = {"name": port.name, "data_type": port.data_type, "dims": dims or [1]}
+    if is_batching and not dims:
+        entry["reshape"] = {"shape": []}
+    return entry
+
+
+def _check(config: dict[str, Any], kind: str, ports: list[Port]) -> None:
+    """Check the names, types and shapes of a configuration.
+
+    Raises:
+        InvalidArgumentError: They are not those of the model.
+    """
+    name, known = config["name"], {port.name: port for port in ports}
+    configured = {entry["name"]: entry for entry in config.get(kind) or ()}
+    missing = [] if kind == "output" else sorted(known.keys() - configured.keys())
+    if missing:
+        raise InvalidArgumentError(
+            f"unable to load model '{name}', configuration has no {kind} {missing}, which the model"
+            " needs"
+        )
+    batch = [-1] if config.get("max_batch_size", 0) > 0 else []
+    for tensor, entry in configured.items():
+        port = known.get(tensor)
+        if port is None:
+            raise InvalidArgumentError(
+                f"unexpected inference {kind} '{tensor}', allowed {kind}s are: {', '.join(known)}"
+            )
+        if entry["data_type"] != port.data_type:
+            raise InvalidArgumentError(
+                f"unable to load model '{name}', configuration expects datatype"
+                f" {entry['data_type']} for {kind} '{tensor}', model provides {port.data_type}"
+            )
+        dims = [*batch, *(int(each) for each in entry["dims"])]
+        if "reshape" not in entry and not _fits(dims, port.dims):
+            raise InvalidArgumentError(
+                f"model '{name}', tensor '{tensor}': the model expects {len(port.dims)} dimensions"
+                f" (shape {port.dims}) but the model configuration specifies {len(dims)} dimensions"
+                f" (shape {dims})"
+            )
+
+
+def _fits(configured: list[int], expected: list[int]) -> bool:
+    """Returns whether a model that takes `expected` can take, or return, what is configured."""
+    if not expected:  # a scalar
+        return all(size == 1 for size in configured)
+    return len(configured) == len(expected) and all(
+        wanted in (-1, given) for given, wanted in zip(configured, expected, strict=True)
+    )

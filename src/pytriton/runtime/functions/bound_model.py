@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model made of Python callables: the arguments of `bind`, and its instances while served."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.decorators.context import inject_triton_context
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.generator import ModelConfigGenerator
+from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.sequence_message import initial_states
+from pytriton.model_config.tensor import triton_datatype
+from pytriton.runtime.functions.bound_config import (
+    bound_config,
+    call_tensors,
+    check_name_and_tensors,
+)
+from pytriton.runtime.functions.host_kinds import host_for, stream_host_for
+from pytriton.runtime.functions.model_call import ModelCall
+from pytriton.runtime.functions.output_validation import OutputValidator
+from pytriton.runtime.functions.signatures import signature_problem
+from pytriton.runtime.functions.warmup import call_to_completion, warm_up
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.decorators.context import TritonContext
+    from pytriton.model_config.tensor import Tensor
+    from pytriton.runtime.functions.host import InstanceHost
+    from pytriton.runtime.transport.control import RayInstances
+
+InferFunc = Callable[..., Any]
+
+logger = logging.getLogger(__name__)
+
+
+class BoundModel:
+    """A bound model. The constructor only checks arguments; `open_instances` starts instances."""
+
+    start_timeout_s = 0.0  # nothing has to be waited for
+
+    def __init__(
+        self,
+        model_name: str,
+        infer_func: InferFunc | Sequence[InferFunc],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        model_version: int = 1,
+        config: ModelConfig | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
+        check_name_and_tensors(model_name, inputs, outputs)
+        self.name = model_name
+        self.version = model_version
+        self.infer_funcs = _as_callables(infer_func)
+        self.config = bound_config(
+            model_name,
+            model_version,
+            len(self.infer_funcs),
+            inputs,
+            outputs,
+            config or ModelConfig(),
+        )
+        self._inputs, self._outputs = call_tensors(self.config)
+        self._check_callables()
+        self._validator = OutputValidator(
+            model_name,
+            self._outputs,
+            self.config.batching,
+            strict,
+            unnamed=[
+                spec.name
+                for spec, tensor in zip(self.config.outputs or (), outputs, strict=True)
+                if not tensor.name
+            ],
+            decoupled=self.config.decoupled,
+        )
+        self.examples: Mapping[str, Any] = {}  # values for inputs that it certainly takes
+        self.takes_parameters: bool = True
+        self._hosts: list[InstanceHost] = []
+
+    def _check_callables(self) -> None:
+        """Refuses callables that cannot accept requests; warns about a model without outputs."""
+        inputs, outputs = self._inputs, self.config.outputs
+        if not inputs and not outputs:
+            return  # it cannot get useful requests
+        required = [spec.name for spec in inputs if not spec.optional]
+        for infer_func in self.infer_funcs:
+            problem = signature_problem(infer_func, [spec.name for spec in inputs], required)
+            if problem is not None:
+                raise PyTritonValidationError(f"infer_func of model {self.name}: {problem}")
+        if not outputs:
+            logger.warning("Model %s declares no outputs: its clients get no data", self.name)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The unique key of the model in one server."""
+        return self.name.lower(), self.version
+
+    @property
+    def ray(self) -> RayInstances | None:
+        """None: its instances are in this process."""
+        return None
+
+    def message(self) -> dict[str, Any]:
+        """Returns the ModelConfig message for the server, without warm-ups, which run here."""
+        config = dataclasses.replace(self.config, model_warmup=None)
+        return ModelConfigGenerator(config).get_config()
+
+    def initial_states(self) -> dict[str, bytes]:
+        """Returns the initial states of its sequences, by input, in the protocol's layout."""
+        return initial_states(self.config.sequence)
+
+    def prepare(self, context: TritonContext) -> None:
+        """Set the context of the callables and warm them up."""
+        for infer_func in self.infer_funcs:
+            context.model_configs[infer_func] = copy.deepcopy(self.config)
+            inject_triton_context(context, infer_func)
+        warmups, inputs = self.config.model_warmup or (), self.config.inputs or ()
+        for infer_func in self.infer_funcs:
+            call = functools.partial(call_to_completion, infer_func)
+            warm_up(self.name, warmups, call, inputs, self.config.sequence)
+
+    def leave(self, context: TritonContext) -> None:
+        """Remove the callables from the context, so that nothing keeps them alive."""
+        for infer_func in self.infer_funcs:
+            context.model_configs.pop(infer_func, None)
+
+    def open_instances(
+        self, on_unrecoverable: Callable[[], None]
+    ) -> tuple[list[socket.socket], list[int]]:
+        """Start an instance for each callable.
+
+        Returns:
+            The server's ends of their channels, and the number of concurrent batches of each.
+        """
+        remote: list[socket.socket] = []
+        self._hosts = []  # earlier hosts end when the server replaces them by these
+        try:
+            for index, infer_func in enumerate(self.infer_funcs):
+                ours, theirs = socket_pair()
+                remote.append(theirs)
+                self._start_host(index, infer_func, ours, on_unrecoverable)
+        except BaseException:  # no descriptors or threads left; this ends those that run
+            for sock in remote:
+                sock.close()
+            raise
+        return remote, [host.concurrency for host in self._hosts]
+
+    def _start_host(
+        self,
+        index: int,
+        infer_func: InferFunc,
+        sock: socket.socket,
+        on_unrecoverable: Callable[[], None],
+    ) -> None:
+        call = self._call(f"{self.name}_0_{index}", infer_func)
+        host = self.host_class(infer_func)(call, MemoryChannel(sock, Arena()), on_unrecoverable)
+        host.start()
+        self._hosts.append(host)
+
+    def host_class(self, infer_func: InferFunc) -> type[InstanceHost]:
+        """Returns the class of the host that runs an instance with this callable."""
+        return (stream_host_for if self.config.decoupled else host_for)(infer_func)
+
+    def is_alive(self) -> bool:
+        """Whether every instance accepts batches."""
+        return all(host.is_alive() for host in self._hosts)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the instances, which end when the server has closed their channels.
+
+        An instance that is blocked in user code is not waited for: its thread ends with the
+        process.
+        """
+        end = time.monotonic() + timeout_s
+        for host in self._hosts:
+            host.join(max(0.0, end - time.monotonic()))
+        self._hosts = []
+
+    def calls(self) -> list[ModelCall]:
+        """Returns what calls each of its callables."""
+        return [
+            self._call(f"{self.name}_0_{index}", infer_func)
+            for index, infer_func in enumerate(self.infer_funcs)
+        ]
+
+    def only_call(self, instance_name: str) -> ModelCall:
+        """Returns what calls its only callable, in an instance of this name."""
+        (infer_func,) = self.infer_funcs
+        return self._call(instance_name, infer_func)
+
+    def _call(self, instance_name: str, infer_func: InferFunc) -> ModelCall:
+        return ModelCall(
+            instance_name,
+            infer_func,
+            {spec.name: triton_datatype(spec.dtype) for spec in self._outputs},
+            self._validator,
+            batching=self.config.batching,
+        )
+
+
+def _as_callables(infer_func: InferFunc | Sequence[InferFunc]) -> list[InferFunc]:
+    candidates: list[Any]
+    candidates = list(infer_func) if isinstance(infer_func, (list, tuple)) else [infer_func]
+    if not candidates or not all(callable(candidate) for candidate in candidates):
+        raise PyTritonValidationError(
+            f"infer_func has to be a callable or a list or tuple of callables, got {infer_func!r}"
+        )
+    return candidates

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a user's callable: converts a batch to arguments, and the result to a frame.
+
+Apart from the call itself this is pure: it has no threads and no sockets. `pytriton.runtime.functions.host`
+receives batches and sends frames.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.dtypes import DataType
+from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendable_text
+from pytriton.base.request_ids import current_prefix
+from pytriton.decorators import whole_batch_callable
+from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.proxy.types import Request
+from pytriton.runtime.functions.output_validation import convert_output
+from pytriton.runtime.functions.request_spans import RequestSpans
+from pytriton.runtime.transport.array_payload import add_array
+from pytriton.runtime.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    Execute,
+    ResponseItem,
+    Responses,
+    TensorRef,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from pytriton.runtime.functions.output_validation import OutputValidator
+    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+
+class ModelCall:
+    """Calls one inference callable with batches."""
+
+    def __init__(
+        self,
+        instance_name: str,
+        infer_func: Callable[..., Any],
+        outputs: Mapping[str, DataType],
+        validator: OutputValidator,
+        *,
+        batching: bool,
+    ) -> None:
+        self.instance_name = instance_name
+        self.infer_func = infer_func
+        self._outputs = outputs
+        self._output_names = list(outputs)
+        self._validator = validator
+        self._batching = batching
+        self._spans = RequestSpans()
+        self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
+
+    def run(self, received: Received, payload: Payload) -> Frame:
+        """Call the function and return a frame whose tensors are in `payload`."""
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        started_ns = time.monotonic_ns()
+        if self._call_whole_batch is None or execute.traces:
+            results = self.infer_func(self.requests(received))
+            if isinstance(results, Iterator):
+                results = only_result(results)
+            finished_ns = time.monotonic_ns()
+            return self.responses(execute, results, started_ns, finished_ns, payload)
+        inputs = {ref.name: received.array(ref) for ref in execute.inputs}
+        outputs: Mapping[str, NDArray[Any]] = self._call_whole_batch(inputs, sum(execute.rows))
+        finished_ns = time.monotonic_ns()
+        del inputs
+        wanted = _wanted_by_any(execute) if execute.outputs else None
+        outputs = self._validator.validate_batch(outputs, wanted)
+        refs = [
+            _add_output(payload, outputs, name, self._outputs[name], execute.rows)
+            for name in outputs
+            if name in self._outputs
+        ]
+        return BatchResult(execute.batch, started_ns, finished_ns, refs)
+
+    def requests(self, received: Received) -> list[Request]:
+        """Return the arguments for a batch: for each request an object with views of its rows."""
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        arrays = {ref.name: received.array(ref) for ref in execute.inputs}
+        spans = self._spans.start(execute) if execute.traces else {}
+        if not self._batching or len(execute.rows) == 1:
+            return [self._request(execute, 0, arrays, spans)]
+        requests = []
+        at = 0
+        for position, rows in enumerate(execute.rows):
+            end = at + rows
+            data = {name: array[at:end] for name, array in arrays.items()}
+            requests.append(self._request(execute, position, data, spans))
+            at = end
+        return requests
+
+    def _request(
+        self,
+        execute: Execute,
+        position: int,
+        data: dict[str, NDArray[Any]],
+        spans: Mapping[int, Any],
+    ) -> Request:
+        return Request(
+            data,
+            execute.parameters.get(position, {}),
+            spans.get(position),
+            execute.outputs.get(position, self._output_names),
+        )
+
+    def responses(
+        self, execute: Execute, results: Any, started_ns: int, finished_ns: int, payload: Payload
+    ) -> Responses:
+        """Convert the result of the callable to the final response of each request."""
+        items = self.response_items(execute, results, payload, is_final=True)
+        return Responses(started_ns, finished_ns, items)
+
+    def response_items(
+        self, execute: Execute, results: Any, payload: Payload, *, is_final: bool
+    ) -> list[ResponseItem]:
+        """Convert a returned or yielded result to one response for each request."""
+        validated = self._validator.validate(results, len(execute.rows), execute.outputs)
+        return [
+            ResponseItem(
+                execute.batch, position, self._refs(execute, position, outputs, payload), is_final
+            )
+            for position, outputs in enumerate(validated)
+        ]
+
+    def _refs(
+        self,
+        execute: Execute,
+        position: int,
+        outputs: Mapping[str, NDArray[Any]],
+        payload: Payload,
+    ) -> list[TensorRef]:
+        wanted = execute.outputs.get(position, self._outputs)
+        return [
+            _add_output(payload, outputs, name, self._outputs[name])
+            for name in outputs
+            if name in self._outputs and name in wanted
+        ]
+
+    def answers(
+        self, results: Any, count: int, wanted: Mapping[int, Collection[str]]
+    ) -> list[dict[str, NDArray[Any]]]:
+        """Check a returned or yielded result; returns the outputs of each request.
+
+        Args:
+            results: the result.
+            count: the number of requests.
+            wanted: the outputs that each request wants, by its position; None for all.
+
+        Raises:
+            ValueError: The result is not allowed.
+        """
+        validated = self._validator.validate(results, count, wanted)
+        return [
+            {
+                name: convert_output(name, array, self._outputs[name])
+                if array.dtype != self._outputs[name].numpy
+                else array
+                for name, array in outputs.items()
+                if name in self._outputs and name in wanted.get(position, self._outputs)
+            }
+            for position, outputs in enumerate(validated)
+        ]
+
+    def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
+        """Return the error for all requests of a batch whose call raised."""
+        text, code = self.error(execute, error)
+        return BatchFailure(execute.batch, started_ns, time.monotonic_ns(), text, code)
+
+    def end_spans(self, execute: Execute, error: str | None = None) -> None:
+        """End the open spans of a batch that was answered."""
+        if execute.traces:
+            self._spans.end(execute, error)
+
+    def error(self, execute: Execute, error: BaseException) -> tuple[str, ErrorCode]:
+        """Return the text and the kind of an error for the clients of a batch.
+
+        A wrong value is the mistake of its client, if that is the only one: no other is to blame.
+        """
+        if isinstance(error, InputValueError) and len(execute.rows) == 1:
+            return _text(error), ErrorCode.INVALID_ARG
+        if isinstance(error, ServerError):  # there was no room for the tensors of the batch
+            logger.warning("%s%s: %s", current_prefix(), self.instance_name, error)
+            return sendable_text(error.message), error.code
+        return self.error_text(error), ErrorCode.INTERNAL
+
+    def error_text(self, error: BaseException) -> str:
+        """Log an exception of the callable and return the error text for clients."""
+        logger.warning(
+            "%sInference callable of %s raised",
+            current_prefix(),
+            self.instance_name,
+            exc_info=error,
+        )
+        name, text = type(error).__name__, _text(error)
+        return (
+            f"Failed to process the request(s) for model '{self.instance_name}', "
+            f"message: {f'{name}: {text}' if text else name}"
+        )
+
+    def log_raised_on_close(self, error: BaseException) -> None:
+        """Log an exception that a callable raised when it was closed; no client waits for it."""
+        logger.warning(
+            "%sInference callable of %s raised when it was closed",
+            current_prefix(),
+            self.instance_name,
+            exc_info=error,
+        )
+
+
+def _wanted_by_any(execute: Execute) -> set[str] | None:
+    """Returns the outputs that any request of a batch wants; None if one wants all."""
+    if len(execute.outputs) < len(execute.rows):
+        return None
+    return {name for names in execute.outputs.values() for name in names}
+
+
+def only_result(results: Iterator[Any]) -> Any:
+    """Returns the only response of a generator in a model that is not decoupled."""
+    responses = list(itertools.islice(results, 2))
+    if len(responses) != 1:
+        got = "none" if not responses else "more than one"
+        raise ValueError(
+            "Expected a generator that yields exactly one response, as the model is not decoupled; "
+            f"got {got}. Set decoupled=True in ModelConfig to send any number of responses."
+        )
+    return responses[0]
+
+
+def _text(error: BaseException) -> str:
+    """Returns the text of an exception of user code in a form that can be sent."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  the log has the traceback
+        text = "<its text could not be created>"
+    return sendable_text(text)
+
+
+def is_unrecoverable(error: BaseException) -> bool:
+    """Whether the exception requests that the server stops."""
+    return isinstance(error, PyTritonUnrecoverableError)
+
+
+def _add_output(
+    payload: Payload,
+    outputs: Mapping[str, NDArray[Any]],
+    name: str,
+    dtype: DataType,
+    rows: list[int] | None = None,
+) -> TensorRef:
+    """Adds an output to the payload; `rows` is needed to split a whole batch of BYTES later."""
+    if outputs[name].dtype != dtype.numpy:
+        outputs = {name: convert_output(name, outputs[name], dtype)}
+    return add_array(payload, outputs, name, dtype, rows)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks and converts the outputs that a bound callable returned.
+
+Users of the binding API match on the texts of the errors. `pytriton.runtime.functions.output_names` checks
+that no output is missing.
+"""
+# ruff: noqa: TRY004  users catch ValueError for all wrong outputs
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton.base import dtypes
+from pytriton.model_config.tensor import triton_datatype
+from pytriton.runtime.functions.output_names import OutputNames
+
+_SUPPORTED_KINDS = "biufOSU"
+
+
+class DeclaredTensor(Protocol):
+    """An output as the model declares it; `pytriton.model_config` has several such classes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+
+
+class OutputValidator:
+    """Checks the results of one model.
+
+    Args:
+        model_name: name of the model, for error messages.
+        outputs: outputs that the model declares; shapes are without the batch dimension.
+        batching: whether arrays have a leading batch dimension.
+        strict: whether names, types and shapes must be the declared ones.
+        unnamed: outputs that the user declared without a name.
+        decoupled: whether a response may omit outputs.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        outputs: Sequence[DeclaredTensor],
+        batching: bool,
+        strict: bool,
+        *,
+        unnamed: Collection[str] = (),
+        decoupled: bool = False,
+    ) -> None:
+        self._model_name = model_name
+        self._declared = {spec.name: spec for spec in outputs}
+        self._count = len(self._declared)
+        self._names = OutputNames(
+            model_name, list(self._declared), unnamed, strict=strict, decoupled=decoupled
+        )
+        self._datatypes = {spec.name: triton_datatype(spec.dtype) for spec in outputs}
+        self._first_dimension = 1 if batching else 0
+        self._strict = strict
+        # The last dtype and row shape of each output: most outputs never change them, and comparing
+        # two values costs less than checking them again.
+        self._accepted: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+
+    def validate(
+        self,
+        results: Any,
+        request_count: int,
+        wanted: Mapping[int, Collection[str]] | None = None,
+    ) -> list[Mapping[str, NDArray[Any]]]:
+        """Check the result of a callable for a list of requests.
+
+        Args:
+            results: result of the callable.
+            request_count: number of requests in the call.
+            wanted: names of the requested outputs by position of the request; requests that are
+                missing here want all outputs.
+
+        Returns:
+            The outputs by name, for each request.
+
+        Raises:
+            ValueError: A result is invalid.
+        """
+        if not isinstance(results, list):
+            hint = " (is a return statement missing?)" if results is None else ""
+            raise self._not_response_dicts(f"Got outputs={reprlib.repr(results)}{hint}")
+        if len(results) != request_count:
+            raise ValueError(
+                f"Number of outputs returned by `{self._model_name}` inference callable "
+                f"({len(results)}) does not match number of requests ({request_count}) "
+                "received from Triton."
+            )
+        responses = []
+        for position, response in enumerate(results):
+            if not isinstance(response, Mapping):
+                raise self._not_response_dicts(f"Got response={reprlib.repr(response)}")
+            responses.append(
+                self.validate_batch(response, wanted.get(position) if wanted else None)
+            )
+        return responses
+
+    def validate_batch(
+        self, outputs: Mapping[str, NDArray[Any]], wanted: Collection[str] | None = None
+    ) -> Mapping[str, NDArray[Any]]:
+        """Check the outputs of one request, or of a whole batch.
+
+        Args:
+            outputs: arrays by name.
+            wanted: names of the outputs that are required; None for all.
+
+        Returns:
+            The outputs by their declared names.
+
+        Raises:
+            ValueError: An output is invalid or missing.
+        """
+        if len(outputs) == self._count:
+            first, known = self._first_dimension, self._accepted
+            for name, array in outputs.items():
+                accepted = known.get(name)  # None for undeclared outputs
+                if (
+                    accepted is None
+                    or type(array) is not np.ndarray
+                    or array.dtype is not accepted[0]
+                    or array.shape[first:] != accepted[1]
+                ):
+                    break
+            else:
+                return outputs
+        if outputs.keys() != self._declared.keys():
+            outputs = self._names.assign(outputs, wanted)
+        self.check_values(outputs)
+        return outputs
+
+    def check_values(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+        """Check the outputs that were returned.
+
+        Args:
+            outputs: arrays by name.
+
+        Raises:
+            ValueError: An output is invalid.
+        """
+        for name, array in outputs.items():
+            self._check(name, array)
+            # Objects may differ each time, and arrays of scalars have an empty row shape.
+            first = self._first_dimension
+            if name in self._declared and array.dtype.kind != "O" and array.ndim > first:
+                self._accepted[name] = (array.dtype, array.shape[first:])
+
+    def _check(self, name: Any, array: Any) -> None:
+        model = self._model_name
+        if not isinstance(name, str):
+            raise ValueError(
+                f"Not all keys returned by `{model}` model callable are string. Got {name!r}."
+            )
+        if not isinstance(array, np.ndarray):
+            raise ValueError(
+                f"Not all values returned by `{model}` model callable are numpy arrays. "
+                f"Got {type(array)} for `{name}`."
+            )
+        kind = array.dtype.kind
+        if kind not in _SUPPORTED_KINDS and dtypes.from_numpy(array.dtype) is None:
+            raise ValueError(
+                "Only bool, numeric, string, unicode and object arrays are supported by Triton "
+                f"(dtype.kind: {_SUPPORTED_KINDS}). Returned `{name}` for model `{model}` has "
+                f"`{kind}` dtype.kind."
+            )
+        if kind == "O":
+            self._check_elements(name, array)
+        if self._strict:
+            self._check_declaration(name, array)
+        elif name in self._declared and (problem := self._shape_problem(name, array)):
+            self._names.warn_once(
+                f"shape of {name}",
+                "%s It is sent unchanged; bind with strict=True to refuse it",
+                problem,
+            )
+
+    def _check_elements(self, name: str, array: NDArray[Any]) -> None:
+        # All elements, because one that is not a byte string would be sent as something else.
+        for kind in set(map(type, array.ravel().tolist())):
+            if issubclass(kind, str):
+                raise ValueError(
+                    "Use string/byte-string instead of object for passing string in NumPy array "
+                    f"from model `{self._model_name}`."
+                )
+            if not issubclass(kind, bytes):
+                raise ValueError(
+                    "Only bytes as objects dtype are supported by PyTriton. Returned "
+                    f"`{name}` from `{self._model_name}` has `{kind}` type."
+                )
+
+    def _check_declaration(self, name: str, array: NDArray[Any]) -> None:
+        declared = self._declared.get(name)
+        model = self._model_name
+        if declared is None:
+            raise ValueError(
+                f"Returned output `{name}` is not defined in model config for model `{model}`."
+            )
+        if dtypes.from_numpy(array.dtype) is not self._datatypes[name]:
+            raise ValueError(
+                f"Returned output `{name}` for model `{model}` has invalid type. "
+                f"Returned: {array.dtype} ({array.dtype.kind}). Expected: {declared.dtype}."
+            )
+        problem = self._shape_problem(name, array)
+        if problem:
+            raise ValueError(problem)
+
+    def _shape_problem(self, name: str, array: NDArray[Any]) -> str | None:
+        first, expected = self._first_dimension, tuple(self._declared[name].shape)
+        shape = array.shape[first:]
+        if len(shape) != len(expected) or array.ndim < first:
+            where = ""
+        elif any(wanted not in (-1, size) for size, wanted in zip(shape, expected, strict=True)):
+            where = " at one or more positions"
+        else:
+            return None
+        return (
+            f"Returned output `{name}` for model `{self._model_name}` has invalid shapes{where}. "
+            f"Returned: {shape}. Expected: {expected}."
+        )
+
+    def _not_response_dicts(self, got: str) -> ValueError:
+        return ValueError(
+            f"Outputs returned by `{self._model_name}` model callable must be list of response "
+            f"dicts with numpy arrays. {got}."
+        )
+
+
+def convert_output(name: str, array: NDArray[Any], datatype: dtypes.DataType) -> NDArray[Any]:
+    """Convert an output that passed the checks to its declared type.
+
+    Args:
+        name: name of the output, for errors.
+        array: the returned array.
+        datatype: declared type.
+
+    Returns:
+        Numbers in the declared type and byte order, or text of any kind; the array itself if no
+        conversion is needed.
+
+    Raises:
+        ValueError: The elements cannot be converted.
+    """
+    if datatype is dtypes.BYTES:
+        return array if array.dtype.kind in "OSU" else array.astype(np.str_)
+    try:
+        return array.astype(datatype.numpy, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Returned output `{name}` cannot be converted. Returned: {array.dtype}. "
+            f"Expected: {datatype.name}."
+        ) from error

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound model whose function runs on a Ray cluster: this process only describes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.generator import ModelConfigGenerator
+from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.sequence_message import initial_states
+from pytriton.runtime.functions.bound_config import (
+    bound_config,
+    call_tensors,
+    check_name_and_tensors,
+)
+from pytriton.runtime.transport.control import RayInstances
+from pytriton.runtime.transport.worker_frames import FunctionSource, FunctionTensor
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from pytriton.decorators.context import TritonContext
+    from pytriton.model_config.ray_instances import Ray
+    from pytriton.model_config.tensor import Tensor
+
+# Parameters of the model's configuration, which models of repositories have, too.
+_IDEMPOTENT = "IDEMPOTENT"
+_NO_INSTANCE_TIMEOUT = "RAY_NO_INSTANCE_TIMEOUT_S"
+
+
+@dataclasses.dataclass(frozen=True)
+class GivenFunction:
+    """What `bind` was given for a function that is imported elsewhere.
+
+    Args:
+        reference: its name, `module:function`.
+        search_paths: folders in which this process finds modules.
+        inputs: the inputs that were given; None: the annotations say them.
+        outputs: the outputs that were given; None: the annotations say them.
+    """
+
+    reference: str
+    search_paths: Sequence[str]
+    inputs: Sequence[Tensor] | None
+    outputs: Sequence[Tensor] | None
+
+
+class RayModel:
+    """A bound model with instances on a cluster. See `BoundModel`, which has them here.
+
+    Args:
+        model_name: name of the model.
+        function: the function that the instances import.
+        inputs: its inputs, also those that annotations say.
+        outputs: its outputs, also those that annotations say.
+        model_version: version of the model.
+        config: batching and other settings.
+        instances: how many instances there are, and what they need.
+        strict: whether outputs are checked.
+
+    Raises:
+        PyTritonValidationError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        function: GivenFunction,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        model_version: int,
+        config: ModelConfig | None,
+        instances: Ray,
+        *,
+        strict: bool,
+    ) -> None:
+        check_name_and_tensors(model_name, inputs, outputs)
+        self.name = model_name
+        self.version = model_version
+        self.config = bound_config(
+            model_name, model_version, instances.minimum, inputs, outputs, config or ModelConfig()
+        )
+        call_tensors(self.config)  # it complains of names that are there twice
+        if self.config.sequence is not None:
+            _check_sequences(model_name, instances)
+        self.config.backend_parameters = _parameters(instances)
+        self.examples: Mapping[str, Any] = {}
+        self.takes_parameters: bool = True
+        self.start_timeout_s = instances.start_timeout_s
+        self._function = function
+        self._instances = instances
+        self._is_strict = strict
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The unique key of the model in one server."""
+        return self.name.lower(), self.version
+
+    def message(self) -> dict[str, Any]:
+        """Returns the ModelConfig message for the server, without warm-ups, which instances run."""
+        config = dataclasses.replace(self.config, model_warmup=None)
+        return ModelConfigGenerator(config).get_config()
+
+    def initial_states(self) -> dict[str, bytes]:
+        """Returns the initial states of its sequences, by input, in the protocol's layout."""
+        return initial_states(self.config.sequence)
+
+    @property
+    def ray(self) -> RayInstances:
+        """What the server has to know to start the instances."""
+        instances, function = self._instances, self._function
+        source = FunctionSource(
+            function.reference,
+            list(function.search_paths),
+            ModelConfigGenerator(self.config).get_config(),
+            _as_records(function.inputs),
+            _as_records(function.outputs),
+            self._is_strict,
+        )
+        return RayInstances(
+            source,
+            instances.minimum,
+            instances.maximum,
+            float(instances.num_cpus),
+            float(instances.num_gpus),
+            {name: float(amount) for name, amount in instances.resources.items()},
+            instances.group_size,
+            instances.spread,
+            float(instances.start_timeout_s),
+            float(instances.target),
+            float(instances.scale_up_after_s),
+            float(instances.scale_down_after_s),
+        )
+
+    def prepare(self, context: TritonContext) -> None:
+        """Do nothing: contexts and warm-ups are where the function is."""
+
+    def leave(self, context: TritonContext) -> None:
+        """Do nothing: there is nothing in the context."""
+
+    def open_instances(
+        self, on_unrecoverable: Callable[[], None]
+    ) -> tuple[list[socket.socket], list[int]]:
+        """Returns no channels: the server starts the instances."""
+        return [], []
+
+    def is_alive(self) -> bool:
+        """Returns True: the server replaces instances that end."""
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Do nothing: the server ends the instances."""
+
+
+def _check_sequences(model_name: str, instances: Ray) -> None:
+    if instances.is_scaled:
+        raise PyTritonValidationError(
+            f"Expected a fixed number of instances for model {model_name}, got "
+            f"min={instances.minimum} and max={instances.maximum}: a sequence stays with its "
+            "instance until it ends. Give count."
+        )
+    if instances.idempotent:
+        raise PyTritonValidationError(
+            f"Expected idempotent=False for model {model_name}, got True: its requests belong to "
+            "sequences, and the state of a sequence ends with its instance."
+        )
+
+
+def _parameters(instances: Ray) -> dict[str, str]:
+    parameters = {}
+    if instances.idempotent:
+        parameters[_IDEMPOTENT] = "true"
+    if instances.no_instance_timeout_s:
+        parameters[_NO_INSTANCE_TIMEOUT] = f"{instances.no_instance_timeout_s:g}"
+    return parameters
+
+
+def _as_records(tensors: Sequence[Tensor] | None) -> list[FunctionTensor] | None:
+    if tensors is None:
+        return None
+    return [
+        FunctionTensor(each.name, list(each.shape), each.dtype.__name__, bool(each.optional))
+        for each in tensors
+    ]

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TRITONSERVER_InferenceResponse: responses as the caller of the C API reads and deletes them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.base.messages import InferResponse, InferTensor, ParameterValue
+from pytriton.runtime.native_backend.allocators import Allocator, Buffer
+from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.memory import Handles, Kept, copy_to, put_half_word, put_word
+from pytriton.runtime.native_backend.parameters import ParameterType
+
+logger = logging.getLogger(__name__)
+
+
+class Response:
+    """A response that the caller holds: an error, or outputs in its own buffers."""
+
+    __slots__ = (
+        "allocator", "buffers", "error", "error_handle", "id", "kept", "labels", "model_name",
+        "model_version", "outputs", "parameters",
+    )  # fmt: skip
+
+    def __init__(self, allocator: Allocator, model_name: str, model_version: int, id_: str) -> None:
+        self.allocator = allocator
+        self.model_name = model_name
+        self.model_version = model_version
+        self.id = id_
+        self.outputs: Sequence[InferTensor] = ()
+        self.buffers: list[Buffer] = []
+        self.parameters: Sequence[tuple[str, ParameterValue]] = ()
+        self.labels: Mapping[str, tuple[str, ...]] = {}
+        self.error: ServerError | None = None
+        self.error_handle = 0
+        self.kept = Kept()
+
+    def take(self, response: InferResponse, userp: int) -> None:
+        """Copy the outputs to memory that the caller gives; raises its error."""
+        for tensor in response.outputs:
+            buffer = self.allocator.allocate(tensor.name, len(tensor.data), userp, self.kept)
+            self.buffers.append(buffer)
+            if buffer.size:
+                copy_to(buffer.address, tensor.data)
+            tensor.data = b""  # the memory of the engine is free again
+        self.outputs = response.outputs
+        self.parameters = list((response.parameters or {}).items())
+
+    def fail(self, error: ServerError) -> None:
+        """Let the response tell an error only; buffers go back."""
+        self.error = error
+        self.outputs = ()
+        self.release()
+
+    def release(self) -> None:
+        """Give all buffers back, each once."""
+        buffers, self.buffers = self.buffers, []
+        for buffer in buffers:
+            self._release(buffer)
+
+    def _release(self, buffer: Buffer) -> None:
+        try:
+            self.allocator.release(buffer)
+        except ServerError as error:
+            logger.warning("a buffer could not be released: %s", error.message)
+
+
+class Responses:
+    """The responses that the caller holds."""
+
+    def __init__(self, errors: Errors) -> None:
+        self.handles: Handles[Response] = Handles("a response")
+        self._errors = errors
+
+    @export("TRITONSERVER_InferenceResponseDelete")
+    def _delete(self, handle: int) -> None:
+        response = self.handles.pop(handle)
+        if response.error_handle:
+            self._errors.take(response.error_handle)
+        response.release()
+
+    @export("TRITONSERVER_InferenceResponseError")
+    def _error(self, handle: int) -> int:
+        """Returns the error of a response, which stays the response's."""
+        response = self.handles.get(handle)
+        if response.error is not None and not response.error_handle:
+            error = response.error
+            response.error_handle = self._errors.new(int(error.code), error.message)
+        return response.error_handle
+
+    @export("TRITONSERVER_InferenceResponseModel")
+    def _model(self, handle: int, name: int, version: int) -> None:
+        response = self.handles.get(handle)
+        put_word(name, response.kept.string(response.model_name))
+        put_word(version, response.model_version)
+
+    @export("TRITONSERVER_InferenceResponseId")
+    def _id(self, handle: int, place: int) -> None:
+        response = self.handles.get(handle)
+        put_word(place, response.kept.string(response.id))
+
+    @export("TRITONSERVER_InferenceResponseParameterCount")
+    def _parameter_count(self, handle: int, place: int) -> None:
+        put_half_word(place, len(self.handles.get(handle).parameters))
+
+    @export("TRITONSERVER_InferenceResponseParameter")
+    def _parameter(self, handle: int, index: int, name: int, kind: int, value: int) -> None:
+        response = self.handles.get(handle)
+        _check_index(index, len(response.parameters), "parameters")
+        parameter, given = response.parameters[index]
+        number, address = _stored(response.kept, given)
+        put_word(name, response.kept.string(parameter))
+        put_half_word(kind, number)
+        put_word(value, address)
+
+    @export("TRITONSERVER_InferenceResponseOutputCount")
+    def _output_count(self, handle: int, place: int) -> None:
+        put_half_word(place, len(self.handles.get(handle).outputs))
+
+    @export("TRITONSERVER_InferenceResponseOutput")
+    def _output(self, handle: int, index: int, *places: int) -> None:
+        response = self.handles.get(handle)
+        _check_index(index, len(response.outputs), "outputs")
+        tensor, buffer = response.outputs[index], response.buffers[index]
+        name, dtype, shape, dims, base, size, memory_type, memory_type_id, userp = places
+        kept = response.kept
+        put_word(name, kept.string(tensor.name))
+        put_half_word(dtype, tensor.dtype.number)
+        put_word(shape, kept.words(*tensor.shape))
+        put_word(dims, len(tensor.shape))
+        put_word(base, buffer.address)
+        put_word(size, buffer.size)
+        put_half_word(memory_type, buffer.memory_type)
+        put_word(memory_type_id, buffer.memory_type_id)
+        put_word(userp, buffer.userp)
+
+    @export("TRITONSERVER_InferenceResponseOutputClassificationLabel")
+    def _label(self, handle: int, index: int, class_index: int, place: int) -> None:
+        response = self.handles.get(handle)
+        _check_index(index, len(response.outputs), "outputs")
+        labels = response.labels.get(response.outputs[index].name, ())
+        has_one = class_index < len(labels)
+        put_word(place, response.kept.string(labels[class_index]) if has_one else 0)
+
+
+def _check_index(index: int, count: int, noun: str) -> None:
+    if index >= count:
+        raise InvalidArgumentError(f"out of bounds index {index}: response has {count} {noun}")
+
+
+def _stored(kept: Kept, value: Any) -> tuple[ParameterType, int]:
+    """Returns the type of a parameter's value, and the address of the value."""
+    if isinstance(value, str):
+        return ParameterType.STRING, kept.string(value)
+    if isinstance(value, bool):
+        return ParameterType.BOOL, kept.words(int(value))
+    if isinstance(value, int):
+        return ParameterType.INT, kept.words(value)
+    bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value
+    return ParameterType.DOUBLE, kept.words(bits)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a compiled backend with the functions that it needs, and calls its entry points."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.errors import NotFoundError, ServerError
+from pytriton.runtime.native_backend import caller_requests, caller_responses
+from pytriton.runtime.native_backend.allocators import Allocators
+from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
+from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
+from pytriton.runtime.native_backend.callbacks import Callbacks
+from pytriton.runtime.native_backend.calls import Calls
+from pytriton.runtime.native_backend.documents import Documents
+from pytriton.runtime.native_backend.elf import MACHINES, Library, NotALibraryError
+from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.exports import exported
+from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
+from pytriton.runtime.native_backend.logs import Logs
+from pytriton.runtime.native_backend.machine_code import Addresses, machine_code
+from pytriton.runtime.native_backend.memory_manager import MemoryManager
+from pytriton.runtime.native_backend.metrics import Metrics
+from pytriton.runtime.native_backend.models import Models
+from pytriton.runtime.native_backend.names import Names
+from pytriton.runtime.native_backend.parameters import Parameters
+from pytriton.runtime.native_backend.request_functions import RequestFunctions
+from pytriton.runtime.native_backend.requests import Requests
+from pytriton.runtime.native_backend.responses import Responses
+from pytriton.runtime.native_backend.server_models import ServerModels
+from pytriton.runtime.native_backend.statistics import Statistics
+from pytriton.runtime.native_backend.stub import Stub, this_machine
+from pytriton.runtime.native_backend.tensor_questions import TensorQuestions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytriton.runtime.python_backend.runtime import WorkerRuntime
+    from pytriton.runtime.transport.worker_frames import Initialize
+
+_SONAME = "libtritonserver.so"
+# "0" in the environment: every call goes to Python, which is slower and easier to observe.
+CODE_SETTING = "PYTRITON_MACHINE_CODE"
+_EXECUTE = "TRITONBACKEND_ModelInstanceExecute"
+
+
+class Host:
+    """A compiled backend in this process, with one model and one instance of it."""
+
+    def __init__(self, frame: Initialize, runtime: WorkerRuntime) -> None:
+        self._path = frame.model_path
+        self._runtime = runtime
+        self.errors = Errors()
+        documents = Documents()
+        self.models = Models(frame, documents)
+        config = self.models.config
+        outputs = [each["name"] for each in config.get("output", [])]
+        self.requests = Requests(outputs, is_batching=frame.is_batching)
+        self.statistics = Statistics()
+        self.responses = Responses(
+            self.requests,
+            self.errors,
+            outputs,
+            _state_names(config),
+            ForeignThreads(),
+            frame.arguments["model_name"],
+        )
+        self._names = Names()
+        self.logs = Logs(runtime.log, runtime.logs_level)
+        request_functions = RequestFunctions(self.requests)
+        parameters = Parameters()
+        attributes = BufferAttributes()
+        # Each implements the functions of the C API on one kind of object.
+        self._groups: Sequence[object] = (
+            self.errors,
+            documents,
+            self._names,
+            self.logs,
+            self.models,
+            MemoryManager(),
+            request_functions,
+            self.responses,
+            self.statistics,
+            parameters,
+            attributes,
+            TensorQuestions(attributes, self.responses),
+            Metrics(runtime, parameters),
+            *self._callers(documents, parameters, attributes),
+        )
+        self._functions = {
+            **exported(*self._groups),
+            **self.models.functions(),
+            **request_functions.functions(),
+        }
+        self._entry_points: dict[str, Callable[..., int]] = {}
+
+    def _callers(
+        self, documents: Documents, parameters: Parameters, attributes: BufferAttributes
+    ) -> Sequence[object]:
+        """Returns the groups for backends that use other models."""
+        models = ServerModels(self.models.server, self._runtime, documents, parameters)
+        allocators = Allocators(self.errors, attributes)
+        requests = caller_requests.Requests(models.find, allocators, attributes)
+        responses = caller_responses.Responses(self.errors)
+        calls = Calls(self._runtime, requests, responses, models)
+        return models, allocators, requests, responses, calls
+
+    def load(self) -> None:
+        """Load the library.
+
+        Raises:
+            ServerError: It cannot be loaded here; the text says why.
+        """
+        machine = this_machine()
+        try:
+            file = Library(self._path)
+        except OSError as error:
+            raise NotFoundError(f"unable to load shared library: {self._path}: {error}") from error
+        except NotALibraryError as error:
+            raise NotFoundError(f"unable to load shared library: {self._words(error)}") from error
+        if file.machine_number != machine.number:
+            names = {each.number: each.name for each in MACHINES.values()}
+            found = names.get(file.machine_number, f"machine {file.machine_number}")
+            raise NotFoundError(
+                f"unable to load shared library: {self._path}: it was compiled for {found}, and"
+                f" this machine is {machine.name}"
+            )
+        self._load_stub(file)
+        try:
+            library = ctypes.CDLL(self._path)
+        except OSError as error:
+            raise NotFoundError(f"unable to load shared library: {error}") from error
+        for name, signature in ENTRY_POINTS.items():
+            if hasattr(library, name):
+                self._entry_points[name] = prototype(signature)((name, library))
+        if _EXECUTE not in self._entry_points:
+            raise NotFoundError(
+                f"unable to find required entrypoint '{_EXECUTE}' in shared library:"
+                f" {self._path}: undefined symbol: {_EXECUTE}"
+            )
+
+    def _words(self, error: NotALibraryError) -> str:
+        """Returns the loader's words for a file that is not a library, or ours."""
+        try:
+            ctypes.CDLL(self._path)
+        except OSError as refusal:
+            return str(refusal)
+        return f"{self._path}: {error}"
+
+    def _load_stub(self, file: Library) -> None:
+        soname = next((each for each in file.needed if "libtritonserver" in each), _SONAME)
+        # A backend that was compiled for a newer API may need functions that are not known here.
+        newer = [name for name in file.undefined if name.startswith("TRITON")]
+        names = sorted({*FUNCTIONS, *newer} - ENTRY_POINTS.keys())
+        code = self._machine_code() if os.environ.get(CODE_SETTING) != "0" else {}
+        Stub(soname, names, Callbacks(self._functions, self.errors, self._report), code)
+
+    def _machine_code(self) -> dict[str, bytes]:
+        addresses = Addresses(
+            is_verbose=self.logs.verbose_address,
+            computed_ns=self.statistics.computed_address,
+            datatype_names=self._names.datatype_names,
+            datatype_sizes=self._names.datatype_sizes,
+            datatype_count=self._names.datatype_count,
+        )
+        return machine_code(this_machine().name, addresses)
+
+    def _report(self, name: str, error: BaseException) -> None:
+        self._runtime.log("ERROR", f"{name} failed: {type(error).__name__}: {error}", __file__, 0)
+
+    def initialize(self, *, with_instance: bool) -> None:
+        """Call the functions that prepare the backend, its model and its instance.
+
+        Raises:
+            ServerError: One of them returned this error.
+        """
+        models = self.models
+        self._call("TRITONBACKEND_Initialize", models.backend)
+        with contextlib.suppress(ServerError):  # Triton ignores it
+            self._call("TRITONBACKEND_GetBackendAttribute", models.backend, models.attribute)
+        self._call("TRITONBACKEND_ModelInitialize", models.model)
+        if with_instance:
+            self._call("TRITONBACKEND_ModelInstanceInitialize", models.instance)
+
+    def finalize(self, *, with_instance: bool) -> None:
+        """Call the functions that end the instance, the model and the backend; log their errors."""
+        models = self.models
+        if with_instance:
+            self._finalize("TRITONBACKEND_ModelInstanceFinalize", models.instance, "model instance")
+        self._finalize("TRITONBACKEND_ModelFinalize", models.model, "model")
+        self._finalize("TRITONBACKEND_Finalize", models.backend, "backend")
+
+    def _finalize(self, name: str, handle: int, what: str) -> None:
+        try:
+            self._call(name, handle)
+        except ServerError as error:
+            text = f"failed finalizing {what}: {error.kind} - {error.message}"
+            self._runtime.log("ERROR", text, __file__, 0)
+
+    def _call(self, name: str, *handles: int) -> None:
+        function = self._entry_points.get(name)
+        if function is not None:
+            self.errors.raise_for(function(*handles))
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether the backend has a function that says whether its instance is ready."""
+        return "TRITONBACKEND_ModelInstanceReady" in self._entry_points
+
+    def check_ready(self) -> bool:
+        """Ask the backend whether its instance is ready; it is not if this raises a ServerError."""
+        self._call("TRITONBACKEND_ModelInstanceReady", self.models.instance)
+        return True
+
+    def execute(self, requests: int, count: int) -> int:
+        """Execute an array of requests; returns an error of C, or 0."""
+        return self._entry_points[_EXECUTE](self.models.instance, requests, count)
+
+
+def _state_names(config: dict[str, Any]) -> list[str]:
+    states = config.get("sequence_batching", {}).get("state", [])
+    return [each["output_name"] for each in states]

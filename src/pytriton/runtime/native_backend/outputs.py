@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory for the outputs of a backend, and how they are added to a message.
+
+An output of all requests of a batch lies in one place, a lane, if each has the size that its rows
+let expect. A whole lane is one tensor of the message, and a large one goes out by reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.base.dtypes import BY_NUMBER, BYTES
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.runtime.native_backend.memory import address_of
+from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
+from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.runtime.transport.refs import TensorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.runtime.native_backend.tensor_questions import OutputDescription
+    from pytriton.runtime.transport.arena import Block
+    from pytriton.runtime.transport.channel import Payload
+    from pytriton.runtime.transport.response_outbox import ResponseOutbox
+
+
+class Place:
+    """Memory that C writes to: a block of shared memory, or bytes if it is small."""
+
+    __slots__ = ("address", "block", "data", "size")
+
+    def __init__(self, outbox: ResponseOutbox, size: int) -> None:
+        self.size = size
+        self.block: Block | None = None
+        self.data = bytearray()
+        if size > INLINE_TENSOR_BYTES:
+            self.block = outbox.allocate(size)
+        if self.block is not None:
+            self.address = self.block.segment.address + self.block.offset
+        else:
+            self.data = bytearray(max(1, size))
+            self.address = address_of(self.data)
+
+    def add_to(self, payload: Payload, start: int, size: int) -> tuple[int, int]:
+        """Add a part to a message; returns its block and offset, see `TensorRef`."""
+        block = self.block
+        if block is None:
+            return payload.add((memoryview(self.data)[start : start + size],), size)
+        if block not in payload.blocks:
+            payload.give(block)
+        return block.id, start
+
+
+class Lane:
+    """An output of all requests of a batch, row after row."""
+
+    __slots__ = ("filled", "place", "row_bytes")
+
+    def __init__(self, outbox: ResponseOutbox, row_bytes: int, row_count: int) -> None:
+        self.row_bytes = row_bytes
+        self.place = Place(outbox, row_bytes * row_count)
+        self.filled: set[int] = set()  # the positions of the requests that have their part
+
+
+class Output:
+    """One output of a response, or one new state of a request."""
+
+    __slots__ = ("description", "dtype", "name", "place", "shape", "size", "start")
+
+    def __init__(self, name: str, dtype: int, shape: tuple[int, ...]) -> None:
+        if dtype not in BY_NUMBER:
+            raise InvalidArgumentError(f"expected a datatype for output '{name}', got {dtype}")
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.size = 0
+        self.start = 0
+        self.place: Place | None = None
+        self.description: OutputDescription | None = None  # once the backend has asked for it
+
+    def allocate(self, outbox: ResponseOutbox, size: int) -> int:
+        """Give the output memory of its own; returns its address."""
+        _check_size(self.name, size)
+        self.place = Place(outbox, size)
+        self.size, self.start = size, 0
+        return self.place.address
+
+    def allocate_in(self, lane: Lane, row: int, size: int) -> int:
+        """Give the output its part of a lane; returns its address."""
+        self.place = lane.place
+        self.size, self.start = size, row * lane.row_bytes
+        return self.place.address + self.start
+
+    def check(self) -> None:
+        """Raise InternalError if its bytes are not those of its shape."""
+        dtype = BY_NUMBER[self.dtype]
+        expected = dtype.itemsize
+        for extent in self.shape:
+            expected *= extent
+        is_valid = dtype is BYTES or expected == self.size
+        if not is_valid or (self.shape and min(self.shape) < 0):
+            raise InternalError(
+                f"output tensor shape does not match size of output for '{self.name}'"
+            )
+
+    def content(self) -> memoryview:
+        """Returns its bytes, which are not in shared memory or were not sent."""
+        if self.place is None:
+            return memoryview(b"")
+        place = self.place
+        whole = memoryview(place.data) if place.block is None else place.block.view()
+        return whole[self.start : self.start + self.size]
+
+    def add_to(self, payload: Payload) -> TensorRef:
+        """Add the output to a message."""
+        if self.place is None:
+            block, offset = payload.add((), 0)
+        else:
+            block, offset = self.place.add_to(payload, self.start, self.size)
+        return TensorRef(self.name, self.dtype, self.shape, offset, self.size, block)
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > DEFAULT_LIMIT_BYTES:
+        raise InvalidArgumentError(
+            f"expected at most {DEFAULT_LIMIT_BYTES} bytes for output '{name}', got {size}"
+        )
+
+
+def are_alike(outputs: Sequence[Output], rows: Sequence[int]) -> bool:
+    """Returns whether outputs of several requests differ only in their number of rows."""
+    first = outputs[0]
+    name, dtype, tail = first.name, first.dtype, first.shape[1:]
+    return all(
+        each.shape == (count, *tail) and each.dtype == dtype and each.name == name
+        for each, count in zip(outputs, rows, strict=True)
+    )
+
+
+def add_column(
+    payload: Payload, outputs: Sequence[Output], lane: Lane | None, row_count: int
+) -> TensorRef:
+    """Add an output of all requests of a batch to a message, as one tensor."""
+    first = outputs[0]
+    shape = (row_count, *first.shape[1:])
+    # Only of strings the receiver cannot tell where the part of a request ends.
+    sizes = [output.size for output in outputs]
+    listed = sizes if first.dtype == BYTES.number else []
+    if lane is not None and all(output.place is lane.place for output in outputs):
+        size = lane.place.size
+        block, offset = lane.place.add_to(payload, 0, size)
+    else:
+        size = sum(sizes)
+        block, offset = payload.add([output.content() for output in outputs], size)
+    return TensorRef(first.name, first.dtype, shape, offset, size, block, listed)

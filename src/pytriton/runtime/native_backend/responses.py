@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TRITONBACKEND_Response and _ResponseFactory: what a backend answers, and the end of requests."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError
+from pytriton.runtime.native_backend.answers import (
+    Response,
+    check_outputs,
+    make_item,
+    make_single_item,
+)
+from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.memory import (
+    Handles,
+    decoded,
+    put_bool,
+    put_half_word,
+    put_word,
+    words,
+)
+from pytriton.runtime.native_backend.outputs import Lane, Output
+from pytriton.runtime.native_backend.runs import ALREADY_ANSWERED
+from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
+from pytriton.runtime.transport.frames import ResponseItem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pytriton.base.messages import ParameterValue
+    from pytriton.runtime.native_backend.errors import Errors
+    from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
+    from pytriton.runtime.native_backend.requests import Request, Requests
+    from pytriton.runtime.native_backend.runs import Run
+
+_FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_RELEASE_ALL, _RESCHEDULE = 1, 2  # TRITONSERVER_REQUEST_RELEASE_*
+_CPU = 0  # TRITONSERVER_MEMORY_CPU
+_MAX_DIMS = 64
+
+
+class Responses:
+    """The responses, factories and states that exist.
+
+    While the backend executes a batch of a model that is not decoupled, answers are kept for one
+    message (`Run.is_collecting`). Others are sent at once, from the thread that calls.
+
+    Args:
+        requests: The requests to answer.
+        errors: The errors that C passes.
+        output_names: The outputs of the model.
+        state_names: The outputs that are states of sequences.
+        threads: Knows the backend's own threads.
+        model_name: The name of the model, for errors.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        errors: Errors,
+        output_names: Collection[str],
+        state_names: Collection[str],
+        threads: ForeignThreads,
+        model_name: str,
+    ) -> None:
+        self._requests = requests
+        self._errors = errors
+        self._output_names = {name.encode(): name for name in output_names}
+        self._state_names = {name.encode(): name for name in state_names}
+        self._threads = threads
+        self._model_name = model_name
+        self._responses: Handles[Response] = Handles("a response")
+        self._factories: Handles[Request] = Handles("a response factory")
+        self._outputs: Handles[tuple[Output, Request]] = Handles("an output")
+        self._states: Handles[tuple[Output, Request]] = Handles("a state")
+
+    def response(self, handle: int) -> Response:
+        """Returns a response that is not sent; InvalidArgumentError for another handle."""
+        return self._responses.get(handle)
+
+    def output(self, handle: int) -> Output:
+        """Returns an output of a response that is not sent."""
+        return self._outputs.get(handle)[0]
+
+    def state(self, handle: int) -> Output:
+        """Returns a state that is not updated yet."""
+        return self._states.get(handle)[0]
+
+    # A request ends when nothing is left that could answer it: neither itself, nor a factory or a
+    # response that was made for it.
+
+    @export("TRITONBACKEND_RequestRelease")
+    def _release(self, handle: int, flags: int) -> None:
+        request = self._requests.live.get(handle)
+        if flags not in (_RELEASE_ALL, _RESCHEDULE):
+            raise InvalidArgumentError(f"expected a flag for the release of a request, got {flags}")
+        self._requests.live.discard(handle)
+        request.owned = None
+        if flags == _RESCHEDULE:
+            self._reschedule(request)
+        self._drop(request)
+        self._threads.unpin()
+
+    def _reschedule(self, request: Request) -> None:
+        run = request.run
+        with run.lock:
+            request.is_rescheduled = True
+            is_late = run.is_returned
+        if is_late:
+            item = ResponseItem(run.execute.batch, request.position, is_rescheduled=True)
+            run.send(request.position, lambda _: item, is_final=True, has_tensors=False)
+
+    def _drop(self, request: Request) -> None:
+        request.handles.pop()
+        if not request.handles:
+            self.end_if_over(request)
+
+    def end_if_over(self, request: Request) -> None:
+        """Forget a request that the backend has dropped; answer it if it has no answer.
+
+        That is not before the backend's function has returned, because its caller needs it.
+        """
+        run: Run | None = request.run
+        if run is None or not run.is_returned:
+            return  # another thread has done it, or will do it
+        with run.lock:
+            if request.handles or request.is_over:
+                return
+            request.is_over = True  # for this thread to do
+        if run.is_open(request.position):
+            make = functools.partial(make_single_item, request)
+            run.send(request.position, make, is_final=True, has_tensors=False)
+        for state in request.state_handles:
+            self._states.discard(state)
+        self._requests.recycle(request)
+
+    # Responses
+
+    @export("TRITONBACKEND_ResponseNew")
+    def _new(self, out: int, request: int) -> None:
+        self._make(out, self._requests.live.get(request))
+
+    @export("TRITONBACKEND_ResponseNewFromFactory")
+    def _new_from_factory(self, out: int, factory: int) -> None:
+        self._make(out, self._factories.get(factory))
+
+    def _make(self, out: int, request: Request) -> None:
+        self._threads.pin()
+        request.handles.append(None)
+        put_word(out, self._responses.add(Response(request)))
+
+    @export("TRITONBACKEND_ResponseDelete")
+    def _delete(self, handle: int) -> None:
+        self._drop(self._take(handle).request)
+
+    def _take(self, handle: int) -> Response:
+        response = self._responses.pop(handle)
+        for output in response.handles:
+            self._outputs.discard(output)
+        return response
+
+    @export("TRITONBACKEND_ResponseSend")
+    def _send(self, handle: int, flags: int, error: int) -> None:
+        response = self._take(handle)
+        request = response.request
+        try:
+            # The error stays with the backend, which deletes it.
+            response.error = self._errors.read(error) if error else check_outputs(response)
+            self._deliver(request, response, is_final=bool(flags & _FINAL))
+        finally:
+            self._drop(request)
+
+    def _deliver(self, request: Request, response: Response | None, *, is_final: bool) -> None:
+        run, position = request.run, request.position
+        if request.is_ended or not run.is_open(position):
+            raise InvalidArgumentError(ALREADY_ANSWERED)
+        if run.is_decoupled:
+            make = functools.partial(make_item, request, response, is_final)
+            run.send(position, make, is_final=is_final, has_tensors=response is not None)
+            return
+        if response is not None:
+            request.answer_count += 1
+            request.answer = response
+        if not is_final:
+            return  # clients get it together with the end
+        if run.is_collecting and threading.get_ident() == run.thread:
+            request.is_ended = True  # this thread sends it when the backend's function returns
+            return
+        with run.lock:
+            request.is_ended = True
+            is_sent_here = not run.is_collecting
+        if is_sent_here:
+            run.send(position, functools.partial(make_single_item, request), is_final=True)
+
+    @export("TRITONBACKEND_ResponseOutput")
+    def _add_output(
+        self, handle: int, out: int, name: bytes | None, datatype: int, shape: int, dims: int
+    ) -> None:
+        response = self._responses.get(handle)
+        known = self._output_names.get(name or b"")
+        if known is None:
+            raise InvalidArgumentError(
+                f"unexpected inference output '{decoded(name)}' for model '{self._model_name}'"
+            )
+        output = Output(known, datatype, _shape(shape, dims))
+        response.outputs.append(output)
+        handle = self._outputs.add((output, response.request))
+        response.handles.append(handle)
+        put_word(out, handle)
+
+    @export("TRITONBACKEND_OutputBuffer")
+    def _output_buffer(
+        self, handle: int, buffer: int, size: int, memory_type: int, memory_id: int
+    ) -> None:
+        output, request = self._outputs.get(handle)
+        if output.place is not None:
+            raise AlreadyExistsError(f"allocated buffer for output '{output.name}' already exists")
+        run = request.run
+        lane = self._lane(request, output, size) if run.is_collecting else None
+        if lane is None:
+            address = output.allocate(run.outbox, size)
+        else:
+            address = output.allocate_in(lane, run.row_starts[request.position], size)
+            lane.filled.add(request.position)
+        put_word(buffer, address)
+        put_half_word(memory_type, _CPU)
+        put_word(memory_id, 0)
+
+    def _lane(self, request: Request, output: Output, size: int) -> Lane | None:
+        """Returns where an output of the batch is, if this one fits there."""
+        run = request.run
+        rows = run.execute.rows[request.position] if len(run.row_starts) > 1 else run.row_count
+        lane = run.lanes.get(output.name)
+        if lane is None:
+            if not rows or not 0 < size <= DEFAULT_LIMIT_BYTES // run.row_count or size % rows:
+                return None
+            if rows > 1 and output.shape[:1] != (rows,):
+                return None
+            lane = run.lanes[output.name] = Lane(run.outbox, size // rows, run.row_count)
+        fits = size == rows * lane.row_bytes and request.position not in lane.filled
+        return lane if fits else None
+
+    @export("TRITONBACKEND_ResponseSetStringParameter")
+    def _set_string(self, handle: int, name: bytes, value: bytes | None) -> None:
+        self._set_parameter(handle, name, decoded(value))
+
+    @export(
+        "TRITONBACKEND_ResponseSetIntParameter",
+        "TRITONBACKEND_ResponseSetBoolParameter",
+        "TRITONBACKEND_ResponseSetDoubleParameter",
+    )
+    def _set_parameter(self, handle: int, name: bytes, value: ParameterValue) -> None:
+        response = self._responses.get(handle)
+        if response.parameters is None:
+            response.parameters = {}
+        response.parameters[decoded(name)] = value
+
+    # Factories
+
+    @export("TRITONBACKEND_ResponseFactoryNew")
+    def _new_factory(self, out: int, handle: int) -> None:
+        request = self._requests.live.get(handle)
+        request.handles.append(None)
+        put_word(out, self._factories.add(request))
+
+    @export("TRITONBACKEND_ResponseFactoryDelete")
+    def _delete_factory(self, factory: int) -> None:
+        self._drop(self._factories.pop(factory))
+        self._threads.unpin()
+
+    @export("TRITONBACKEND_ResponseFactorySendFlags")
+    def _send_flags(self, factory: int, flags: int) -> None:
+        request = self._factories.get(factory)
+        if flags & _FINAL:
+            self._deliver(request, None, is_final=True)
+
+    @export("TRITONBACKEND_ResponseFactoryIsCancelled")
+    def _is_cancelled(self, factory: int, out: int) -> None:
+        request = self._factories.get(factory)
+        self._threads.pin()
+        put_bool(out, request.run.is_cancelled(request.position))
+
+    # States of sequences, which are sent with the next response
+
+    @export("TRITONBACKEND_StateNew")
+    def _new_state(
+        self, out: int, handle: int, name: bytes | None, datatype: int, shape: int, dims: int
+    ) -> None:
+        request = self._requests.live.get(handle)
+        known = self._state_names.get(name or b"")
+        if known is None:
+            put_word(out, 0)
+            raise InvalidArgumentError(f"state '{decoded(name)}' is not a valid state name.")
+        state = self._states.add((Output(known, datatype, _shape(shape, dims)), request))
+        request.state_handles.append(state)
+        put_word(out, state)
+
+    @export("TRITONBACKEND_StateBuffer")
+    def _state_buffer(
+        self, handle: int, buffer: int, size: int, memory_type: int, memory_id: int
+    ) -> None:
+        state, request = self._states.get(handle)
+        put_word(buffer, state.allocate(request.run.outbox, size))
+        put_half_word(memory_type, _CPU)
+        put_word(memory_id, 0)
+
+    @export("TRITONBACKEND_StateUpdate")
+    def _update_state(self, handle: int) -> None:
+        state, request = self._states.get(handle)
+        state.check()  # the next request of the sequence gets it as an input
+        self._states.discard(handle)
+        if request.states is None:
+            request.states = {}
+        request.states[state.name] = state
+
+
+def _shape(address: int, dims: int) -> tuple[int, ...]:
+    if dims > _MAX_DIMS:
+        raise InvalidArgumentError(f"expected at most {_MAX_DIMS} dimensions, got {dims}")
+    return words(address, dims) if dims else ()

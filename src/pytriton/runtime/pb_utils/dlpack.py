@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanges tensors with other libraries by DLPack; host memory is shared, GPU memory is copied.
+
+numpy supports DLPack too, but neither bfloat16 nor capsules, and its capsules keep the array alive,
+while ours keep the `Tensor` alive. So this module defines the C structures of the standard.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton.base import dtypes
+from pytriton.runtime.pb_utils import cuda
+from pytriton.runtime.pb_utils.failures import TritonModelException
+
+CPU_DEVICE = (1, 0)
+_GPU = 2
+_HOST = frozenset({1, 3})  # normal and pinned memory
+_LEGACY_STREAM = 1  # the GPU stream that synchronises with all others
+_UNUSED_NAME = b"dltensor"
+_USED_NAME = b"used_dltensor"
+
+# The type codes of the standard by numpy's kind of dtype; numpy has no bfloat16.
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BFLOAT = 4
+_DATATYPES = {
+    (_CODES[row.numpy.kind], row.itemsize * 8): row
+    for row in dtypes.BY_NUMBER.values()
+    if row not in (dtypes.BYTES, dtypes.BF16)
+} | {(_BFLOAT, 16): dtypes.BF16}
+
+
+class _Tensor(ctypes.Structure):
+    """`DLTensor`, with the fields of device and datatype inlined."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _ManagedTensor(ctypes.Structure):
+    """`DLManagedTensor`: a tensor, and the function to call when its memory is no longer needed."""
+
+    _fields_ = (
+        ("tensor", _Tensor),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # may be called by a thread without the GIL
+_DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+_new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+# Capsules are passed by address: a destructor must not change the reference count of its object.
+_capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_SetName", ctypes.pythonapi)
+)
+
+# The objects that each exported structure keeps alive, by the structure's address.
+_exported: dict[int, tuple[Any, ...]] = {}
+
+
+# Tensors may be released at the end of the interpreter, when this module is already cleared. So the
+# functions that are called then get what they need as default arguments, and are never freed.
+def _drop_export(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
+    exported.pop(address, None)
+
+
+def _destroy(
+    capsule: int,
+    is_valid: Callable[..., Any] = _capsule_is_valid,
+    pointer: Callable[..., Any] = _capsule_pointer,
+    drop_export: Callable[[int], None] = _drop_export,
+) -> None:
+    if is_valid(capsule, b"dltensor"):  # the capsule was not consumed
+        drop_export(pointer(capsule, b"dltensor"))
+
+
+_DELETE_EXPORT = _DELETER(_drop_export)
+_DESTROY_CAPSULE = _DESTRUCTOR(_destroy)
+# Capsules hold only pointers to these objects, so they must never be freed.
+for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _UNUSED_NAME, _USED_NAME):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))
+
+
+def export_capsule(owner: object, array: NDArray[Any]) -> Any:
+    """Returns a capsule of the array's memory; `owner` lives until the consumer releases it.
+
+    Raises:
+        TritonModelException: The array contains strings.
+    """
+    if array.dtype.kind in "OS":
+        raise TritonModelException("DLPack does not have support for string tensors.")
+    is_bfloat = array.dtype.name == "bfloat16"
+    managed = _ManagedTensor()
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    tensor = managed.tensor
+    tensor.data = array.ctypes.data
+    tensor.device_type, tensor.device_id = CPU_DEVICE
+    tensor.ndim = array.ndim
+    tensor.code = _BFLOAT if is_bfloat else _CODES[array.dtype.kind]
+    tensor.bits = array.dtype.itemsize * 8
+    tensor.lanes = 1
+    tensor.shape = shape
+    managed.deleter = ctypes.cast(_DELETE_EXPORT, ctypes.c_void_p)
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, shape, array, owner)
+    return _new_capsule(address, _UNUSED_NAME, ctypes.cast(_DESTROY_CAPSULE, ctypes.c_void_p))
+
+
+def import_array(source: Any) -> NDArray[Any]:
+    """Returns an array on the memory of another library's tensor, which it keeps alive.
+
+    GPU memory is copied to the host, which needs the CUDA driver.
+
+    Raises:
+        TritonModelException: `source` is not a DLPack tensor, or has an unsupported kind.
+    """
+    if type(source).__name__ != "PyCapsule":
+        source = _capsule_of(source)
+    capsule = id(source)
+    if not _capsule_is_valid(capsule, _UNUSED_NAME):
+        raise TritonModelException(
+            "A DLPack capsule can be used only once; expected one that nobody used, with the name"
+            f" 'dltensor', got {source!r}"
+        )
+    address = _capsule_pointer(capsule, _UNUSED_NAME)
+    managed = _ManagedTensor.from_address(address)
+    dtype = _checked_dtype(managed.tensor)
+    shape = _checked_shape(managed.tensor)
+    _rename_capsule(capsule, _USED_NAME)
+    return _array_over(_ForeignMemory(address), managed.tensor, dtype, shape)
+
+
+class _ForeignMemory:
+    """The memory of an imported tensor; tells its library when the last array on it is gone."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+        self.__array_interface__: dict[str, Any] = {}
+
+    def __del__(
+        self,
+        managed_tensor: type[_ManagedTensor] = _ManagedTensor,
+        as_function: Callable[..., Any] = _DELETER,
+    ) -> None:
+        deleter = managed_tensor.from_address(self._address).deleter
+        if deleter:
+            as_function(deleter)(self._address)
+
+
+def _capsule_of(source: Any) -> Any:
+    """Returns the capsule of an object that implements the protocol."""
+    if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+        raise TritonModelException(
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__`"
+            f" and `__dlpack_device__` attributes, got {type(source)}"
+        )
+    device_type = int(source.__dlpack_device__()[0])
+    _check_device(device_type)
+    return source.__dlpack__(stream=_LEGACY_STREAM) if device_type == _GPU else source.__dlpack__()
+
+
+def _check_device(device_type: int) -> None:
+    if device_type != _GPU and device_type not in _HOST:
+        raise TritonModelException(
+            f"DLDevice type {device_type} is not support by Python backend. Expected host memory"
+            " (1 or 3) or that of a CUDA device (2)."
+        )
+
+
+def _checked_dtype(tensor: _Tensor) -> dtypes.DataType:
+    _check_device(tensor.device_type)
+    dtype = _DATATYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise TritonModelException(
+            "Expected a DLPack tensor of one of the protocol's datatypes, got type code"
+            f" {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes."
+        )
+    return dtype
+
+
+def _checked_shape(tensor: _Tensor) -> tuple[int, ...]:
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if tensor.strides and 0 not in shape:
+        expected = 1
+        for axis in reversed(range(tensor.ndim)):
+            if shape[axis] != 1 and tensor.strides[axis] != expected:
+                raise TritonModelException(
+                    "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are"
+                    " stored in C-Order are supported."
+                )
+            expected *= shape[axis]
+    return shape
+
+
+def _array_over(
+    memory: _ForeignMemory, tensor: _Tensor, dtype: dtypes.DataType, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    if not prod(shape):
+        return np.empty(shape, dtype.numpy)
+    if tensor.device_type == _GPU:
+        size = prod(shape) * dtype.itemsize
+        copy = cuda.copy_to_host(tensor.data + tensor.byte_offset, size, tensor.device_id)
+        return copy.view(dtype.numpy).reshape(shape)
+    raw = np.dtype("<u2") if dtype is dtypes.BF16 else dtype.numpy
+    memory.__array_interface__ = {
+        "version": 3,
+        "shape": shape,
+        "typestr": raw.str,
+        "data": (tensor.data + tensor.byte_offset, False),
+    }
+    return np.asarray(memory).view(dtype.numpy)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests: those that `execute` gets, and those that a model makes to call other models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+from pytriton.base.messages import ParameterValue, TraceContext
+from pytriton.runtime.pb_utils.arguments import boolean, integer, sequence, text
+from pytriton.runtime.pb_utils.awaiting import when_ready
+from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.runtime.pb_utils.memory import PreferredMemory
+from pytriton.runtime.pb_utils.parameters import as_json, checked_parameters
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.response_iterator import ResponseIterator
+from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestContext, require_runtime
+from pytriton.runtime.pb_utils.sender import InferenceResponseSender
+from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.pb_utils.trace import InferenceTrace
+
+RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL
+RELEASE_RESCHEDULE = 2  # TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+_UINT32_MAX = (1 << 32) - 1
+_UINT64_MAX = (1 << 64) - 1
+
+
+class InferenceRequest:
+    """A request of a client, passed to `execute`, or one that a model makes to call another model.
+
+    Args:
+        request_id: An id that is sent with the request.
+        correlation_id: The id of the request's sequence, a number or a string; 0 for none.
+        inputs: The input tensors.
+        requested_output_names: The outputs to get; an empty list requests all.
+        model_name: The name of the model to call.
+        model_version: The version of the model; -1 for the newest.
+        flags: `TRITONSERVER_REQUEST_FLAG_SEQUENCE_START` and `..._END`, added up.
+        timeout: Microseconds that the request may wait in a queue; 0 for no limit.
+        preferred_memory: The preferred memory for outputs; they always arrive in host memory.
+        trace: The `trace()` of the request for which this one is made.
+        parameters: Parameters for the called model, of type bool, int or str.
+
+    Raises:
+        TypeError: An argument is missing or has the wrong type.
+        TritonModelException: An input is None, an output has no name, or a parameter cannot be
+            sent.
+    """
+
+    __slots__ = (
+        "__weakref__", "_context", "_correlation_id", "_flags", "_inputs", "_is_decoupled",
+        "_request_id", "_timeout", "model_name", "model_version", "output_names",
+        "parameter_values", "release_flags", "sender", "trace_context",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: Mapping[str, bool | int | str] | None = None,
+    ) -> None:
+        self._request_id = text(request_id, "request_id")
+        self._correlation_id = _checked_correlation_id(correlation_id)
+        self.model_name: str = text(model_name, "model_name")  # type: ignore[arg-type]  # None raises
+        self._inputs = _checked_inputs(inputs, self._request_id, self.model_name)
+        self.output_names: Sequence[str] = _checked_names(
+            requested_output_names, self._request_id, self.model_name
+        )
+        self.model_version: int = integer(model_version, "model_version")
+        self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
+        self._timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
+        _check_type(preferred_memory, PreferredMemory, "preferred_memory")
+        _check_type(trace, InferenceTrace, "trace")
+        self.trace_context: TraceContext | None = None if trace is None else trace.context
+        self.parameter_values: dict[str, ParameterValue] | None = checked_parameters(parameters)
+        self._context: RequestContext | None = None
+        self._is_decoupled = False
+        self.sender: InferenceResponseSender | None = None
+        self.release_flags: int = RELEASE_ALL
+
+    @classmethod
+    def received(
+        cls,
+        inputs: list[Tensor],
+        output_names: Sequence[str],
+        request_id: str,
+        correlation_id: int | str,
+        flags: int,
+        timeout: int,
+        parameters: dict[str, ParameterValue] | None,
+        trace_context: TraceContext | None,
+        context: RequestContext,
+        is_decoupled: bool,
+    ) -> InferenceRequest:
+        """Make a request of a client, without checks."""
+        self = cls.__new__(cls)
+        self._inputs = inputs
+        self.output_names = output_names
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._flags = flags
+        self._timeout = timeout
+        self.parameter_values = parameters
+        self.trace_context = trace_context
+        self._context = context
+        self._is_decoupled = is_decoupled
+        self.sender = None
+        self.release_flags = RELEASE_ALL
+        self.model_name = ""
+        self.model_version = -1
+        return self
+
+    def inputs(self) -> list[Tensor]:
+        """Returns the input tensors, without optional ones that the client did not send."""
+        return list(self._inputs)
+
+    def requested_output_names(self) -> set[str]:
+        """Returns the outputs that the client requested; all configured ones if it named none."""
+        return set(self.output_names)
+
+    def request_id(self) -> str:
+        """Returns the client's id of the request; empty if it has none."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """Returns the id of the request's sequence; 0 if it has none."""
+        return self._correlation_id
+
+    def flags(self) -> int:
+        """Returns the flags for the start and the end of a sequence."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the flags for the start and the end of a sequence."""
+        self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
+
+    def timeout(self) -> int:
+        """Returns how many microseconds the request may wait in a queue; 0 for no limit."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """Returns the parameters as JSON text; `{}` if there are none."""
+        return as_json(self.parameter_values)
+
+    def trace(self) -> InferenceTrace:
+        """Returns the trace to pass to requests that are made for this one."""
+        return InferenceTrace(self.trace_context)
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Returns the sender for this request's responses; the same object each time.
+
+        Raises:
+            TritonModelException: The model made the request itself.
+        """
+        if self.sender is None:
+            if self._context is None:
+                raise TritonModelException("Only requests that `execute` got have a sender.")
+            self.sender = InferenceResponseSender(self._context, self._is_decoupled)
+        return self.sender
+
+    def is_cancelled(self) -> bool:
+        """Returns whether the request was cancelled: nobody waits for its responses any more."""
+        return self._context is not None and self._context.is_cancelled()
+
+    def set_release_flags(self, flags: int) -> None:
+        """Set whether the request ends when `execute` returns, or is to be executed again.
+
+        Args:
+            flags: `TRITONSERVER_REQUEST_RELEASE_ALL` or `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`.
+        """
+        if integer(flags, "flags") not in (RELEASE_ALL, RELEASE_RESCHEDULE):
+            raise TritonModelException(
+                f"Release flags must be {RELEASE_ALL} or {RELEASE_RESCHEDULE}, got {flags}"
+            )
+        self.release_flags = flags
+
+    @overload
+    def exec(self, decoupled: Literal[False] = ...) -> InferenceResponse: ...
+    @overload
+    def exec(self, decoupled: Literal[True]) -> ResponseIterator: ...
+    @overload
+    def exec(self, decoupled: bool) -> InferenceResponse | ResponseIterator: ...
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """Call another model and wait for its response; errors are returned as responses, too.
+
+        Args:
+            decoupled: Accept any number of responses. Required to call decoupled models.
+
+        Returns:
+            The response; with `decoupled` an iterator over responses, once the first has arrived.
+
+        Raises:
+            TritonModelException: The model is not between the end of `initialize` and the
+                beginning of `finalize`, or no server runs it.
+        """
+        decoupled = boolean(decoupled, "decoupled")
+        call = require_runtime("call other models").infer(self, decoupled=decoupled)
+        return ResponseIterator(call) if decoupled else self._only_response(call)
+
+    @overload
+    def async_exec(self, decoupled: Literal[False] = ...) -> asyncio.Future[InferenceResponse]: ...
+    @overload
+    def async_exec(self, decoupled: Literal[True]) -> asyncio.Future[ResponseIterator]: ...
+    @overload
+    def async_exec(
+        self, decoupled: bool
+    ) -> asyncio.Future[InferenceResponse] | asyncio.Future[ResponseIterator]: ...
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Like `exec`, but returns a future: the call begins now, and no thread waits for it.
+
+        Cancelling a task that awaits the future cancels the call. With `decoupled`, the resulting
+        iterator also supports `async for`; a plain `for` blocks the event loop while it waits.
+
+        Raises:
+            RuntimeError: No event loop runs in this thread.
+        """
+        loop = asyncio.get_running_loop()
+        decoupled = boolean(decoupled, "decoupled")
+        try:
+            runtime = require_runtime("call other models")
+            call = runtime.infer(self, decoupled=decoupled, is_awaited=True)
+        except TritonModelException as error:  # raised when the result is awaited
+            failed: asyncio.Future[Any] = loop.create_future()
+            failed.set_exception(error)
+            return failed
+        return when_ready(call, ResponseIterator if decoupled else self._only_response)
+
+    def _only_response(self, call: InferenceCall) -> InferenceResponse:
+        response = call.receive()
+        if response is None:
+            raise TritonModelException(f"Model {self.model_name} ended without a response.")
+        return response
+
+    def __repr__(self) -> str:
+        target = f", model_name={self.model_name!r}" if self.model_name else ""
+        return f"InferenceRequest(request_id={self._request_id!r}, inputs={self._inputs!r}{target})"
+
+
+def _checked_correlation_id(value: int | str) -> int | str:
+    if value is None:
+        raise TypeError("correlation_id must be an int or a str, got None")
+    if isinstance(value, str | bytes):
+        return text(value, "correlation_id")
+    try:
+        return integer(value, "correlation_id", low=0, high=_UINT64_MAX)
+    except TypeError as error:
+        raise TritonModelException(f"Correlation ID must be integer or string: {error}") from error
+
+
+def _checked_inputs(inputs: Any, request_id: str, model_name: str) -> list[Tensor]:
+    tensors = sequence(inputs, "inputs")
+    for tensor in tensors:
+        if tensor is None:
+            raise TritonModelException(
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}'"
+                " should not be empty."
+            )
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"inputs must hold Tensor objects, got {type(tensor)}")
+    return tensors
+
+
+def _checked_names(names: Any, request_id: str, model_name: str) -> Sequence[str]:
+    checked = [
+        text(name, "requested_output_names") for name in sequence(names, "requested_output_names")
+    ]
+    if "" in checked:
+        raise TritonModelException(
+            f"Requested output name for request with id '{request_id}' and model name"
+            f" '{model_name}' should not be empty."
+        )
+    return list(dict.fromkeys(checked))
+
+
+def _check_type(value: object, expected: type, what: str) -> None:
+    if value is not None and not isinstance(value, expected):
+        raise TypeError(f"{what} must be a {expected.__name__}, got {type(value)}")

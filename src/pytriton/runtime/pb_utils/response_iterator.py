@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The responses of a model that was called with `decoupled=True`."""
+
+from __future__ import annotations
+
+from pytriton.runtime.pb_utils.awaiting import when_ready
+from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.runtime import InferenceCall
+
+
+class ResponseIterator:
+    """Iterates over responses as they arrive; from `InferenceRequest.exec(decoupled=True)`.
+
+    A `for` loop continues where the last one stopped. After the last response, the next loop begins
+    with the first one again. In a coroutine, `async for` does the same without blocking the event
+    loop. Cancelling a task that waits for a response cancels the call.
+    """
+
+    def __init__(self, call: InferenceCall) -> None:
+        self._call = call
+        self._responses: list[InferenceResponse] = []
+        self._position = 0
+        self._is_complete = False  # all responses were received
+        self._fetch()
+
+    def __iter__(self) -> ResponseIterator:
+        if self._is_complete and self._position == len(self._responses):
+            self._position = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._position == len(self._responses) and not self._is_complete:
+            self._fetch()
+        if self._position == len(self._responses):
+            raise StopIteration("Iteration is done for the responses.")
+        return self._next_response()
+
+    def __aiter__(self) -> ResponseIterator:
+        return self.__iter__()
+
+    async def __anext__(self) -> InferenceResponse:
+        if self._position == len(self._responses) and not self._is_complete:
+            await when_ready(self._call, lambda _: self._fetch())
+        if self._position == len(self._responses):
+            raise StopAsyncIteration
+        return self._next_response()
+
+    def cancel(self) -> None:
+        """Ask the called model to stop, which it may ignore; no effect after the last response."""
+        if not self._is_complete:
+            self._call.cancel()
+
+    def __del__(self) -> None:
+        # The remaining responses are received and dropped: the called model runs to its end.
+        if not getattr(self, "_is_complete", True):
+            self._call.abandon()
+
+    def _next_response(self) -> InferenceResponse:
+        response = self._responses[self._position]
+        self._position += 1
+        return response
+
+    def _fetch(self) -> None:
+        response = self._call.receive()
+        if response is not None:
+            self._responses.append(response)
+        self._is_complete = response is None or self._call.is_over

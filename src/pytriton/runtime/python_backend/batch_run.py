@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a batch while a model executes it: open and cancelled requests, flow control.
+
+Requests refer to their batch, but the batch does not refer to its requests, so their arrays are
+freed when the model drops them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING
+
+from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.runtime.python_backend.answers import SENDER_CLOSED, make_item
+from pytriton.runtime.python_backend.response_window import OpenBatches, ResponseWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pytriton.runtime.pb_utils.response import InferenceResponse
+    from pytriton.runtime.python_backend.mailbox import Mailbox
+    from pytriton.runtime.python_backend.response_window import ResponseWindow
+    from pytriton.runtime.transport.channel import Payload
+    from pytriton.runtime.transport.frames import Execute, ResponseItem
+    from pytriton.runtime.transport.response_outbox import ResponseOutbox
+
+
+class BatchRegistry(OpenBatches["BatchRun"]):
+    """The open batches of an instance, and what they have in common."""
+
+    def __init__(
+        self,
+        outbox: ResponseOutbox,
+        mailbox: Mailbox,
+        output_names: Sequence[str],
+        *,
+        is_decoupled: bool,
+        is_batching: bool,
+    ) -> None:
+        super().__init__()
+        self.outbox = outbox
+        self.mailbox = mailbox
+        self.output_names = output_names
+        self.is_decoupled = is_decoupled
+        self.is_batching = is_batching
+        self.loop_thread = 0  # runs coroutines and must not wait for a client
+        self.is_model_process = True  # False in processes that the model forked
+
+    def set_loop_thread(self, thread: int) -> None:
+        """Set the thread that runs coroutines."""
+        self.loop_thread = thread
+
+    def on_fork(self) -> None:
+        """Mark this as a process that the model forked: only its parent may respond."""
+        self.is_model_process = False
+
+
+class BatchRun(ResponseWindows):
+    """One batch, from its arrival to the last response to its requests."""
+
+    __slots__ = ("_closed", "_is_ended", "_is_returned", "_runs", "execute", "started_ns")
+
+    def __init__(self, runs: BatchRegistry, execute: Execute, started_ns: int) -> None:
+        super().__init__()
+        self.execute = execute
+        self.started_ns = started_ns
+        self._runs = runs
+        self._closed: set[int] = set()
+        self._is_returned = False
+        self._is_ended = False
+        runs.open[execute.batch] = self
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether the server was notified that `execute` returned."""
+        return self._is_returned
+
+    @property
+    def open_positions(self) -> list[int]:
+        """The positions of the requests that wait for their final response."""
+        if self._is_ended:
+            return []
+        return [position for position in range(len(self.execute.rows)) if self.is_open(position)]
+
+    def is_open(self, position: int) -> bool:
+        """Returns whether a request waits for its final response."""
+        return not self._is_ended and position not in self._closed
+
+    def names(self, position: int) -> Collection[str]:
+        """Returns the outputs that a request's client wants."""
+        return self.execute.outputs.get(position, self._runs.output_names)
+
+    def end(self) -> None:
+        """Mark all requests as answered."""
+        self._is_ended = True
+        self._runs.open.pop(self.execute.batch, None)
+
+    def mark_returned(self, answered: Iterable[int] = ()) -> None:
+        """Mark `execute` as returned and some requests as answered; senders may do the rest."""
+        self._closed.update(answered)
+        self._is_returned = True
+        self._end_if_answered()
+
+    def send(self, position: int, response: InferenceResponse | None, *, is_final: bool) -> None:
+        """Send a response or the end. A decoupled model waits until its client can take more."""
+        runs = self._runs
+        if not runs.is_model_process:
+            raise TritonModelException(
+                "Responses are sent by the process that runs the model, not by one it forked."
+            )
+        if not self.is_open(position):
+            raise TritonModelException(SENDER_CLOSED)
+        window = None
+        is_first = False
+        if response is not None and runs.is_decoupled:
+            window = self._window(position)
+            is_first = not window.has_sent
+            if not window.is_satisfied():
+                self._wait_for_client(window)
+        make = functools.partial(self._make_item, position, response, window, is_final)
+        runs.outbox.respond(make, self.started_ns, at_once=is_final or is_first)
+        if is_final:
+            self._closed.add(position)
+            if self._is_returned:
+                self._end_if_answered()
+
+    def is_cancelled(self, position: int) -> bool:
+        """Returns whether a request was cancelled."""
+        if position in self._cancelled:
+            return True
+        if self._runs.is_model_process:
+            self._runs.mailbox.read_available()
+        return position in self._cancelled
+
+    def _wait_for_client(self, window: ResponseWindow) -> None:
+        self._runs.outbox.flush()
+        # Coroutines share a thread: waiting would also delay those of other clients.
+        if threading.get_ident() != self._runs.loop_thread:
+            self._runs.mailbox.wait(window)
+
+    def _make_item(
+        self,
+        position: int,
+        response: InferenceResponse | None,
+        window: ResponseWindow | None,
+        is_final: bool,
+        payload: Payload,
+    ) -> ResponseItem:
+        batch = self.execute.batch
+        item = make_item(
+            payload, batch, position, response, self.names(position), is_final=is_final
+        )
+        if window is not None:
+            window.spend(sum([ref.size for ref in item.outputs or ()]))
+        return item
+
+    def _end_if_answered(self) -> None:
+        if len(self._closed) == len(self.execute.rows):
+            self.end()
+
+
+class RunContext:
+    """One request of a batch, as its `InferenceRequest` and its sender see it."""
+
+    __slots__ = ("_position", "_run")
+
+    def __init__(self, run: BatchRun, position: int) -> None:
+        self._run = run
+        self._position = position
+
+    def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        """See `BatchRun.send`."""
+        self._run.send(self._position, response, is_final=is_final)
+
+    def is_cancelled(self) -> bool:
+        """See `BatchRun.is_cancelled`."""
+        return self._run.is_cancelled(self._position)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process's connection to the server: its calls, and the delivery of their replies.
+
+A worker has one connection, over which it also gets its batches. A process that it forks creates
+its own connection: it sends a new socket to the server over the fork socket of its worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from typing import TYPE_CHECKING, Any
+
+from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.runtime.python_backend.loop_reader import LoopReader
+from pytriton.runtime.python_backend.mailbox import Handler, Inbox, Mailbox, Waiter
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import Execute
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.response_outbox import ResponseOutbox
+from pytriton.runtime.transport.worker_frames import (
+    Finalize,
+    InferReply,
+    Initialize,
+    ServiceCall,
+    ServiceReply,
+)
+
+if TYPE_CHECKING:
+    from pytriton.runtime.transport.channel import Channel, Received
+
+
+class Connection:
+    """A channel with a mailbox, an outbox and the calls that wait for replies."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.outbox = ResponseOutbox(channel)
+        self.handlers: dict[type, Handler] = {
+            InferReply: self._on_reply,
+            ServiceReply: self._on_reply,
+        }
+        self.mailbox = Mailbox(self.outbox, self.handlers)
+        self.loop_reader = LoopReader(self.mailbox)
+        self._numbers = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+
+    @classmethod
+    def of_worker(cls, channel: Channel) -> Connection:
+        """Create the connection of a worker, which gets jobs: its model, then batches."""
+        connection = cls(channel)
+        for kind in (Initialize, Execute, Finalize):
+            connection.handlers[kind] = connection.mailbox.jobs.put
+        return connection
+
+    @classmethod
+    def of_forked_process(cls, fork_socket: socket.socket) -> Connection:
+        """Create a connection; its other end is sent to the server over the fork socket."""
+        ours, theirs = socket_pair()
+        socket.send_fds(fork_socket, [b"\0"], [theirs.fileno()])
+        theirs.close()
+        return cls(MemoryChannel(ours, Arena()))
+
+    def next_job(self) -> Received:
+        """Wait for the next job of a worker; raises EOFError if the server has ended."""
+        jobs = self.mailbox.jobs
+        self.mailbox.wait(jobs)
+        return jobs.messages.popleft()
+
+    def open_call(self, inbox: Inbox) -> int:
+        """Register a call whose replies go to `inbox`; returns its number."""
+        number = next(self._numbers)
+        self._inboxes[number] = inbox
+        return number
+
+    def close_call(self, number: int) -> None:
+        """Remove a call; further replies are dropped."""
+        self._inboxes.pop(number, None)
+
+    def receive(self, inbox: Inbox) -> Received:
+        """Wait for a message and return it."""
+        try:
+            self.mailbox.wait(inbox)
+        except EOFError:
+            raise TritonModelException("The server is gone.") from None
+        return inbox.messages.popleft()
+
+    def call_service(self, action: str, arguments: dict[str, Any]) -> Any:
+        """Call a service of the server; returns its value or raises TritonModelException."""
+        inbox = Inbox()
+        number = self.open_call(inbox)
+        try:
+            self.outbox.send(lambda _: ServiceCall(number, action, arguments))
+            reply = self.receive(inbox).frame
+        finally:
+            self.close_call(number)
+        assert isinstance(reply, ServiceReply)
+        if reply.error is not None:
+            raise TritonModelException(reply.error)
+        return reply.value
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.mailbox.end()
+        self.outbox.close()
+        self.outbox.channel.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection calls={len(self._inboxes)} {self.outbox!r}>"
+
+    def _on_reply(self, received: Received) -> Waiter | None:
+        frame = received.frame
+        assert isinstance(frame, InferReply | ServiceReply)
+        inbox = self._inboxes.get(frame.call)
+        return None if inbox is None else inbox.put(received)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls a model's `execute` with a batch, and sends what it returns or raises."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.errors import ErrorCode, ServerError, sendable_text
+from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
+from pytriton.runtime.python_backend import answers
+from pytriton.runtime.python_backend.batch_run import BatchRun
+from pytriton.runtime.python_backend.failure_text import RuleError, describe_fully, raised_at
+from pytriton.runtime.python_backend.requests import make_requests
+from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, Responses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.runtime.pb_utils.request import InferenceRequest
+    from pytriton.runtime.pb_utils.response import InferenceResponse
+    from pytriton.runtime.python_backend.batch_run import BatchRegistry
+    from pytriton.runtime.python_backend.coroutines import CoroutineThread
+    from pytriton.runtime.python_backend.runtime import WorkerRuntime
+    from pytriton.runtime.transport.channel import Payload, Received
+
+    _Answered = Sequence[tuple[int, InferenceResponse | None]]
+
+
+class _Call:
+    """A batch, the requests that `execute` gets for it, and its result."""
+
+    __slots__ = ("requests", "result", "run")
+
+    def __init__(self, run: BatchRun) -> None:
+        self.run = run
+        self.requests: list[InferenceRequest] = []
+        self.result: Any = None
+
+    def clear(self) -> None:
+        """Drop the requests and the result."""
+        self.requests = []
+        self.result = None
+
+
+class Execution:
+    """Runs the batches of one model. Coroutines respond on the event loop's thread, others here."""
+
+    def __init__(
+        self,
+        model: Any,
+        model_path: str,
+        runs: BatchRegistry,
+        runtime: WorkerRuntime,
+        coroutines: CoroutineThread,
+    ) -> None:
+        # Triton notices this only with the first request. Here such a model never becomes ready.
+        if not hasattr(model, "execute"):
+            raise RuleError(f"Python model {model_path} does not implement `execute` method.")
+        self._execute = model.execute
+        self.is_async = inspect.iscoroutinefunction(model.execute)
+        self._runs = runs
+        self._outbox = runs.outbox
+        self._runtime = runtime
+        self._coroutines = coroutines
+
+    def run(self, received: Received) -> None:
+        """Call the model with a batch; the batch is answered whatever the model does.
+
+        Raises:
+            ConnectionError: The connection to the server has ended.
+        """
+        execute = received.frame
+        assert isinstance(execute, Execute)
+        call = _Call(BatchRun(self._runs, execute, time.monotonic_ns()))
+        self._runtime.set_batch(execute.batch, execute.ids or None)
+        try:
+            self._run(call, received)
+        finally:
+            self._runtime.set_batch(0)
+
+    def _run(self, call: _Call, received: Received) -> None:
+        try:
+            call.requests = make_requests(received, call.run, self._runs)
+            # A copy of the list, because the model may change it.
+            call.result = self._execute(call.requests[:])
+        except BaseException as error:  # noqa: BLE001  all that a model raises is sent as an error
+            self._fail(call, error)
+            return
+        if isinstance(call.result, Coroutine):
+            self._start(call)
+        else:
+            self._answer(call)
+
+    def _start(self, call: _Call) -> None:
+        run = call.run
+        if self._runs.is_decoupled:
+            frame = Responses(
+                run.started_ns, time.monotonic_ns(), [], returned_batch=run.execute.batch
+            )
+            self._outbox.send(lambda _: frame)
+            run.mark_returned()
+        self._coroutines.submit(self._finish(call))
+
+    async def _finish(self, call: _Call) -> None:
+        try:
+            try:
+                call.result = await call.result
+            except BaseException as error:  # noqa: BLE001  see `_run`
+                self._fail(call, error)
+            else:
+                self._answer(call)
+        except ConnectionError:
+            pass  # the server has ended; the model's thread notices that, too
+
+    def _answer(self, call: _Call) -> None:
+        try:
+            if self._runs.is_decoupled:
+                answers.check_decoupled_return(call.result, self._runtime.instance_name)
+                self._return(call, [None] * len(call.requests))
+            else:
+                self._answer_coupled(call)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001  invalid result, or tensors that cannot be sent
+            self._fail(call, error)
+
+    def _answer_coupled(self, call: _Call) -> None:
+        run, execute = call.run, call.run.execute
+        responses = answers.returned_responses(call.result, call.requests)
+        columns = answers.batch_outputs(responses, call.requests, execute.rows)
+        if columns is None:
+            self._return(call, responses)
+            return
+        # Now an output may be the only reference to an input's memory; then it needs no copy.
+        del responses
+        call.clear()
+        times_ns = (run.started_ns, time.monotonic_ns())
+        self._outbox.send(
+            functools.partial(
+                answers.make_batch_result, execute.batch, execute.rows, times_ns, columns
+            )
+        )
+        run.end()
+
+    def _return(self, call: _Call, responses: Sequence[InferenceResponse | None]) -> None:
+        """Send the responses, and notify the server that `execute` returned."""
+        run = call.run
+        answered = [
+            (position, response)
+            for position, (request, response) in enumerate(
+                zip(call.requests, responses, strict=True)
+            )
+            if response is not None
+            or (request.release_flags == RELEASE_RESCHEDULE and run.is_open(position))
+        ]
+        times_ns = (run.started_ns, time.monotonic_ns())
+        returned_batch = 0 if run.is_returned else run.execute.batch
+        if answered or returned_batch:
+            self._outbox.send(
+                functools.partial(self._make_responses, run, times_ns, answered, returned_batch)
+            )
+        for position, _ in answered:
+            _close(call.requests[position])
+        run.mark_returned([position for position, _ in answered])
+
+    def _make_responses(
+        self,
+        run: BatchRun,
+        times_ns: tuple[int, int],
+        answered: _Answered,
+        returned_batch: int,
+        payload: Payload,
+    ) -> Responses:
+        """Returns the frame; a response of None means that the request is to be executed again."""
+        batch = run.execute.batch
+        items = [
+            answers.make_item(payload, batch, position, response, run.names(position))
+            if response is not None
+            else ResponseItem(batch, position, is_rescheduled=True)
+            for position, response in answered
+        ]
+        return Responses(*times_ns, items, returned_batch=returned_batch)
+
+    def _fail(self, call: _Call, error: BaseException) -> None:
+        """Fail the open requests of a batch; responses that senders hold are sent before."""
+        run = call.run
+        times_ns = (run.started_ns, time.monotonic_ns())
+        self._log(error)
+        held = []
+        for position, request in enumerate(call.requests):
+            if request.sender is not None:
+                response = request.sender.take_held()
+                if response is not None and run.is_open(position):
+                    held.append((position, response))
+            _close(request)
+        if held:
+            self._send_held(run, times_ns, held)
+        try:
+            self._send_failure(run, times_ns, error)
+        except OSError:
+            raise
+        except Exception as failure:  # noqa: BLE001  no memory for a long text: send a short one
+            self._send_failure(run, times_ns, RuleError(f"{type(failure).__name__}: {failure}"))
+        run.end()
+
+    def _send_failure(self, run: BatchRun, times_ns: tuple[int, int], error: BaseException) -> None:
+        if isinstance(error, ServerError):  # there was no room for the tensors of the batch
+            text, code = sendable_text(error.message), int(error.code)
+        else:
+            text = answers.failure_text(self._runtime.instance_name, error)
+            code = int(ErrorCode.INTERNAL)
+        batch = run.execute.batch
+        if run.is_returned:
+            items = [
+                ResponseItem(batch, position, error=text, error_code=code)
+                for position in run.open_positions
+            ]
+            self._outbox.send(lambda _: Responses(*times_ns, items))
+        else:
+            self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code))
+
+    def _send_held(self, run: BatchRun, times_ns: tuple[int, int], held: _Answered) -> None:
+        try:
+            self._outbox.send(functools.partial(self._make_responses, run, times_ns, held, 0))
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001  these requests then fail like the others
+            self._log(error)
+
+    def _log(self, error: BaseException) -> None:
+        text = answers.failure_text(self._runtime.instance_name, describe_fully(error))
+        self._runtime.log("ERROR", text, *raised_at(error))
+
+
+def _close(request: InferenceRequest) -> None:
+    if request.sender is not None:
+        request.sender.mark_closed()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a model's file as the Python backend does: as `<version>.model`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytriton.runtime.python_backend.failure_text import RuleError
+
+if TYPE_CHECKING:
+    from types import CodeType, ModuleType
+
+CLASS_NAME = "TritonPythonModel"
+# The folder that contains `triton_python_backend_utils`.
+_UTILS_DIRECTORY = str(Path(__file__).parents[2])
+
+
+class LoadError(RuleError):
+    """The file is not a model; the text says why."""
+
+
+def load_class(path: str, package: str) -> type[Any]:
+    """Import a file and return its model class.
+
+    `package` is the version, which is the name of the file's folder. It is empty for the code of a
+    backend, which is imported as a top-level module.
+
+    Raises:
+        LoadError: The file does not exist, or is not a Python file.
+        AttributeError: The file has no class of that name.
+        Exception: Any exception that the file raises.
+    """
+    file = Path(path)
+    if file.suffix != ".py":
+        raise LoadError(f"Model name must end with '.py'. Model name is \"{file.name}\".")
+    if not file.is_file():
+        raise LoadError(f"Python model file not found in '{path}'")
+    name, directory = file.stem, str(file.parent)
+    if package:
+        parent = str(file.parent.parent)
+        sys.path += [directory, parent, _UTILS_DIRECTORY]
+        _import_package(package, parent)
+        name = f"{package}.{name}"
+    else:
+        sys.path += [directory, _UTILS_DIRECTORY]
+    model_class: type[Any] = getattr(_import_file(name, path), CLASS_NAME)
+    return model_class
+
+
+def _import_package(name: str, parent: str) -> None:
+    """Import the version's folder as a package, so that the file can `from . import helper`."""
+    spec = PathFinder.find_spec(name, [parent])
+    if spec is None:
+        raise LoadError(f"expected the version '{name}' to be a folder in '{parent}'")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if spec.loader is not None:
+        spec.loader.exec_module(module)
+
+
+class _ModelFile(SourceFileLoader):
+    """Compiles a file whenever it is loaded, and leaves no compiled file beside it.
+
+    Python takes a compiled file for that of any source with the same size and the same second of
+    change. So a model that is written and loaded twice in a second could run as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+def _import_file(name: str, path: str) -> ModuleType:
+    loader = _ModelFile(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a channel for all threads of a process: the first thread that waits reads for all.
+
+There is no thread between the socket and `execute`. A thread that waits becomes the reader if there
+is none, and delivers each message to its receiver. Other threads sleep until their message has
+arrived, or until the reader has what it waited for; then one of them becomes the reader. The
+model's thread is preferred: another reader yields to it after the next message.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pytriton.runtime.transport.arena import IDLE_SECONDS
+from pytriton.runtime.transport.idle_reader import IdleReader
+from pytriton.runtime.transport.loop_spinner import MessagePoller
+
+if TYPE_CHECKING:
+    from pytriton.runtime.transport.channel import Received
+    from pytriton.runtime.transport.response_outbox import ResponseOutbox
+
+logger = logging.getLogger(__name__)
+
+# After this time without a reader, a waiter of low priority reads: the model's thread is busy.
+BUSY_TIMEOUT_S = 0.1
+
+
+class Waiter:
+    """An event for which threads wait in a mailbox."""
+
+    __slots__ = ()
+    is_low_priority = False  # True: becomes the reader only after `BUSY_TIMEOUT_S`
+
+    def is_satisfied(self) -> bool:
+        """Returns whether the event has happened."""
+        raise NotImplementedError
+
+    def on_delivered(self) -> None:
+        """Called on the reading thread after a message was delivered and all threads were woken."""
+
+
+class Inbox(Waiter):
+    """Stores messages; threads wait for the first one."""
+
+    __slots__ = ("is_low_priority", "messages")
+
+    def __init__(self, *, is_low_priority: bool = False) -> None:
+        self.is_low_priority = is_low_priority
+        self.messages: deque[Received] = deque()
+
+    def put(self, received: Received) -> Waiter:
+        """Store a message."""
+        self.messages.append(received)
+        return self
+
+    def is_satisfied(self) -> bool:
+        """Returns whether there is a message."""
+        return bool(self.messages)
+
+
+# Processes a message and returns its waiter; runs on the reading thread, and must be quick.
+Handler = Callable[["Received"], Waiter | None]
+
+
+class Mailbox:
+    """The reading end of a channel. The model's thread waits for `jobs`."""
+
+    def __init__(self, outbox: ResponseOutbox, handlers: Mapping[type, Handler]) -> None:
+        self.jobs = Inbox()
+        self._channel = outbox.channel
+        self._handlers = handlers
+        self._lock = threading.Lock()
+        self._has_reader = False
+        # The waiter that was woken to become the reader but has not taken over yet.
+        self._next_reader: Waiter | None = None
+        self._is_over = False
+        self._message_count = 0
+        self._sleepers: dict[Waiter, list[threading.Lock]] = {}
+        self._idle_reader = IdleReader(
+            outbox.channel, lambda: outbox.uses_memory, lambda: outbox.trim(IDLE_SECONDS)
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the mailbox has ended."""
+        return self._is_over
+
+    @property
+    def has_no_reader(self) -> bool:
+        """Whether no thread reads or is about to."""
+        return not self._has_reader and self._next_reader is None
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages read so far."""
+        return self._message_count
+
+    def poll_for_jobs(self, cores: int) -> None:
+        """Let the model's thread poll before it sleeps, in a process that may use these cores."""
+        self._idle_reader.poller = MessagePoller.of_socket(self._channel.fileno(), cores)
+
+    def wait(self, waiter: Waiter) -> None:
+        """Return once the waiter is satisfied; raises EOFError if the connection has ended."""
+        while not waiter.is_satisfied():
+            with self._lock:
+                if waiter.is_satisfied():
+                    break
+                if self._is_over:
+                    raise EOFError
+                wakeup = None if self._become_reader(waiter) else self._add_sleeper(waiter)
+            if wakeup is None:
+                self._read_for(waiter)
+            elif waiter.is_low_priority:
+                self._wait_low_priority(waiter, wakeup)
+            else:
+                wakeup.acquire()
+        if self._next_reader is waiter:  # it was woken to read, and does not need to any more
+            self._next_reader = None
+            self._wake_next_reader()
+
+    def read_available(self) -> None:
+        """Deliver the messages that have arrived, without waiting, unless another thread reads."""
+        with self._lock:
+            if self._has_reader or self._is_over:
+                return
+            self._has_reader = True
+        try:
+            while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
+                self._dispatch(received)
+        except Exception as error:  # noqa: BLE001  logged by `_fail`
+            self._fail(error)
+        finally:
+            with self._lock:
+                self._has_reader = False
+            self._wake_next_reader()
+
+    def end(self) -> None:
+        """End the mailbox; waiting threads get an EOFError."""
+        with self._lock:
+            self._is_over = True
+            wakeups = [wakeup for wakeups in self._sleepers.values() for wakeup in wakeups]
+            self._sleepers.clear()
+        for wakeup in wakeups:
+            wakeup.release()
+
+    def _become_reader(self, waiter: Waiter) -> bool:
+        is_next = self._next_reader is waiter
+        if is_next:
+            self._next_reader = None
+        if self._has_reader or waiter.is_low_priority:
+            return False
+        is_preferred = is_next or waiter is self.jobs
+        if not is_preferred and (self._next_reader is not None or self.jobs in self._sleepers):
+            return False
+        self._has_reader = True
+        return True
+
+    def _add_sleeper(self, waiter: Waiter) -> threading.Lock:
+        wakeup = threading.Lock()
+        wakeup.acquire()
+        self._sleepers.setdefault(waiter, []).append(wakeup)
+        return wakeup
+
+    def _wait_low_priority(self, waiter: Waiter, wakeup: threading.Lock) -> None:
+        """Sleep, but become the reader if there was none for a while."""
+        count = self._message_count
+        while not wakeup.acquire(timeout=BUSY_TIMEOUT_S):
+            with self._lock:
+                is_quiet = (
+                    count == self._message_count
+                    and not self._has_reader
+                    and self._next_reader is None
+                )
+                count = self._message_count
+                if is_quiet and not self._is_over:
+                    self._has_reader = True
+                    self._sleepers.pop(waiter, None)
+                    break
+        else:
+            return
+        self._read_for(waiter)
+
+    def _read_for(self, waiter: Waiter) -> None:
+        is_main = waiter is self.jobs
+        try:
+            while True:
+                received = self._idle_reader.receive() if is_main else self._receive()
+                yields = not is_main and self.jobs in self._sleepers
+                self._dispatch(received)
+                del received
+                if yields or waiter.is_satisfied():
+                    return
+        except Exception as error:
+            self._fail(error)
+            raise EOFError from error
+        finally:
+            with self._lock:
+                self._has_reader = False
+                has_sleepers = bool(self._sleepers)
+            if has_sleepers:
+                self._wake_next_reader()
+
+    def _fail(self, error: Exception) -> None:
+        """End the mailbox: the server has ended, or a thread may wait for the lost message."""
+        if not isinstance(error, EOFError | ConnectionError):
+            logger.error("a message of the server could not be read", exc_info=error)
+        self.end()
+
+    def _dispatch(self, received: Received) -> None:
+        handler = self._handlers.get(type(received.frame))
+        if handler is None:
+            return
+        # The lock keeps threads from falling asleep after the delivery and before the wakeups.
+        with self._lock:
+            self._message_count += 1
+            waiter = handler(received)
+            wakeups = (
+                self._sleepers.pop(waiter, ()) if self._sleepers and waiter is not None else ()
+            )
+        for wakeup in wakeups:
+            wakeup.release()
+        if waiter is not None:
+            waiter.on_delivered()
+
+    def _receive(self) -> Received:
+        received = self._channel.receive()
+        assert received is not None, "the socket blocks"
+        return received
+
+    def _wake_next_reader(self) -> None:
+        """Wake a thread to become the reader, if there is none and a thread waits."""
+        with self._lock:
+            if self._has_reader or self._next_reader is not None:
+                return
+            candidates = [waiter for waiter in self._sleepers if not waiter.is_low_priority]
+            if not candidates:
+                return
+            self._next_reader = self.jobs if self.jobs in candidates else candidates[0]
+            wakeups = self._sleepers[self._next_reader]
+            wakeup = wakeups.pop()
+            if not wakeups:
+                del self._sleepers[self._next_reader]
+        wakeup.release()

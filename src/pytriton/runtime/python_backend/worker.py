@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one instance of a model in its own process: `initialize`, batches, `finalize`.
+
+The main thread both reads the channel and calls the model, except on processes without batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.errors import ErrorCode, ServerError, resource_error, sendable_text
+from pytriton.runtime.pb_utils.failures import TritonModelException
+from pytriton.runtime.pb_utils.model_config import ModelConfig
+from pytriton.runtime.pb_utils.runtime import set_runtime
+from pytriton.runtime.python_backend.batch_execution import BatchExecution
+from pytriton.runtime.python_backend.batch_run import BatchRegistry
+from pytriton.runtime.python_backend.coroutines import CoroutineThread
+from pytriton.runtime.python_backend.execution import Execution
+from pytriton.runtime.python_backend.failure_text import (
+    RuleError,
+    describe,
+    describe_fully,
+    raised_at,
+)
+from pytriton.runtime.python_backend.group_member import GroupMember
+from pytriton.runtime.python_backend.loader import load_class
+from pytriton.runtime.python_backend.node_files import find_files
+from pytriton.runtime.python_backend.readiness import ReadyCheck
+from pytriton.runtime.python_backend.runtime import WorkerRuntime
+from pytriton.runtime.python_backend.whole_batches import declared_outputs, takes_whole_batches
+from pytriton.runtime.transport.frames import Cancel, Credit
+from pytriton.runtime.transport.log_frames import LogChange
+from pytriton.runtime.transport.worker_frames import (
+    CheckReady,
+    Finalize,
+    Initialize,
+    Initialized,
+    ReadyReport,
+)
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.runtime.python_backend.connection import Connection
+    from pytriton.runtime.transport.channel import Received
+
+
+_RANK_FAILED = 1  # exit status
+
+
+class Worker:
+    """Runs a model over a connection until the server ends it."""
+
+    def __init__(self, connection: Connection, fork_socket: socket.socket | None) -> None:
+        self._connection = connection
+        self._fork_socket = fork_socket
+        self._model: Any = None
+
+    def run(self, frame: Initialize) -> None:
+        """Run the model; returns after `finalize`.
+
+        Raises:
+            EOFError: The server has ended, or ConnectionError.
+        """
+        self._runtime = self._make_runtime(frame)
+        try:
+            report = self._initialize(frame)
+        except BaseException as error:  # noqa: BLE001  all that a model raises is reported
+            report = self._load_failure(frame, error)
+        self._connection.outbox.send(lambda _: report)
+        if report.is_failure or frame.completes_config:
+            return
+        member = GroupMember(frame.arguments, self._connection)
+        if member.is_follower:
+            self._follow(member)
+        else:
+            self._runtime.can_infer = True
+            self._run_batches()
+        self._finalize()
+        member.leave()
+
+    def _run_batches(self) -> None:
+        while True:
+            received = self._connection.next_job()
+            if isinstance(received.frame, Finalize):
+                return
+            self._execution.run(received)
+            # Free arrays that the model does not keep now, before this thread waits again.
+            del received
+
+    def _follow(self, member: GroupMember) -> None:
+        """Do what the model does on a process that gets no batches, until the server ends it."""
+        with ThreadPoolExecutor(1, "messages") as threads:
+            end = threads.submit(member.wait_for_end)  # meanwhile it reads, say, changes of the log
+            try:
+                if hasattr(self._model, "run_rank"):
+                    self._model.run_rank()
+            except BaseException as error:  # noqa: BLE001  the process ends
+                self._log_raised(error, f"raised in run_rank of rank {member.rank}")
+                self._connection.outbox.flush()
+                os._exit(_RANK_FAILED)  # which ends the group
+            end.result()
+
+    def _load_failure(self, frame: Initialize, error: BaseException) -> Initialized:
+        """Returns the report of a model that cannot be loaded; a foreseen error is not logged."""
+        code = error.code if isinstance(error, ServerError | TritonModelException) else None
+        if isinstance(code, ErrorCode):  # a model may have written anything
+            return Initialized(error=sendable_text(str(error)), error_code=int(code))
+        self._log_raised(error, "could not be loaded", frame.model_path)
+        if resource_error(error) is not None:
+            return Initialized(error=describe(error), error_code=int(ErrorCode.UNAVAILABLE))
+        return Initialized(error=describe(error))
+
+    def _make_runtime(self, frame: Initialize) -> WorkerRuntime:
+        arguments = frame.arguments
+        runtime = WorkerRuntime(
+            self._connection,
+            self._fork_socket,
+            instance_name=arguments.get("model_instance_name") or arguments["model_name"],
+            model_directory=frame.model_directory or str(Path(frame.model_path).parent),
+            backend_config=frame.backend_config,
+            switches=frame.log,
+        )
+        set_runtime(runtime)
+        self._connection.handlers[LogChange] = runtime.on_log_change
+        return runtime
+
+    def _initialize(self, frame: Initialize) -> Initialized:
+        find_files(frame)
+        model_class = load_class(frame.model_path, frame.package)
+        if frame.completes_config:
+            return Initialized(config=_complete_config(model_class, frame.arguments))
+        self._model = model = model_class()
+        runs = self._make_runs(frame)
+        self._coroutines = CoroutineThread(functools.partial(self._on_loop_thread, runs))
+        if hasattr(model, "initialize"):
+            model.initialize(frame.arguments)
+        self._execution = self._make_execution(frame, runs)
+        return Initialized(
+            has_ready_check=self._prepare_ready_check(),
+            is_async=self._execution.is_async,
+        )
+
+    def _make_execution(self, frame: Initialize, runs: BatchRegistry) -> BatchExecution | Execution:
+        model = self._model
+        if takes_whole_batches(
+            model, is_backend=not frame.package, is_decoupled=frame.is_decoupled
+        ):
+            declared = declared_outputs(frame.arguments["model_config"], frame.output_names)
+            return BatchExecution(model, runs, self._runtime, declared)
+        return Execution(model, frame.model_path, runs, self._runtime, self._coroutines)
+
+    def _on_loop_thread(self, runs: BatchRegistry, thread: int) -> None:
+        runs.set_loop_thread(thread)
+        self._connection.loop_reader.own_thread = thread
+
+    def _make_runs(self, frame: Initialize) -> BatchRegistry:
+        connection = self._connection
+        runs = BatchRegistry(
+            connection.outbox,
+            connection.mailbox,
+            frame.output_names,
+            is_decoupled=frame.is_decoupled,
+            is_batching=frame.is_batching,
+        )
+        connection.handlers[Cancel] = runs.on_cancel
+        connection.handlers[Credit] = runs.on_credit
+        os.register_at_fork(after_in_child=runs.on_fork)
+        return runs
+
+    def _prepare_ready_check(self) -> bool:
+        handlers = self._connection.handlers
+        if not hasattr(self._model, "is_ready"):
+            handlers[CheckReady] = self._report_ready
+            return False
+        check = ReadyCheck(
+            self._model.is_ready,
+            self._connection,
+            self._coroutines,
+            lambda error: self._log_raised(error, "raised in is_ready"),
+        )
+        handlers[CheckReady] = check.on_check
+        check.start()
+        return True
+
+    def _report_ready(self, received: Received) -> None:
+        frame = received.frame
+        assert isinstance(frame, CheckReady)
+        self._connection.outbox.post(ReadyReport(frame.call, True))
+
+    def _finalize(self) -> None:
+        self._runtime.can_infer = False
+        self._coroutines.stop()
+        if hasattr(self._model, "finalize"):
+            try:
+                self._model.finalize()
+            except BaseException as error:  # noqa: BLE001  the process ends anyway
+                self._log_raised(error, "raised in finalize")
+        self._connection.outbox.flush()
+
+    def _log_raised(self, error: BaseException, what: str, default_file: str = "") -> None:
+        name, (file, line) = self._runtime.instance_name, raised_at(error)
+        text = f"Model '{name}' {what}: {describe_fully(error)}"
+        self._runtime.log("ERROR", text, file or default_file, line)
+
+
+def _complete_config(model_class: type[Any], arguments: dict[str, str]) -> str:
+    """Returns the configuration that the model completed, as JSON; "" if it has no such method."""
+    complete = getattr(model_class, "auto_complete_config", None)
+    if complete is None:
+        return ""
+    config = complete(ModelConfig(arguments["model_config"]))
+    if not isinstance(config, ModelConfig):
+        raise RuleError(
+            f"auto_complete_config function in model '{arguments['model_name']}' must return a"
+            " valid pb.ModelConfig object."
+        )
+    return json.dumps(config.as_dict())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of the connection between instances and their hosts.
+
+`MemoryChannel` connects two processes of one machine, which share memory. `StreamChannel` connects
+machines: it sends all payloads inside the message and has no updates about memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.runtime.transport.payload import Payload, Received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytriton.runtime.transport.arena import Arena
+    from pytriton.runtime.transport.frames import Frame
+
+__all__ = ["Channel", "Payload", "Received"]
+
+
+class Channel(Protocol):
+    """One end of a connection that carries frames with tensors, in order.
+
+    On a blocking channel `send` and `receive` wait. On a non-blocking one `send` queues the data
+    that does not fit until `flush`, and `receive` returns None if there is no message.
+    """
+
+    releases_at_once: bool  # True while this end is idle: no other message would carry releases
+
+    def fileno(self) -> int:
+        """Returns the file descriptor to poll for reading and writing."""
+
+    def set_blocking(self, is_blocking: bool) -> None:
+        """Set whether `send` and `receive` wait."""
+
+    def payload(self) -> Payload:
+        """Returns an empty payload for the next message."""
+
+    def send(self, frame: Frame, payload: Payload | None = None) -> None:
+        """Send a frame with the tensors that its references name.
+
+        Raises:
+            OSError: The peer has closed the connection.
+            Exception: The frame cannot be encoded, or there is no memory; nothing was sent.
+        """
+
+    def receive(self, flags: int = 0) -> Received | None:
+        """Returns the next message.
+
+        None if there is none and the channel does not block, or `flags` has MSG_DONTWAIT.
+
+        Raises:
+            EOFError: The peer has closed the connection.
+        """
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message is buffered already, so that polling does not report it."""
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is queued data for `flush`."""
+
+    def flush(self) -> None:
+        """Send queued data, as much as fits."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the peer has not read everything yet; False if that is not known."""
+
+    def close(self) -> None:
+        """Close the connection; may be called twice."""
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """Returns the descriptors of the payload of the last message; the caller owns them."""
+
+    # Shared memory
+
+    @property
+    def arena(self) -> Arena | None:
+        """The arena for large tensors; None if all tensors are sent inside the message."""
+
+    @property
+    def maps_memory(self) -> bool:
+        """Whether memory of the peer is mapped here, or that of a third process there."""
+
+    @property
+    def has_memory_update(self) -> bool:
+        """Whether there is an update about memory to send to the peer."""
+
+    def send_memory_update(self) -> None:
+        """Send the memory update now instead of with the next message."""
+
+    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
+        """Tell the peer, with the next message, to unmap segments that our arena dropped."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The memory that this end's arena has reserved for messages to the peer."""
+
+    @property
+    def has_idle_memory(self) -> bool:
+        """Whether `trim` has memory to give back, now or later."""
+
+    def trim(self, idle_seconds: float) -> None:
+        """Give back memory that was unused for `idle_seconds`, and tell the peer.
+
+        Only for an end that does not share its arena with other channels.
+        """

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between the core of a server and a front end in a process of its own.
+
+The core sends `Configure` and a `Registry` first; the front end serves clients after that. Each
+request of a front end has a number, its call, which is not used again before its final reply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pytriton.base.log_switches import LogSwitches
+from pytriton.base.messages import ParameterValue, TraceOrigin
+from pytriton.runtime.transport.refs import MemoryUpdate, TensorRef
+
+
+class Configure(msgspec.Struct, tag="configure", array_like=True):
+    """Core to front end, first: the options of the server."""
+
+    options: bytes  # a `ServerOptions` in MessagePack
+    log: LogSwitches
+    memory_bytes: int  # the limit of its shared memory
+    memory: MemoryUpdate | None = None
+
+
+class ModelDescription(msgspec.Struct, array_like=True):
+    """The properties of a model version that never change."""
+
+    number: int
+    spec: bytes  # a `ModelSpec` in MessagePack
+    config_json: bytes
+    is_bound: bool
+    has_ready_check: bool
+    takes_columns: bool
+
+
+class ModelStatus(msgspec.Struct, array_like=True):
+    """The state of a model version."""
+
+    number: int
+    state: str
+    is_ready: bool
+    reason: str = ""
+
+
+class Registry(msgspec.Struct, tag="registry", array_like=True):
+    """Core to front end: all models that are not hidden; replaces the earlier registry."""
+
+    epoch: int
+    models: list[ModelStatus]
+    new_models: list[ModelDescription]  # those that the front end does not know yet
+    is_exiting: bool  # the server accepts no more requests
+    is_serving: bool  # the server is ready
+    trace_rates: dict[str, int] = {}  # see `TraceSettings.rates`
+    memory: MemoryUpdate | None = None
+
+
+class RegistryTaken(msgspec.Struct, tag="registry_taken", array_like=True):
+    """Front end to core: it serves the models of this registry from now on."""
+
+    epoch: int
+    memory: MemoryUpdate | None = None
+
+
+class RegionRecord(msgspec.Struct, array_like=True, gc=False):
+    """A region of shared memory that a client has registered."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+class RegionUpdate(msgspec.Struct, tag="regions", array_like=True):
+    """Core to front end: regions were registered or unregistered.
+
+    The descriptors of the added ones come with the message.
+    """
+
+    number: int  # counts the updates for this front end
+    added: list[RegionRecord]
+    removed: list[str]
+    memory: MemoryUpdate | None = None
+
+
+class RegionsTaken(msgspec.Struct, tag="regions_taken", array_like=True):
+    """Front end to core: it uses the regions of an update from now on."""
+
+    number: int
+    memory: MemoryUpdate | None = None
+
+
+class TraceRefusal(msgspec.Struct, tag="trace_refusal", array_like=True):
+    """Front end to core: a request was refused before it was sent, which its trace may show."""
+
+    origin: TraceOrigin
+    model_name: str
+    version: int
+    id: str
+    received_ns: int
+    error: str
+    error_code: int
+    memory: MemoryUpdate | None = None
+
+
+class SubmitItem(msgspec.Struct, array_like=True):
+    """A request that was validated against its model."""
+
+    call: int
+    model: int  # its number in the registry
+    inputs: list[TensorRef]
+    rows: int
+    received_ns: int
+    batch_key: Any = None
+    id: str = ""
+    outputs: tuple[str, ...] | None = None
+    parameters: dict[str, ParameterValue] = {}
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int | str = 0
+    flags: int = 0
+    model_version: str = ""  # as the client wrote it
+    trace: TraceOrigin | None = None
+
+
+class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
+    """An input of all requests with a signature."""
+
+    name: str
+    dtype: int
+    shape: tuple[int, ...]
+    row_bytes: int
+
+
+class DefineSignature(msgspec.Struct, tag="signature", array_like=True):
+    """Front end to core: a number for a `pytriton.runtime.executor.columns.Signature` of a model."""
+
+    number: int
+    model: int
+    inputs: list[SignatureColumn]
+    outputs: tuple[str, ...] | None
+    batch_key: Any = None
+    forgotten: list[int] = []  # the numbers that no chunk will use again
+    memory: MemoryUpdate | None = None
+
+
+class ColumnRef(msgspec.Struct, array_like=True, gc=False):
+    """Where the bytes of one column are: at `offset` of the message's payload or of a block."""
+
+    offset: int
+    size: int
+    block: int = 0
+
+
+class ChunkItem(msgspec.Struct, array_like=True):
+    """Small requests of one signature; each is named by the chunk's call and its index."""
+
+    call: int
+    signature: int
+    count: int
+    received_ns: int  # the mean of all
+    columns: list[ColumnRef]
+    rows: list[int] = []  # of each request; empty: one row each
+    priorities: list[int] = []  # of each request; empty: none has one
+    timeouts_us: list[int] = []  # of each request; empty: none has one
+    model_version: str = ""  # as the clients wrote it
+    # The id and the flags of each request, if the model has sequences.
+    correlation_ids: list[int | str] = []
+    flags: list[int] = []
+    ids: list[str] = []  # of each request; empty: none has one
+
+
+class Submit(msgspec.Struct, tag="submit", array_like=True):
+    """Front end to core: requests, and chunks of small requests."""
+
+    items: list[SubmitItem]
+    chunks: list[ChunkItem] = []
+    memory: MemoryUpdate | None = None
+
+
+class RowsItem(msgspec.Struct, array_like=True):
+    """The answers to the requests `first` to `end` (without `end`) of a chunk."""
+
+    call: int
+    first: int
+    end: int
+    outputs: list[TensorRef]  # each has the rows of all these requests; `shape` is that of one row
+
+
+class ReplyItem(msgspec.Struct, array_like=True):
+    """A response, an error in its place, or an end without tensors."""
+
+    call: int
+    outputs: list[TensorRef] | None = None
+    is_final: bool = True
+    error: str | None = None
+    error_code: int = 0
+    parameters: dict[str, ParameterValue] | None = None
+    is_refused: bool = False  # no model has seen the request
+    is_outdated: bool = False  # the model was replaced: look it up and submit the request again
+    index: int = -1  # of the request in its chunk; -1: it is not in a chunk
+
+
+class Replies(msgspec.Struct, tag="replies", array_like=True):
+    """Core to front end: responses to several requests."""
+
+    items: list[ReplyItem]
+    rows: list[RowsItem] = []
+    memory: MemoryUpdate | None = None
+
+
+class Flow(msgspec.Struct, tag="flow", array_like=True):
+    """Front end to core: clients that disconnected, and responses that clients have consumed."""
+
+    cancelled: list[int]
+    consumed: dict[int, int]  # number of responses by call
+    cancelled_members: list[tuple[int, int]] = []  # of chunks: the call and the index
+    memory: MemoryUpdate | None = None
+
+
+class Question(msgspec.Struct, tag="question", array_like=True):
+    """Front end to core: call a method of the core's `EngineClient`."""
+
+    call: int
+    method: str
+    arguments: dict[str, Any]
+    memory: MemoryUpdate | None = None
+
+
+class QuestionReply(msgspec.Struct, tag="question_reply", array_like=True):
+    """Core to front end: the result of a `Question`, or an error."""
+
+    call: int
+    value: Any = None
+    error: str | None = None
+    error_code: int = 0
+    memory: MemoryUpdate | None = None
+
+
+class Connections(msgspec.Struct, tag="connections", array_like=True):
+    """Front end to core: the number of its clients, and how many it was given since its start."""
+
+    http: int
+    grpc: int
+    opening: int  # those that have no protocol yet, for example during a TLS handshake
+    taken: int
+    capacity: int  # how many clients its file descriptors suffice for
+    memory: MemoryUpdate | None = None
+
+
+class Ping(msgspec.Struct, tag="ping", array_like=True):
+    """Core to front end: answer with a `Pong`, so that the core knows that its event loop runs."""
+
+    number: int
+    memory: MemoryUpdate | None = None
+
+
+class Pong(msgspec.Struct, tag="pong", array_like=True):
+    """Front end to core: the answer to a `Ping`."""
+
+    number: int
+    memory: MemoryUpdate | None = None
+
+
+class LetClientsLeave(msgspec.Struct, tag="let_clients_leave", array_like=True):
+    """Core to front end: serve on, but ask all clients to use other connections."""
+
+    memory: MemoryUpdate | None = None
+
+
+class EndConnections(msgspec.Struct, tag="end_connections", array_like=True):
+    """Core to front end: close all connections, each after its client has its responses."""
+
+    timeout_s: float
+    memory: MemoryUpdate | None = None
+
+
+class ConnectionsEnded(msgspec.Struct, tag="connections_ended", array_like=True):
+    """Front end to core: all connections are closed."""
+
+    memory: MemoryUpdate | None = None
+
+
+class LogEntry(msgspec.Struct, tag="log_entry", array_like=True):
+    """Front end to core: a record for the server's log."""
+
+    logger: str
+    level: int
+    message: str
+    path: str
+    line: int
+    created: float
+    process: int
+    exception: str | None = None
+    memory: MemoryUpdate | None = None
+    request_ids: list[str] = []
+
+
+FrontEndFrame = (
+    Configure
+    | Registry
+    | RegistryTaken
+    | RegionUpdate
+    | RegionsTaken
+    | TraceRefusal
+    | Submit
+    | DefineSignature
+    | Replies
+    | Flow
+    | Question
+    | QuestionReply
+    | Connections
+    | Ping
+    | Pong
+    | LetClientsLeave
+    | EndConnections
+    | ConnectionsEnded
+    | LogEntry
+)

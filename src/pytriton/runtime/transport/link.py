@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends whole messages, with file descriptors, over a Unix socket. Does not interpret messages.
+
+SOCK_SEQPACKET keeps message boundaries in the kernel. On systems without it, a stream with a
+length before each message does the same.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import sys
+import termios
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import descriptor_error
+from pytriton.runtime.transport.memory import is_portable_forced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A packet of this size fits into the default send buffer of every Linux. Larger messages are sent
+# in several packets: all but the last are full.
+MAX_PACKET_BYTES = 128 << 10
+MAX_DESCRIPTORS = 250  # per system call; Linux allows 253
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+_LENGTH = struct.Struct("<I")
+_NO_BYTES = bytes(4)  # the answer of TIOCOUTQ if the peer has read everything
+_TRUNCATED = int(socket.MSG_CTRUNC)  # the operators of an enum take 3 us
+_MISSING = -1  # in place of the descriptors of one system call that there was no room for
+
+
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_sockets() -> None:
+    for sock in list(_sockets):
+        sock.close()
+
+
+# A forked child must not act on its parent's connections: it would, for example, release an array
+# that its parent still uses, or keep a connection open that its parent has closed.
+os.register_at_fork(after_in_child=_close_sockets)
+
+
+def close_in_forked_children(sock: socket.socket) -> None:
+    """Close a socket in processes that this one forks."""
+    _sockets.add(sock)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Returns two connected sockets of the best available kind; forked children close them."""
+    if hasattr(socket, "SOCK_SEQPACKET") and not is_portable_forced():
+        try:
+            return _pair(socket.SOCK_SEQPACKET)
+        except OSError:  # macOS defines the constant but not the socket
+            pass
+    return stream_pair()
+
+
+def stream_pair() -> tuple[socket.socket, socket.socket]:
+    """Returns two connected stream sockets; forked children close them."""
+    return _pair(socket.SOCK_STREAM)
+
+
+def _pair(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair(socket.AF_UNIX, kind)
+    _sockets.update(pair)
+    return pair
+
+
+class Link:
+    """One end of a socket pair that carries messages.
+
+    On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues the data
+    that does not fit (call `flush` when the socket is writable), and `receive` returns None if
+    there is no message.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        close_in_forked_children(sock)
+        self.socket = sock
+        self._scratch = bytearray(MAX_PACKET_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._descriptors: list[int] = []
+        self._received = bytearray()  # of a message whose rest is still to come
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is queued data for `flush`."""
+        return bool(self._unsent)
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a message is buffered already, so that polling the socket does not report it."""
+        return False
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send one message, after those that are still queued.
+
+        Nothing may follow the end of a message, so one that fills its last packet is extended by a
+        byte, which no receiver reads.
+        """
+        if len(message) >= MAX_PACKET_BYTES:
+            self._send_packets(message, descriptors)
+            return
+        if not self._unsent and not descriptors:
+            # Nearly always all data fits; not queueing it saves a microsecond.
+            try:
+                sent = self.socket.send(message)
+            except BlockingIOError:
+                sent = 0
+            if sent == len(message):
+                return
+            self._unsent.append((memoryview(message)[sent:], ()))
+        else:
+            self._unsent.append((memoryview(message), descriptors))
+        self.flush()
+
+    def _send_packets(self, message: bytes, descriptors: Sequence[int]) -> None:
+        if len(message) % MAX_PACKET_BYTES == 0:
+            message += b"\0"
+        data = memoryview(message)
+        while len(data) > MAX_PACKET_BYTES:
+            self._unsent.append((data[:MAX_PACKET_BYTES], ()))
+            data = data[MAX_PACKET_BYTES:]
+        self._unsent.append((data, descriptors))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send queued data, as much as the socket accepts."""
+        unsent = self._unsent
+        while unsent:
+            data, descriptors = unsent[0]
+            try:
+                sent = self._send(data, descriptors)
+            except BlockingIOError:
+                return
+            if sent == len(data):
+                unsent.popleft()
+            else:
+                unsent[0] = (data[sent:], ())
+
+    def receive(self, flags: int = 0) -> bytearray | None:
+        """Returns the next message; it is empty at the end of the connection.
+
+        None if there is none and the socket does not block, or `flags` has MSG_DONTWAIT.
+        """
+        while (size := self._read_into(self._scratch, flags)) == MAX_PACKET_BYTES:
+            self._received += self._scratch_view
+        if size < 0:
+            return None
+        if not self._received:
+            return bytearray(self._scratch_view[:size])
+        message, self._received = self._received, bytearray()
+        if not size:
+            return bytearray()
+        message += self._scratch_view[:size]
+        return message
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """Returns file descriptors from the received messages, in order; the caller owns them.
+
+        The caller takes all descriptors of a message at once.
+
+        Raises:
+            UnavailableError: This process had no room for some of them. The others are closed.
+        """
+        taken: list[int] = []
+        is_complete = True
+        for at in range(0, count, MAX_DESCRIPTORS):  # those that were sent together
+            part = self._descriptors[: min(count - at, MAX_DESCRIPTORS)]
+            if _MISSING in part:
+                is_complete = False
+                del part[part.index(_MISSING) + 1 :]
+            del self._descriptors[: len(part)]
+            taken += part
+        if not is_complete:
+            _close_descriptors(taken)
+            raise descriptor_error()
+        return taken
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the peer has not read everything yet; False where the system does not tell."""
+        if self._unsent:
+            return True
+        if not sys.platform.startswith("linux"):
+            return False
+        try:
+            answer: bytes = fcntl.ioctl(self.socket.fileno(), termios.TIOCOUTQ, _NO_BYTES)
+        except OSError:  # the socket is closed
+            return False
+        return answer != _NO_BYTES
+
+    def close(self) -> None:
+        """Close the socket; drops queued data and closes descriptors that were not taken."""
+        self._unsent.clear()
+        self._scratch = bytearray()  # frees it, as it is large and this object may be kept longer
+        self._scratch_view = memoryview(self._scratch)
+        self.socket.close()
+        _close_descriptors(self._descriptors)
+        self._descriptors = []
+
+    def _send(self, data: memoryview, descriptors: Sequence[int]) -> int:
+        if not descriptors:
+            return self.socket.send(data)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        return self.socket.sendmsg([data], ancillary)
+
+    def _read_into(self, buffer: bytearray, flags: int) -> int:
+        """Returns the number of bytes read; 0 at the end of the connection, -1 if none came."""
+        try:
+            size, ancillary, told, _ = self.socket.recvmsg_into([buffer], _ANCILLARY_BYTES, flags)
+        except BlockingIOError:
+            return -1
+        except ConnectionResetError:
+            return 0
+        for _, _, data in ancillary:
+            received = array.array("i")
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+            self._descriptors.extend(received)
+        if told & _TRUNCATED:
+            self._descriptors.append(_MISSING)
+        return size
+
+
+def _close_descriptors(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor != _MISSING:
+            os.close(descriptor)
+
+
+class StreamLink(Link):
+    """Messages over SOCK_STREAM, each after its length."""
+
+    def __init__(self, sock: socket.socket, limit_bytes: int = 2**32 - 1) -> None:
+        super().__init__(sock)
+        self._limit_bytes = limit_bytes
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """See `Link.send`; there is no limit on the number of descriptors."""
+        data = memoryview(_LENGTH.pack(len(message)) + message)
+        while len(descriptors) > MAX_DESCRIPTORS:
+            self._unsent.append((data[:1], descriptors[:MAX_DESCRIPTORS]))
+            data, descriptors = data[1:], descriptors[MAX_DESCRIPTORS:]
+        self._unsent.append((data, descriptors))
+        self.flush()
+
+    @property
+    def has_message(self) -> bool:
+        """See `Link.has_message`."""
+        received = self._received
+        if len(received) < 4:
+            return False
+        length: int = _LENGTH.unpack_from(received)[0]
+        if length > self._limit_bytes:
+            raise ValueError(
+                f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
+            )
+        return len(received) >= 4 + length
+
+    def receive(self, flags: int = 0) -> bytearray | None:
+        """See `Link.receive`."""
+        received = self._received
+        while not self.has_message:
+            size = self._read_into(self._scratch, flags)
+            if size < 0:
+                return None
+            if size == 0:
+                return bytearray()
+            received += self._scratch_view[:size]
+        end = 4 + _LENGTH.unpack_from(received)[0]
+        message = received[4:end]
+        del received[:end]
+        return message
+
+
+def make_link(sock: socket.socket) -> Link:
+    """Returns a link for the kind of the socket."""
+    kind = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
+    return StreamLink(sock) if kind == socket.SOCK_STREAM else Link(sock)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares a worker process, forked or spawned, and runs its model."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytriton.base.lazy_module import LazyModule
+from pytriton.base.request_ids import add_to_log_records
+from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.output import end_output, label_output
+from pytriton.runtime.python_backend.worker import Worker
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.worker_frames import Initialize
+from pytriton.runtime.transport.zygote import set_process_title
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+    from pytriton.runtime.function_worker import worker as function_worker
+    from pytriton.runtime.native_backend import worker as native_worker
+    from pytriton.runtime.transport.channel import Channel
+else:  # they are a quarter of a zygote's imports, and most servers never use them
+    function_worker = LazyModule("pytriton.runtime.function_worker.worker")
+    native_worker = LazyModule("pytriton.runtime.native_backend.worker")
+
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_SERVER_GONE = 1  # exit status
+
+
+def run_worker(
+    channel_descriptor: int, fork_descriptor: int, title: str, environment: Mapping[str, str]
+) -> None:
+    """Make this process a worker, and run its model until the server ends it."""
+    for descriptor in (channel_descriptor, fork_descriptor):
+        os.set_inheritable(descriptor, False)
+    prepare(title, environment)
+    channel = MemoryChannel(socket.socket(fileno=channel_descriptor), Arena())
+    serve(channel, socket.socket(fileno=fork_descriptor))
+
+
+def prepare(title: str, environment: Mapping[str, str]) -> None:
+    """Make this process a worker, which ends with its parent and ignores signals."""
+    _die_with_parent()
+    _ignore_signals()
+    os.environ.update(environment)
+    np.random.seed()  # noqa: NPY002  the state that models share, equal in all forks otherwise
+    set_process_title(title)
+    # As in Triton. With our arguments, models that parse them, like `unittest.main`, would exit.
+    sys.argv = [""]
+    label_output()
+    add_to_log_records()
+
+
+def serve(
+    channel: Channel, fork_socket: socket.socket | None, status_if_lost: int = _SERVER_GONE
+) -> None:
+    """Run the model that the server names over this channel, until the server ends it."""
+    connection = Connection.of_worker(channel)
+    try:
+        _run_model(connection, fork_socket)
+    except (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError):
+        # Without a server the model's work is of no use, so the process ends at once.
+        os._exit(status_if_lost)
+    connection.close()
+    if fork_socket is not None:
+        fork_socket.close()
+    end_output()
+
+
+def _run_model(connection: Connection, fork_socket: socket.socket | None) -> None:
+    frame = connection.next_job().frame
+    assert isinstance(frame, Initialize), f"expected Initialize first, got {frame}"
+    if frame.polling_cores > 1:
+        connection.mailbox.poll_for_jobs(frame.polling_cores)
+    if frame.function is not None:
+        function_worker.FunctionWorker(connection).run(frame)
+    elif frame.is_library:
+        native_worker.NativeWorker(connection, fork_socket).run(frame)
+    else:
+        Worker(connection, fork_socket).run(frame)
+
+
+def _ignore_signals() -> None:
+    """Ignore signals that reach a whole terminal or container: the server decides when to end.
+
+    Processes that the model forks, for example those of a pool, are ended by these signals as
+    usual. That includes a signal that arrives before they have restored the default.
+    """
+    # An empty handler, not SIG_IGN, because programs that the model starts would inherit SIG_IGN.
+    for number in _IGNORED:
+        signal.signal(number, _do_nothing)
+    block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, _IGNORED)
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _IGNORED)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_restore_signals)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Ignore a signal."""
+
+
+def _restore_signals() -> None:
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, even during a model's long call."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before the call of prctl
+        os._exit(1)
+
+
+def remove_first_path() -> None:
+    """Remove the first entry of `sys.path`, which is only there to find this package.
+
+    For models the package is at the end of the path, and the working directory is not in it.
+    """
+    holder = Path(__file__).resolve().parents[2]
+    if sys.path[0] in ("", str(Path.cwd()), str(holder)):
+        del sys.path[0]

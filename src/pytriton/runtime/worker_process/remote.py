@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a worker that connects to a server, which may be on another machine.
+
+It ends at once when its connection ends, or the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
+from pytriton.runtime.transport.instance_address import CONNECTION_LOST, TOKEN_VARIABLE, connect
+from pytriton.runtime.transport.link import close_in_forked_children
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.peer_watch import CHECK_INTERVAL_S, is_peer_gone
+from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
+from pytriton.runtime.worker_process.process import prepare, serve
+from pytriton.runtime.worker_process.remote_output import RemoteOutput
+
+if TYPE_CHECKING:
+    from pytriton.runtime.transport.channel import Channel
+
+_TIMEOUT_S = 60.0  # for each step of the connection
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Where to connect to, and as what.
+
+    Attributes:
+        addresses: Tried in turn.
+        start: The name of the start of which this is a process.
+        node_id: The node that it runs on.
+        rank: Its place in a group.
+        title: Shown in process lists.
+        version: The version of pytriton; None: that of the installed package.
+    """
+
+    addresses: tuple[str, ...]
+    start: str
+    node_id: str
+    rank: int
+    title: str
+    version: str | None
+
+    @property
+    def instance_name(self) -> str:
+        """The name of the instance, with the rank if it is not 0."""
+        name = self.start.rpartition("-")[0] or self.start
+        return f"{name} (rank {self.rank})" if self.rank else name
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The sockets of a worker that the server wants."""
+
+    sock: socket.socket
+    fork_socket: socket.socket | None
+
+    def open_channel(self) -> Channel:
+        """Returns the channel: with shared memory on the server's own machine."""
+        if self.fork_socket is None:
+            return StreamChannel(self.sock)
+        return MemoryChannel(self.sock, Arena())
+
+
+def run_remote_worker(options: RemoteOptions) -> None:
+    """Connect to the server, and run its model until the server ends it."""
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    if not token:
+        sys.exit(f"expected the token of '{options.start}' in the variable {TOKEN_VARIABLE}")
+    prepare(options.title, {})
+    admitted = _connect_to_any(options, token)
+    starter = _take_stdin()
+    _end_with(admitted.sock, starter)
+    channel = admitted.open_channel()
+    if starter is not None:
+        RemoteOutput(starter, channel, options.instance_name).start()
+    serve(channel, admitted.fork_socket, status_if_lost=CONNECTION_LOST)
+
+
+def _connect_to_any(options: RemoteOptions, token: str) -> Admitted:
+    problems = []
+    for address in options.addresses:
+        handshake = ClientHandshake(
+            token,
+            start=options.start,
+            node_id=options.node_id,
+            pid=os.getpid(),
+            rank=options.rank,
+            version=options.version,
+        )
+        try:
+            return _connect_to(address, handshake)
+        except (OSError, EOFError, ValueError, HandshakeError) as error:
+            problems.append(f"{address}: {error or type(error).__name__}")
+    sys.exit(f"'{options.start}' cannot connect to the server. {'; '.join(problems)}")
+
+
+def _connect_to(address: str, handshake: ClientHandshake) -> Admitted:
+    sock = connect(address, _TIMEOUT_S)
+    try:
+        tune_stream(sock)
+        _shake_hands(sock, handshake)
+        if sock.family == socket.AF_UNIX:
+            with sock:
+                return _receive_sockets(sock)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return Admitted(sock, None)
+
+
+def _shake_hands(sock: socket.socket, handshake: ClientHandshake) -> None:
+    while not handshake.is_welcome:
+        data = sock.recv(handshake.wanted_bytes)
+        if not data:
+            raise EOFError("the connection was closed")
+        if answer := handshake.feed(data):
+            sock.sendall(answer)
+
+
+def _receive_sockets(sock: socket.socket) -> Admitted:
+    """Receive the sockets that a worker on the server's own machine has."""
+    _, descriptors, _, _ = socket.recv_fds(sock, 1, 2)
+    if len(descriptors) != 2:
+        raise EOFError("the server has passed no sockets")
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    channel, fork_socket = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    return Admitted(channel, fork_socket)
+
+
+def _end_with(sock: socket.socket, starter: int | None) -> None:
+    """End this process when the connection ends, or what has started it.
+
+    A thread waits for that: the model's thread does not read while it runs a batch. It has a
+    descriptor of its own, so that the connection lasts until this process has ended. Otherwise it
+    would take the close of the connection, after `finalize`, for its loss, and leave no time for
+    functions of `atexit`.
+    """
+    watched = sock.dup()
+    close_in_forked_children(watched)
+    poll = select.poll()
+    # Ends are always reported; this name is for one that leaves the other direction open.
+    poll.register(watched.fileno(), getattr(select, "POLLRDHUP", 0))
+    if starter is not None:
+        poll.register(starter, 0)
+
+    # The processes of one machine end together, whatever happens to it.
+    interval_ms = None if sock.family == socket.AF_UNIX else CHECK_INTERVAL_S * 1000
+
+    def wait() -> None:
+        while not poll.poll(interval_ms) and not is_peer_gone(watched):
+            pass
+        os._exit(CONNECTION_LOST)
+
+    threading.Thread(target=wait, name="pytriton-connection", daemon=True).start()
+
+
+def _take_stdin() -> int | None:
+    """Returns a descriptor of the pipe to the process that has started this one, if there is one.
+
+    The model gets an empty standard input in its place.
+    """
+    try:
+        if not stat.S_ISFIFO(os.fstat(0).st_mode):
+            return None
+    except OSError:  # it is closed
+        return None
+    pipe = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return pipe

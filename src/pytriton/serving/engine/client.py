@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of the engine to its callers, such as front ends.
+
+In the engine's process that is `pytriton.serving.server.api.local_client.LocalClient`, which calls the
+engine directly; in a front end with its own process
+`pytriton.serving.server.frontend.remote_client.RemoteClient`. Callers do not know which one they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytriton.base.messages import InferRequest, RequestTrace, ResponseSink
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.served_model import ServedModel
+
+T = TypeVar("T")
+Answer: TypeAlias = T | Coroutine[Any, Any, T]  # known now, or to be awaited
+
+
+class EngineClient(Protocol):
+    """Finds models, submits requests and asks questions. All methods may raise ServerError."""
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether the server accepts no more requests."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last requests were not read yet, so that gathering more is better."""
+
+    # Models and requests; these never wait
+
+    def lookup(self, name: str, version: str = "") -> ServedModel:
+        """Returns the model that serves `name`; without a version, the newest that is ready."""
+
+    def find(self, name: str, version: str = "") -> ServedModel | None:
+        """Like `lookup`, but returns None if the model is not ready."""
+
+    def ready_versions(self, name: str) -> list[int]:
+        """Returns the versions of a model that are ready, in ascending order."""
+
+    def ready_models(self) -> list[str]:
+        """Returns the names of the models that are ready, sorted."""
+
+    def infer(
+        self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
+    ) -> Inference:
+        """Validate and queue a request; see `Engine.infer`."""
+
+    # Questions and commands
+
+    def statistics(self, name: str = "", version: str = "") -> Answer[list[dict[str, Any]]]:
+        """Returns statistics of models in Triton's layout; of all ready ones without a name."""
+
+    def is_serving(self) -> bool:
+        """Returns whether the server is ready, as far as it is known without asking models."""
+
+    def is_ready(self) -> Answer[bool]:
+        """Returns whether the server is ready; models with their own readiness check are asked."""
+
+    def problem(self) -> Answer[str]:
+        """Returns why the server is not ready; an empty text if it is ready."""
+
+    def is_model_ready(self, name: str, version: str) -> Answer[bool]:
+        """Returns whether a model is ready; an unknown one is not."""
+
+    def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
+        """Returns every known model version, or only those that are ready."""
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; returns when every front end serves it."""
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model; returns when it gets no new requests any more."""
+
+    async def register_model(self, name: str, url: str) -> None:
+        """Load a model from a folder that is in no repository; returns when it is ready."""
+
+    async def unregister_model(self, name: str) -> None:
+        """Unload such a model; returns when it has stopped."""
+
+    def registered_models(self) -> Answer[dict[str, str]]:
+        """Returns the folders of such models, by name."""
+
+    def metrics_page(self) -> Answer[bytes]:
+        """Returns the metrics in Prometheus' text format."""
+
+    def change_trace_settings(
+        self, model_name: str, changes: Mapping[str, Sequence[str]]
+    ) -> Answer[dict[str, list[str]]]:
+        """Change the trace settings of a model, or of all without a name; returns the new ones."""
+
+    def change_log_settings(self, changes: Mapping[str, Any]) -> Answer[dict[str, Any]]:
+        """Change settings of the log, by their names in the protocol; returns all of them."""

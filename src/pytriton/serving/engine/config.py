@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a model's configuration, fills in defaults, and prints it as Triton does.
+
+Inside the engine a configuration is Triton's `ModelConfig` message; the hot path reads a
+`ModelSpec` instead. The rules for configurations are in `pytriton.serving.engine.config_rules`;
+`validate_config` can be imported from either module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from google.protobuf import json_format, text_format
+
+from pytriton.base.dtypes import BY_NUMBER
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.model_spec import (
+    BatcherSpec,
+    ModelSpec,
+    QueuePolicySpec,
+    Reshape,
+    TensorSpec,
+    TimeoutAction,
+)
+from pytriton.base.protos import model_config_pb2
+from pytriton.serving.engine.config_hints import hint
+from pytriton.serving.engine.config_rules import ENSEMBLE, validate_config
+from pytriton.serving.engine.instance_rules import is_idempotent, no_instance_timeout_s
+from pytriton.serving.engine.metric_rules import histogram_buckets
+from pytriton.serving.engine.openai_rules import openai_spec
+from pytriton.serving.engine.sequence.sequence_config import sequence_spec
+
+__all__ = [
+    "config_from_dict",
+    "config_from_text",
+    "config_to_json",
+    "normalise_config",
+    "spec_from_config",
+    "validate_config",
+]
+
+_TWO_CPU_INSTANCES = frozenset({"onnxruntime", "tensorflow"})  # backends with this default
+_DEFAULT_SEQUENCE_IDLE_US = 1_000_000
+# Triton prints 64-bit integers as numbers, except for these three.
+_PRINTED_AS_STRINGS = frozenset(
+    {
+        "inference.ModelInstanceGroup.SecondaryDevice.device_id",
+        "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
+        "inference.ModelSequenceBatching.InitialState.dims",
+    }
+)
+
+
+def config_from_dict(values: Mapping[str, Any]) -> Any:
+    """Read a configuration in protobuf's JSON form, as the load request and `bind` send it.
+
+    Args:
+        values: the decoded JSON object.
+
+    Returns:
+        The ModelConfig message, neither validated nor normalised.
+
+    Raises:
+        InvalidArgumentError: if a field does not exist or a value has the wrong type.
+    """
+    if not isinstance(values, Mapping):
+        raise InvalidArgumentError(
+            f"model configuration must be a JSON object, got {type(values).__name__}"
+        )
+    try:
+        return json_format.ParseDict(dict(values), model_config_pb2.ModelConfig())
+    except json_format.ParseError as exc:
+        raise InvalidArgumentError(f"model configuration is not valid: {exc}") from exc
+
+
+def config_from_text(text: str, source: str) -> Any:
+    """Read a configuration in protobuf's text form, the format of `config.pbtxt`.
+
+    Args:
+        text: the contents of the file.
+        source: the file's path, for the error message.
+
+    Returns:
+        The ModelConfig message, neither validated nor normalised.
+
+    Raises:
+        InvalidArgumentError: if the text is not a model configuration.
+    """
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except text_format.ParseError as exc:
+        line, column = exc.GetLine(), exc.GetColumn()
+        problem = str(exc)
+        if line is not None:
+            # The notation of compilers; editors can jump to such a position.
+            source = f"{source}:{line}:{column}"
+            problem = problem.removeprefix(f"{line}:{column} : ")
+        raise InvalidArgumentError(
+            f"failed to read text proto from {source}: {problem}{hint(problem)}"
+        ) from exc
+
+
+def normalise_config(config: Any, gpu_ids: Sequence[int] = (), *, prefers_gpus: bool = True) -> Any:
+    """Fill in the defaults that Triton fills in.
+
+    Args:
+        config: a ModelConfig message, which is not changed.
+        gpu_ids: the devices that instances may be placed on.
+        prefers_gpus: whether instances are on these devices if the configuration does not say it.
+
+    Returns:
+        A new message with every default that clients see.
+    """
+    normal = model_config_pb2.ModelConfig()
+    normal.CopyFrom(config)
+    if normal.version_policy.WhichOneof("policy_choice") is None:
+        normal.version_policy.latest.num_versions = 1
+    if normal.platform == ENSEMBLE:
+        normal.model_transaction_policy.SetInParent()
+        return normal
+    for pinned in ("input_pinned_memory", "output_pinned_memory"):
+        if not normal.optimization.HasField(pinned):
+            getattr(normal.optimization, pinned).enable = True
+    if normal.backend == "python" and not normal.default_model_filename:
+        normal.default_model_filename = "model.py"
+    _normalise_scheduling(normal)
+    _normalise_instance_groups(normal, gpu_ids, prefers_gpus=prefers_gpus)
+    return normal
+
+
+def _normalise_scheduling(config: Any) -> None:
+    batcher = None
+    if config.HasField("dynamic_batching"):
+        batcher = config.dynamic_batching
+    elif config.HasField("sequence_batching"):
+        sequence = config.sequence_batching
+        if not sequence.max_sequence_idle_microseconds:
+            sequence.max_sequence_idle_microseconds = _DEFAULT_SEQUENCE_IDLE_US
+        if sequence.HasField("oldest"):
+            batcher = sequence.oldest
+    if batcher is not None and not batcher.preferred_batch_size and config.max_batch_size > 0:
+        batcher.preferred_batch_size.append(config.max_batch_size)
+
+
+def _normalise_instance_groups(config: Any, gpu_ids: Sequence[int], *, prefers_gpus: bool) -> None:
+    kinds = model_config_pb2.ModelInstanceGroup
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        if group.kind == kinds.KIND_AUTO:
+            group.kind = kinds.KIND_GPU if gpu_ids and prefers_gpus else kinds.KIND_CPU
+        if group.count < 1:
+            has_two = group.kind == kinds.KIND_CPU and config.backend in _TWO_CPU_INSTANCES
+            group.count = 2 if has_two else 1
+        if group.kind == kinds.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpu_ids)
+
+
+def spec_from_config(
+    config: Any,
+    version: int,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+    initial_states: Mapping[str, bytes] | None = None,
+    namespace: str = "",
+) -> ModelSpec:
+    """Make the specification by which the engine serves a version of a model.
+
+    Args:
+        config: the normalised and validated message.
+        version: the version that is loaded.
+        labels: names of classes, by output.
+        initial_states: contents of the files of initial states, by the input of the state.
+        namespace: the repository, if models of several may have the same name.
+
+    Returns:
+        The record that front ends and schedulers read.
+
+    Raises:
+        InvalidArgumentError: if the file of an initial state or a parameter is wrong.
+    """
+    scheduler = config.WhichOneof("scheduling_choice")
+    has_sequences = scheduler == "sequence_batching"
+    batches = config.max_batch_size > 0
+    inputs = _tensor_specs(config.input, batches=batches, is_input=True)
+    outputs = _tensor_specs(config.output, batches=batches, is_input=False)
+    return ModelSpec(
+        name=config.name,
+        version=version,
+        platform=config.platform or config.backend,
+        max_batch_size=config.max_batch_size,
+        inputs=inputs,
+        outputs=outputs,
+        required_inputs=frozenset(name for name, spec in inputs.items() if not spec.optional),
+        batcher=_scheduling(config, scheduler),
+        decoupled=config.model_transaction_policy.decoupled,
+        response_cache=config.response_cache.enable,
+        iterative=has_sequences and config.sequence_batching.iterative_sequence,
+        sequence=sequence_spec(config, initial_states or {}) if has_sequences else None,
+        labels=dict(labels or {}),
+        metric_tags=dict(config.metric_tags),
+        histogram_buckets=histogram_buckets(config),
+        openai=openai_spec(config, inputs, outputs),
+        gpu=_only_gpu(config),
+        namespace=namespace,
+        is_idempotent=is_idempotent(config),
+        no_instance_timeout_s=no_instance_timeout_s(config),
+    )
+
+
+def _only_gpu(config: Any) -> int | None:
+    gpus = {gpu for group in config.instance_group for gpu in group.gpus or (None,)}
+    return gpus.pop() if len(gpus) == 1 else None
+
+
+def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:
+    if scheduler in (None, "ensemble_scheduling"):
+        return None
+    if scheduler == "dynamic_batching":
+        return _batcher_spec(config.dynamic_batching)
+    if not config.sequence_batching.iterative_sequence:
+        return None
+    # An iterative sequence has one request; each of its executions may share a batch with others.
+    strategy = getattr(config.sequence_batching, _strategy(config.sequence_batching))
+    return BatcherSpec(
+        preferred_batch_sizes=(max(config.max_batch_size, 1),),
+        max_queue_delay_us=strategy.max_queue_delay_microseconds,
+    )
+
+
+def _strategy(sequences: Any) -> str:
+    return sequences.WhichOneof("strategy_choice") or "direct"
+
+
+def _tensor_specs(
+    tensors: Iterable[Any], *, batches: bool, is_input: bool
+) -> dict[str, TensorSpec]:
+    specs = {}
+    for tensor in tensors:
+        dims = tuple(tensor.dims)
+        specs[tensor.name] = TensorSpec(
+            name=tensor.name,
+            dtype=BY_NUMBER[tensor.data_type],
+            dims=dims,
+            shape=(-1, *dims) if batches else dims,
+            optional=getattr(tensor, "optional", False),  # outputs have no such field
+            has_variable_dims=-1 in dims,
+            label_filename=getattr(tensor, "label_filename", ""),  # nor inputs this one
+            reshape=_reshape(tensor, is_input=is_input),
+            is_ragged=batches and getattr(tensor, "allow_ragged_batch", False),
+        )
+    return specs
+
+
+def _reshape(tensor: Any, *, is_input: bool) -> Reshape | None:
+    dims, shape = tuple(tensor.dims), tuple(tensor.reshape.shape)
+    if not tensor.HasField("reshape") or dims == shape:
+        return None
+    return Reshape(dims, shape) if is_input else Reshape(shape, dims)
+
+
+def _batcher_spec(batching: Any) -> BatcherSpec:
+    return BatcherSpec(
+        preferred_batch_sizes=tuple(batching.preferred_batch_size),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=_queue_policy_spec(batching.default_queue_policy),
+        queue_policies={
+            level: _queue_policy_spec(policy)
+            for level, policy in batching.priority_queue_policy.items()
+        },
+    )
+
+
+def _queue_policy_spec(policy: Any) -> QueuePolicySpec:
+    return QueuePolicySpec(
+        timeout_action=TimeoutAction(policy.timeout_action),
+        default_timeout_us=policy.default_timeout_microseconds,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )
+
+
+def config_to_json(config: Any) -> bytes:
+    """Print the configuration as Triton's HTTP endpoint does.
+
+    protobuf's own printer writes 64-bit integers as strings, and its option for printing defaults
+    has another name in each major version, so this function iterates over the fields itself.
+
+    Args:
+        config: a ModelConfig message.
+
+    Returns:
+        Compact JSON with every primitive field and the sub-messages that are set.
+    """
+    return orjson.dumps(_message_to_dict(config))
+
+
+def _message_to_dict(message: Any) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_repeated(field):
+            members[field.name] = _repeated_to_plain(field, value)
+        elif not field.has_presence or message.HasField(field.name):
+            members[field.name] = _value_to_plain(field, value)
+    return members
+
+
+def _is_repeated(field: Any) -> bool:
+    # protobuf 6 deprecates `label`; older versions have only that.
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)
+
+
+def _repeated_to_plain(field: Any, value: Any) -> dict[str, Any] | list[Any]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        element = field.message_type.fields_by_name["value"]
+        return {str(key): _value_to_plain(element, value[key]) for key in sorted(value)}
+    return [_value_to_plain(field, element) for element in value]
+
+
+def _value_to_plain(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return _message_to_dict(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    if isinstance(value, float):
+        if value.is_integer():
+            return int(value)
+        return float(str(np.float32(value))) if field.type == field.TYPE_FLOAT else value
+    return str(value) if field.full_name in _PRINTED_AS_STRINGS else value

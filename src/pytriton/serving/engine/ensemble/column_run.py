@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs chunks of small requests through an ensemble whose steps follow one another.
+
+A chunk for the next step is made of the columns of a slab (`slab`), without a record for each
+tensor. A member that cannot go on in this way continues as an ordinary request.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytriton.base.errors import CancelledError, ServerError, error_for_clients
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.runtime.executor.columns import (
+    InputColumn,
+    MemberSink,
+    Run,
+    Signature,
+    make_members,
+    shared_request,
+)
+from pytriton.serving.engine.delivery import deliver_run
+from pytriton.serving.engine.ensemble.slab import InputSource, Slab
+from pytriton.serving.engine.validation import UncountedStringsError, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.base.messages import InferResponse, ResponseSink
+    from pytriton.runtime.executor.columns import Buffer, ChunkSink, OutputColumn
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.ensemble.graph import Step
+    from pytriton.serving.engine.ensemble.plan import Plan
+    from pytriton.serving.engine.served_model import ServedModel
+
+_MAX_SIGNATURES = 256
+
+
+class ColumnOwner(Protocol):
+    """The ensemble, as its chunks see it."""
+
+    def find(self, step: Step) -> ServedModel | None:
+        """Returns the model of a step, if it is ready."""
+
+    def on_members_answered(
+        self, members: Sequence[Inference], compute_ns: tuple[int, int, int]
+    ) -> None:
+        """Count members whose answers are passed on now."""
+
+    def fail_member(self, member: Inference, error: ServerError) -> None:
+        """End a member with an error."""
+
+    def continue_member(
+        self,
+        member: Inference,
+        plan: Plan,
+        values: dict[str, InferTensor],
+        done: int,
+        compute_ns: tuple[int, int, int],
+    ) -> None:
+        """Run the rest of the steps of a member as those of an ordinary request."""
+
+
+class StepChunk:
+    """The members of a slab as requests to the model of a step; see `Chunk`."""
+
+    __slots__ = (
+        "_open_count",
+        "_sources",
+        "members",
+        "model",
+        "row_starts",
+        "signature",
+        "sink",
+        "slab",
+    )
+
+    def __init__(
+        self, sink: ColumnRuns, slab: Slab, signature: Signature, model: ServedModel, step: Step
+    ) -> None:
+        self.sink: ChunkSink = sink
+        self.slab = slab
+        self.signature = signature
+        self.model = model
+        self.members: list[Inference] = []
+        first, end, starts = slab.first, slab.end, slab.chunk.row_starts
+        self._open_count = end - first
+        self.row_starts: Sequence[int]
+        if isinstance(starts, range):
+            self.row_starts = range(0, (end - first + 1) * starts.step, starts.step)
+        else:
+            self.row_starts = [starts[index] - starts[first] for index in range(first, end + 1)]
+        self._sources = [
+            slab.sources[each.tensor] for each in step.inputs if each.tensor in slab.sources
+        ]
+
+    def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
+        """See `Chunk`."""
+        offset = self.slab.first
+        return self._sources[column].pieces(first + offset, end + offset)
+
+    def member_sink(self, index: int) -> ResponseSink:
+        """See `Chunk`."""
+        return MemberSink(self, index)
+
+    def end(self, count: int) -> bool:
+        """Count members that were answered; with the last one it forgets them.
+
+        Returns whether that was the last one.
+        """
+        self._open_count -= count
+        if self._open_count:
+            return False
+        self.members = []
+        return True
+
+    def cancel(self, index: int) -> None:
+        """Cancel a member, given its index in the client's chunk, if it is here."""
+        slab = self.slab
+        if self.members and slab.first <= index < slab.end:
+            self.members[index - slab.first].cancel()
+
+
+class ColumnRuns:
+    """The chunks that run through the steps of one ensemble; it is the sink of their steps."""
+
+    def __init__(self, owner: ColumnOwner) -> None:
+        self.running = 0  # members
+        self._owner = owner
+        # By step, rows and columns of inputs. None: such a request does not fit to the model.
+        self._signatures: dict[object, tuple[ServedModel, Signature | None]] = {}
+        self._open: dict[int, list[StepChunk]] = {}  # by the `id` of the client's chunk
+        self._cancelled: set[Inference] = set()  # members that have not ended yet
+
+    def start(self, plan: Plan, members: Sequence[Inference], *, is_complete: bool) -> None:
+        """Submit the members of a client's chunk to the first step."""
+        chunk = members[0].chunk
+        assert chunk is not None
+        self.running += len(members)
+        sources = {
+            column.name: InputSource(chunk, index)
+            for index, column in enumerate(chunk.signature.inputs)
+        }
+        try:
+            self._submit(Slab(plan, chunk, (0, len(members)), sources), is_complete=is_complete)
+        except Exception as failure:  # noqa: BLE001  the clients get it
+            error = error_for_clients(failure, "it started the first step of an ensemble")
+            for member in members:
+                if not member.is_over:
+                    self._fail(member, error)
+
+    def cancel(self, member: Inference) -> None:
+        """Cancel a member at its step; it goes to no other step."""
+        open_chunks = self._open.get(id(member.chunk))
+        if open_chunks is None:
+            return
+        self._cancelled.add(member)
+        for chunk in list(open_chunks):
+            chunk.cancel(member.index)
+
+    def _submit(self, slab: Slab, *, is_complete: bool = False) -> None:
+        if not slab.plan.chain:  # the requested outputs are inputs
+            self._continue_all(slab)
+            return
+        step = slab.plan.chain[slab.position]
+        model = self._owner.find(step)
+        signature = None
+        if model is not None and takes_step_chunks(model):
+            signature = self._signature(step, model, slab)
+        if model is None or signature is None:
+            self._continue_all(slab)
+            return
+        chunk = StepChunk(self, slab, signature, model, step)
+        self._open.setdefault(id(slab.chunk), []).append(chunk)
+        now_ns = time.monotonic_ns()
+        requests = _step_requests(slab, step, signature, now_ns)
+        model.submit_chunk(make_members(chunk, model, requests), now_ns, is_complete=is_complete)
+
+    def _signature(self, step: Step, model: ServedModel, slab: Slab) -> Signature | None:
+        """Returns the signature of a step's requests; None if they do not fit to its model."""
+        columns = tuple(
+            InputColumn(each.name, source.dtype, source.shape, source.row_bytes)
+            for each in step.inputs
+            if (source := slab.sources.get(each.tensor)) is not None
+        )
+        rows = slab.most_rows
+        described = [(each.name, each.dtype.number, each.shape, each.row_bytes) for each in columns]
+        key = (step.index, rows, tuple(described))
+        known = self._signatures.get(key)
+        if known is not None and known[0] is model:
+            return known[1]
+        signature = _checked_signature(step, model, columns, rows)
+        if len(self._signatures) >= _MAX_SIGNATURES:
+            self._signatures.clear()
+        self._signatures[key] = (model, signature)
+        return signature
+
+    # Called by the models of steps
+
+    def on_rows(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        """Submit members that a batch has answered to the next step, or answer them."""
+        slab, model = chunk.slab, chunk.model
+        extent = (first + slab.first, end + slab.first)
+        following = slab.after_step(extent, outputs, row)
+        following.add_times(model.statistics.last_batch)
+        self._end(chunk, end - first)
+        for part in self._wanted_parts(following) if self._cancelled else (following,):
+            if part.position < len(part.plan.chain):
+                self._submit(part)
+            else:
+                self._finish(part)
+
+    def _end(self, chunk: StepChunk, count: int) -> None:
+        """Count members that a step has answered."""
+        if chunk.end(count):
+            key = id(chunk.slab.chunk)
+            open_chunks = self._open[key]
+            open_chunks.remove(chunk)
+            if not open_chunks:
+                del self._open[key]
+
+    def _wanted_parts(self, slab: Slab) -> list[Slab]:
+        """End the members of a slab that were cancelled; returns the others."""
+        parts = []
+        first = slab.first
+        for index in range(slab.first, slab.end):
+            member = slab.chunk.members[index]
+            if member in self._cancelled:
+                if first < index:
+                    parts.append(slab.part(first, index))
+                first = index + 1
+                self._fail(member, CancelledError(""))
+        if first < slab.end:
+            parts.append(slab.part(first, slab.end))
+        return parts
+
+    def on_outcome(
+        self,
+        chunk: Any,
+        index: int,
+        response: InferResponse | None,
+        error: ServerError | None,
+        *,
+        is_refused: bool,
+    ) -> None:
+        """End a member with an error, or let it continue with a response of its own."""
+        slab = chunk.slab
+        index += slab.first
+        member = slab.chunk.members[index]
+        self._end(chunk, 1)
+        if member in self._cancelled:
+            self._fail(member, CancelledError(""))
+        elif error is not None:
+            self._fail(member, error)
+        else:
+            self._continue(slab, index, response)
+
+    def _fail(self, member: Inference, error: ServerError) -> None:
+        self.running -= 1
+        self._cancelled.discard(member)
+        self._owner.fail_member(member, error)
+
+    def _finish(self, slab: Slab) -> None:
+        chunk, first, end = slab.chunk, slab.first, slab.end
+        members = chunk.members[first:end]
+        self.running -= end - first
+        self._owner.on_members_answered(members, slab.compute_ns)
+        deliver_run(members, Run(chunk, first, end, 0, 0, slab.output_columns()))
+
+    def _continue_all(self, slab: Slab) -> None:
+        for index in range(slab.first, slab.end):
+            self._continue(slab, index)
+
+    def _continue(self, slab: Slab, index: int, response: InferResponse | None = None) -> None:
+        """Let a member go on as an ordinary request; `response` is that of the slab's step."""
+        self.running -= 1
+        values = slab.tensors_of(index)
+        done = slab.position
+        if response is not None:
+            written = slab.plan.chain[done].outputs
+            for output in response.outputs:
+                tensor = written.get(output.name)
+                if tensor is not None:
+                    values[tensor] = output
+            done += 1
+        member = slab.chunk.members[index]
+        self._owner.continue_member(member, slab.plan, values, done, slab.compute_ns)
+
+
+def takes_step_chunks(model: ServedModel) -> bool:
+    """Returns whether a model takes chunks as a step: no sequence model, which needs the ids."""
+    return model.takes_columns and model.spec.sequence is None
+
+
+def _step_requests(
+    slab: Slab, step: Step, signature: Signature, now_ns: int
+) -> InferRequest | list[InferRequest]:
+    """Returns the record that all members share, or that of each if they differ."""
+
+    def step_request(whole: InferRequest) -> InferRequest:
+        return shared_request(
+            step.model_name,
+            signature,
+            now_ns,
+            rows=whole.rows,
+            priority=whole.priority,
+            timeout_us=whole.timeout_us,
+            version=step.version,
+        )
+
+    wholes = [member.request for member in slab.chunk.members[slab.first : slab.end]]
+    if wholes.count(wholes[0]) == len(wholes):
+        return step_request(wholes[0])
+    made = {id(whole): step_request(whole) for whole in wholes}
+    return [made[id(whole)] for whole in wholes]
+
+
+def _checked_signature(
+    step: Step, model: ServedModel, columns: tuple[InputColumn, ...], rows: int
+) -> Signature | None:
+    """Validate a request with these inputs, and make a signature of it."""
+    is_batched = model.spec.max_batch_size > 0
+    inputs = {
+        each.name: InferTensor(
+            each.name,
+            each.dtype,
+            (rows, *each.shape) if is_batched else each.shape,
+            bytes(each.row_bytes * rows),
+        )
+        for each in columns
+    }
+    request = InferRequest(step.model_name, inputs, outputs=tuple(step.outputs))
+    try:
+        validate(request, model.spec)
+    except (ServerError, UncountedStringsError):
+        return None
+    return Signature(columns, request.outputs, request.batch_key)

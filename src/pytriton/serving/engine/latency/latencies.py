@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The distributions of a model's latencies: histograms, and summaries with quantiles.
+
+`pytriton.serving.engine.stats` has the sums of the same durations. Requests that ended together and took
+equally long are counted in one step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.latency.histogram import Histogram
+from pytriton.serving.engine.latency.summary import SLICE_NS, Quantile, Summary
+
+logger = logging.getLogger(__name__)
+
+# The names of the families whose buckets a model's configuration may choose.
+FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
+REQUEST = "nv_inference_request_latency_seconds"
+QUEUE = "nv_inference_queue_latency_seconds"
+COMPUTE = "nv_inference_compute_latency_seconds"
+BATCH_SIZE = "nv_inference_batch_size"
+HISTOGRAMS = (FIRST_RESPONSE, REQUEST, QUEUE, COMPUTE, BATCH_SIZE)
+
+DEFAULT_LATENCY_BUCKETS_S = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+DEFAULT_BATCH_SIZE_BUCKETS = tuple(float(1 << power) for power in range(11))
+DEFAULT_FIRST_RESPONSE_BUCKETS_MS = (100.0, 500.0, 2000.0, 5000.0)
+
+_SECOND_NS = 1_000_000_000
+_MS_NS = 1_000_000
+
+
+class LatencyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which distributions are recorded for each model."""
+
+    histograms: bool = True  # of requests, queues, computation and batch sizes
+    latency_buckets_s: tuple[float, ...] = DEFAULT_LATENCY_BUCKETS_S
+    batch_size_buckets: tuple[float, ...] = DEFAULT_BATCH_SIZE_BUCKETS
+    first_responses: bool = False
+    quantiles: tuple[Quantile, ...] = ()  # of summaries; empty: there are none
+
+
+class Summaries:
+    """The summaries of a model, in microseconds.
+
+    Those of a model with a response cache have the times of the cache, and not those of whole
+    requests, as in Triton.
+    """
+
+    def __init__(self, quantiles: tuple[Quantile, ...], *, has_cache: bool) -> None:
+        self.quantiles = quantiles
+        self.request = None if has_cache else Summary()
+        self.queue = Summary()
+        self.compute_input = Summary()
+        self.compute_infer = Summary()
+        self.compute_output = Summary()
+        self.cache_hit = Summary() if has_cache else None
+        self.cache_miss = Summary() if has_cache else None
+
+
+class Latencies:
+    """Records the latencies of one loaded model version.
+
+    Args:
+        plan: What is recorded.
+        spec: The model.
+        clock: Returns the time in nanoseconds, for summaries.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_has_more",
+        "_only_response",
+        "_stream_response",
+        "batch_sizes",
+        "compute",
+        "first_response",
+        "first_response_ns",
+        "queue",
+        "request",
+        "summaries",
+    )
+
+    def __init__(
+        self, plan: LatencyPlan, spec: ModelSpec, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        chosen = spec.histogram_buckets
+        self._clock = clock
+        self.request = self.queue = self.compute = None
+        self.batch_sizes: tuple[float, ...] = ()  # bounds; what they count is in the statistics
+        if plan.histograms:
+            self.request = _seconds(chosen, REQUEST, plan)
+            self.queue = _seconds(chosen, QUEUE, plan)
+            self.compute = _seconds(chosen, COMPUTE, plan)
+            self.batch_sizes = chosen.get(BATCH_SIZE) or _up_to(
+                spec.max_batch_size, plan.batch_size_buckets
+            )
+        self.first_response: Histogram | None = None
+        self.first_response_ns = 0  # the sum
+        if plan.first_responses:
+            bounds = chosen.get(FIRST_RESPONSE, DEFAULT_FIRST_RESPONSE_BUCKETS_MS)
+            self.first_response = Histogram(bounds, _MS_NS)
+        # The only response of a model that is not decoupled is its first one, too.
+        self._only_response = None if spec.decoupled else self.first_response
+        self._stream_response = self.first_response if spec.decoupled else None
+        self._has_more = plan.first_responses or bool(plan.quantiles)
+        self.summaries: Summaries | None = None
+        if plan.quantiles:
+            self.summaries = Summaries(plan.quantiles, has_cache=spec.response_cache)
+
+    def time_slice(self) -> int:
+        """Returns the part of the window of summaries that is filled now."""
+        return self._clock() // SLICE_NS
+
+    def on_requests(self, count: int, request_ns: int, queue_ns: int) -> None:
+        """Count requests that succeeded, each after `request_ns`, of which it waited `queue_ns`."""
+        request, queue = self.request, self.queue
+        if request is not None and queue is not None:
+            # As `Histogram.add` does, without the two calls, which take as long as the rest.
+            request.counts[bisect_left(request.limits_ns, request_ns)] += count
+            queue.counts[bisect_left(queue.limits_ns, queue_ns)] += count
+        if self._has_more:
+            self._add_requests(count, request_ns, queue_ns)
+
+    def _add_requests(self, count: int, request_ns: int, queue_ns: int) -> None:
+        if self._only_response is not None:
+            self._only_response.add(request_ns, count)
+            self.first_response_ns += request_ns * count
+        if self.summaries is not None:
+            now = self.time_slice()
+            if self.summaries.request is not None:
+                self.summaries.request.add(request_ns // 1000, count, now)
+            self.summaries.queue.add(queue_ns // 1000, count, now)
+
+    def on_execution(self, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Count the compute times of an execution for the `count` requests that succeeded."""
+        compute = self.compute
+        if compute is not None:
+            ns = input_ns + infer_ns + output_ns
+            compute.counts[bisect_left(compute.limits_ns, ns)] += count
+        if self.summaries is not None:
+            now = self.time_slice()
+            self.summaries.compute_input.add(input_ns // 1000, count, now)
+            self.summaries.compute_infer.add(infer_ns // 1000, count, now)
+            self.summaries.compute_output.add(output_ns // 1000, count, now)
+
+    def on_first_response(self, ns: int) -> None:
+        """Count the first response to a request, if the model is decoupled."""
+        if self._stream_response is not None:
+            self._stream_response.add(ns)
+            self.first_response_ns += ns
+
+    def on_cache_hit(self, lookup_ns: int, request_ns: int) -> None:
+        """Count a request that the cache answered."""
+        if self.request is not None:
+            self.request.add(request_ns)
+        if self._only_response is not None:
+            self._only_response.add(request_ns)
+            self.first_response_ns += request_ns
+        if self.summaries is not None and self.summaries.cache_hit is not None:
+            self.summaries.cache_hit.add(lookup_ns // 1000, 1, self.time_slice())
+
+    def on_cache_misses(self, count: int, ns: int) -> None:
+        """Count requests that the cache could not answer; `ns` is the sum of their times."""
+        if count and self.summaries is not None and self.summaries.cache_miss is not None:
+            self.summaries.cache_miss.add(ns // (1000 * count), count, self.time_slice())
+
+
+def plan_latencies(plan: LatencyPlan, spec: ModelSpec) -> Latencies:
+    """Make the recorder of a model that is loaded; says which of its settings have no effect."""
+    for family in spec.histogram_buckets:
+        if family not in HISTOGRAMS:
+            logger.warning(
+                "model_metrics of model '%s': '%s' is no histogram whose buckets can be chosen; "
+                "those are %s",
+                spec.name,
+                family,
+                ", ".join(HISTOGRAMS),
+            )
+    return Latencies(plan, spec)
+
+
+def _seconds(chosen: Mapping[str, tuple[float, ...]], family: str, plan: LatencyPlan) -> Histogram:
+    return Histogram(chosen.get(family) or plan.latency_buckets_s, _SECOND_NS)
+
+
+def _up_to(most: int, bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """Returns the bounds below the largest batch, and the first that includes it."""
+    below = tuple(bound for bound in bounds if bound < most)
+    return bounds[: len(below) + 1]

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which instances may start a batch when they share resources.
+
+Resources are names with counts: "this instance needs two of R while it runs". The limiter only
+decides: it has no clock and does no I/O, and it knows neither models nor processes.
+`pytriton.serving.engine.turns` connects it with models.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from pytriton.base.errors import InvalidArgumentError
+
+# A resource's name and its device; None for a resource that all devices share.
+Pool = tuple[str, int | None]
+
+
+class RateLimitResource(msgspec.Struct, frozen=True, kw_only=True):
+    """The amount of a resource of the rate limiter."""
+
+    name: str
+    count: int
+    device: int | None = None  # None: on every device
+
+
+class ResourceNeed(msgspec.Struct, frozen=True):
+    """How much of a resource an instance needs while it executes a batch."""
+
+    name: str
+    count: int
+    is_global: bool = False  # all devices share it
+
+
+class InstanceLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration of an instance says to the rate limiter."""
+
+    resources: tuple[ResourceNeed, ...] = ()
+    priority: int = 1  # an instance with 2 gets half the turns of one with 1; 0 counts as 1
+    device_id: int = 0  # also for instances that are not on a GPU
+
+    @classmethod
+    def read(cls, message: Any, device_id: int = 0) -> InstanceLimits:
+        """Read the ModelRateLimiter message of an instance group."""
+        needs = (
+            ResourceNeed(each.name, each.count, getattr(each, "global"))
+            for each in message.resources
+        )
+        return cls(resources=tuple(needs), priority=message.priority, device_id=device_id)
+
+    def needs(self) -> dict[Pool, int]:
+        """Returns the count that is needed of each pool."""
+        needs: dict[Pool, int] = {}
+        for need in self.resources:
+            pool = (need.name, None if need.is_global else self.device_id)
+            needs[pool] = max(need.count, needs.get(pool, 0))
+        return {pool: count for pool, count in needs.items() if count}
+
+
+class Contender:
+    """An instance as the limiter knows it; `RateLimiter.add` makes it.
+
+    It takes turns by its start tag, the smallest first. The tag grows by the priority with each
+    batch, so with all instances waiting it is the number of executions times the priority.
+    """
+
+    __slots__ = ("end_tag", "group_key", "held", "limits", "needs", "priority", "waiting")
+
+    def __init__(self, group_key: Hashable, limits: InstanceLimits) -> None:
+        self.group_key = group_key
+        self.limits = limits
+        self.needs = limits.needs()
+        self.priority = max(1, limits.priority)
+        self.end_tag = 0  # the start tag of its last batch, plus the priority
+        self.held = 0  # the number of batches for which it holds its resources
+        self.waiting: _Place | None = None
+
+    def __repr__(self) -> str:
+        return f"<Contender needs={self.needs} held={self.held} waiting={self.waiting}>"
+
+
+class _Group:
+    """Contenders that compete with each other, directly or through others."""
+
+    __slots__ = ("clock",)
+
+    def __init__(self, clock: int = 0) -> None:
+        self.clock = clock  # the largest start tag of a batch that was started
+
+
+class _Place(msgspec.Struct, order=True, frozen=True):
+    """A place among those that wait."""
+
+    start_tag: int
+    number: int  # of two with the same tag, the one that waits for longer is first
+    contender: Contender
+
+
+class RateLimiter:
+    """The resources of a server, and the instances that wait for them.
+
+    Whoever waits keeps its resources from all that are behind it, so nobody is overtaken for ever.
+    Instances that need none of these resources pass.
+
+    A contender that did not wait for some time gets no turns for that: its start tag is at least
+    that of the last started batch of its group.
+
+    Args:
+        resources: Explicit counts. If there are any, every resource must have one. Otherwise each
+            has as many as the instance with the largest need of it.
+    """
+
+    def __init__(self, resources: Iterable[RateLimitResource] = ()) -> None:
+        self._explicit = {(each.name, each.device): each.count for each in resources}
+        self._contenders: dict[Contender, None] = {}
+        self._groups: dict[Hashable, _Group] = {}  # by pool and by the `group_key` of contenders
+        self._capacity: dict[Pool, int] = {}
+        self._used: dict[Pool, int] = {}
+        self._waiting: list[_Place] = []  # sorted
+        self._numbers = itertools.count()
+
+    # Instances come and go
+
+    def add(self, group_key: Hashable, limits: InstanceLimits) -> Contender:
+        """Add an instance.
+
+        Args:
+            group_key: The same for all instances that execute the requests of one queue.
+            limits: What it needs.
+
+        Raises:
+            InvalidArgumentError: The resources do not suffice, or one of them is global for one
+                instance and not for another.
+        """
+        contender = Contender(group_key, limits)
+        self._check(contender)
+        self._contenders[contender] = None
+        self._join_groups(contender)
+        self._set_capacity(contender.needs)
+        return contender
+
+    def remove(self, contender: Contender) -> None:
+        """Remove an instance and give back what it holds."""
+        self.withdraw(contender)
+        while contender.held:
+            self.end(contender)
+        self._contenders.pop(contender, None)
+        self._set_capacity(contender.needs)
+        used: set[Hashable] = {key for each in self._contenders for key in _group_keys(each)}
+        self._groups = {key: group for key, group in self._groups.items() if key in used}
+
+    def _check(self, contender: Contender) -> None:
+        is_global = {need.name: need.is_global for need in contender.limits.resources}
+        for other in (contender, *self._contenders):
+            for need in other.limits.resources:
+                if is_global.get(need.name, need.is_global) != need.is_global:
+                    raise InvalidArgumentError(
+                        f'Resource "{need.name}" is present as both global and device-specific '
+                        "resource in the model configuration."
+                    )
+        if not self._explicit:
+            return
+        for pool, count in contender.needs.items():
+            limit = self._explicit_count(pool)
+            if count > limit:
+                raise InvalidArgumentError(
+                    f'Resource count for "{pool[0]}" is limited to {limit} which will prevent '
+                    "scheduling of one or more model instances, the minimum required count is "
+                    f"{count}"
+                )
+
+    def _explicit_count(self, pool: Pool) -> int:
+        name, device = pool
+        counts = (
+            count
+            for (each, its_device), count in self._explicit.items()
+            if each == name and (device is None or its_device in (None, device))
+        )
+        return max(counts, default=0)
+
+    def _set_capacity(self, pools: Iterable[Pool]) -> None:
+        """Set the counts of pools after those that need them have changed."""
+        for pool in pools:
+            largest = max((each.needs.get(pool, 0) for each in self._contenders), default=0)
+            if not largest:
+                self._capacity.pop(pool, None)
+            else:
+                self._capacity[pool] = self._explicit_count(pool) if self._explicit else largest
+
+    def _join_groups(self, contender: Contender) -> None:
+        keys = _group_keys(contender)
+        joined = {self._groups[key] for key in keys if key in self._groups}
+        merged = _Group(max((group.clock for group in joined), default=0))
+        for key in [*keys, *(key for key, group in self._groups.items() if group in joined)]:
+            self._groups[key] = merged
+
+    # Instances take turns
+
+    def wait(self, contender: Contender) -> None:
+        """Let an instance wait for its turn, unless it does already."""
+        if contender.waiting is None:
+            clock = self._groups[contender.group_key].clock
+            tag = max(contender.end_tag, clock)
+            contender.waiting = _Place(tag, next(self._numbers), contender)
+            bisect.insort(self._waiting, contender.waiting)
+
+    def withdraw(self, contender: Contender) -> None:
+        """Let an instance wait no more."""
+        if contender.waiting is not None:
+            del self._waiting[bisect.bisect_left(self._waiting, contender.waiting)]
+            contender.waiting = None
+
+    def next(self) -> Contender | None:
+        """Returns the instance whose turn it is; None if no instance that waits can start."""
+        claimed: set[Pool] = set()
+        for place in self._waiting:
+            contender = place.contender
+            if claimed.isdisjoint(contender.needs) and self._has_room(contender):
+                return contender
+            claimed.update(contender.needs)
+        return None
+
+    def _has_room(self, contender: Contender) -> bool:
+        return all(
+            self._used.get(pool, 0) + count <= self._capacity[pool]
+            for pool, count in contender.needs.items()
+        )
+
+    def start(self, contender: Contender) -> None:
+        """Take the resources for a batch of the instance whose turn it is."""
+        place = contender.waiting
+        assert place is not None, "it does not wait"
+        self.withdraw(contender)
+        group = self._groups[contender.group_key]
+        group.clock = max(group.clock, place.start_tag)
+        contender.end_tag = place.start_tag + contender.priority
+        contender.held += 1
+        for pool, count in contender.needs.items():
+            self._used[pool] = self._used.get(pool, 0) + count
+
+    def end(self, contender: Contender) -> None:
+        """Give the resources of a batch back."""
+        assert contender.held, "it holds nothing"
+        contender.held -= 1
+        for pool, count in contender.needs.items():
+            self._used[pool] -= count
+            if not self._used[pool]:
+                del self._used[pool]
+
+    def blockers(
+        self, contender: Contender, stuck: Mapping[Contender, int]
+    ) -> Collection[Contender]:
+        """Returns those of which at least one must end a stuck batch before an instance can start.
+
+        Args:
+            contender: The instance that is to start.
+            stuck: How many of their batches do not end by themselves, for some instances.
+        """
+        needs = dict(contender.needs)
+        for place in self._places_before(contender):
+            if not needs.keys().isdisjoint(place.contender.needs):
+                for pool, count in place.contender.needs.items():
+                    needs[pool] = max(count, needs.get(pool, 0))
+        found: dict[Contender, None] = {}
+        for pool, count in needs.items():
+            holders = {each: number for each, number in stuck.items() if pool in each.needs}
+            held = sum(each.needs[pool] * number for each, number in holders.items())
+            if held + count > self._capacity[pool]:
+                found |= dict.fromkeys(holders)
+        return found
+
+    def _places_before(self, contender: Contender) -> list[_Place]:
+        place = contender.waiting
+        if place is not None:
+            return self._waiting[: bisect.bisect_left(self._waiting, place)]
+        tag = max(contender.end_tag, self._groups[contender.group_key].clock)
+        return [each for each in self._waiting if each.start_tag <= tag]
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any instance waits for its turn."""
+        return bool(self._waiting)
+
+    @property
+    def pools(self) -> dict[Pool, tuple[int, int]]:
+        """How much of each pool is in use, and how much there is."""
+        return {pool: (self._used.get(pool, 0), count) for pool, count in self._capacity.items()}
+
+    def __repr__(self) -> str:
+        return f"<RateLimiter {self.pools} waiting={len(self._waiting)}>"
+
+
+def _group_keys(contender: Contender) -> list[Hashable]:
+    return [contender.group_key, *contender.needs]

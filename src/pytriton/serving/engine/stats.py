@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statistics of a model version since it was loaded: counts and durations.
+
+The engine adds to plain integers, once per batch; readers get them as the durations of Triton's
+statistics messages. The caller passes all times.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pytriton.serving.engine.latency.latencies import Latencies
+
+# A stream may have any number of responses; those beyond the last index are counted there.
+MAX_RESPONSE_INDEXES = 1024
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed: the values of the failure metric's `reason` label."""
+
+    REJECTED = "REJECTED"  # its queue timeout expired
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"  # the model returned an error
+    OTHER = "OTHER"
+
+
+class ResponseOutcome(enum.Enum):
+    """How one response of a decoupled request ended."""
+
+    SUCCESS = "success"
+    FAIL = "fail"
+    EMPTY = "empty_response"  # it has flags but no tensor
+    CANCEL = "cancel"
+
+
+@dataclass(slots=True)
+class Duration:
+    """The number of some events, and how long they took in total."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        """Add `count` events that took `ns` together."""
+        self.count += count
+        self.ns += ns
+
+
+@dataclass(slots=True)
+class InferenceDurations:
+    """Durations over all requests; the compute times of a batch count for each of its requests."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    cache_miss: Duration
+
+
+@dataclass(slots=True)
+class BatchDurations:
+    """Durations over the executions of one batch size."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+@dataclass(slots=True)
+class ResponseDurations:
+    """Durations over the responses of one index; a request's first response has index 0."""
+
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty_response: Duration = field(default_factory=Duration)
+    cancel: Duration = field(default_factory=Duration)
+
+
+class BatchRecord(msgspec.Struct, gc=False):
+    """One execution: when its phases began, and sums over those of its requests that succeeded."""
+
+    rows: int  # of all its requests, also of those that failed
+    input_start_ns: int = 0
+    infer_start_ns: int = 0
+    output_start_ns: int = 0
+    end_ns: int = 0
+    succeeded: int = 0
+    succeeded_rows: int = 0
+    succeeded_ns: int = 0  # from receipt to response, summed
+    queue_ns: int = 0  # summed
+
+
+@dataclass(slots=True)
+class _ComputeTotals:
+    """Sums of the compute phases over `count` executions, or over `count` requests."""
+
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, other: _ComputeTotals) -> None:
+        """Add those of other executions."""
+        self.count += other.count
+        self.input_ns += other.input_ns
+        self.infer_ns += other.infer_ns
+        self.output_ns += other.output_ns
+
+    def durations(self) -> tuple[Duration, Duration, Duration]:
+        count = self.count
+        return (
+            Duration(count, self.input_ns),
+            Duration(count, self.infer_ns),
+            Duration(count, self.output_ns),
+        )
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class ModelStatistics:
+    """The statistics of one loaded model version; a reload starts from zero."""
+
+    inference_count: int = 0  # rows of the successful requests that ran
+    execution_count: int = 0
+    last_inference_ms: int = 0  # since the epoch; 0: none yet
+    pending_count: int = 0  # requests that are queued and not executing; `Model` updates it
+    load_ns: int = 0
+    lost_instances: int = 0  # those that ended although nobody stopped them
+    requeued_requests: int = 0  # requests of lost instances that another one got
+    scale_ups: int = 0  # instances that were started because of the load
+    scale_downs: int = 0  # and those that were ended because of it
+    fail: Duration = field(default_factory=Duration)
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
+    failures: dict[FailureReason, int] = field(
+        default_factory=lambda: dict.fromkeys(FailureReason, 0)
+    )
+    responses: list[ResponseDurations] = field(default_factory=list)  # by index
+    last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
+    latencies: Latencies | None = None  # their distributions, if those are wanted
+    _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
+    _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
+    _success_ns: int = 0
+    _queue_ns: int = 0
+
+    def record_batch(self, record: BatchRecord, now_ms: int) -> None:
+        """Count one execution and its successful requests; the others go to `record_failures`."""
+        infer_start_ns = record.infer_start_ns
+        output_start_ns = record.output_start_ns
+        input_ns = infer_start_ns - record.input_start_ns
+        infer_ns = output_start_ns - infer_start_ns
+        output_ns = record.end_ns - output_start_ns
+        self.execution_count += 1
+        self.last_batch = record
+        batch = self._batches.get(record.rows)
+        if batch is None:
+            batch = self._batches[record.rows] = _ComputeTotals()
+        batch.count += 1
+        batch.input_ns += input_ns
+        batch.infer_ns += infer_ns
+        batch.output_ns += output_ns
+        succeeded = record.succeeded
+        if succeeded:
+            self.inference_count += record.succeeded_rows
+            self.last_inference_ms = now_ms
+            self._success_ns += record.succeeded_ns
+            self._queue_ns += record.queue_ns
+            executed = self._executed
+            executed.count += succeeded
+            executed.input_ns += succeeded * input_ns
+            executed.infer_ns += succeeded * infer_ns
+            executed.output_ns += succeeded * output_ns
+            if self.latencies is not None:
+                self.latencies.on_execution(succeeded, input_ns, infer_ns, output_ns)
+
+    def record_alike(self, record: BatchRecord, count: int, now_ms: int) -> None:
+        """Count `count` executions that are alike, each of one request that succeeded."""
+        self.record_batch(record, now_ms)
+        if self.latencies is not None:
+            self.latencies.on_requests(count, record.succeeded_ns, record.queue_ns)
+        more = count - 1
+        if not more:
+            return
+        totals = _ComputeTotals(
+            more,
+            more * (record.infer_start_ns - record.input_start_ns),
+            more * (record.output_start_ns - record.infer_start_ns),
+            more * (record.end_ns - record.output_start_ns),
+        )
+        self._batches[record.rows].add(totals)
+        self._executed.add(totals)
+        if self.latencies is not None:
+            self.latencies.on_execution(more, *(phase.ns // more for phase in totals.durations()))
+        self.execution_count += more
+        self.inference_count += more * record.succeeded_rows
+        self._success_ns += more * record.succeeded_ns
+        self._queue_ns += more * record.queue_ns
+
+    def record_failures(self, count: int, ns: int, reason: FailureReason) -> None:
+        """Count requests that failed after `ns` in total.
+
+        Requests refused because the queue is full are not counted, as in Triton.
+        """
+        self.fail.add(ns, count)
+        self.failures[reason] += count
+
+    def record_cache_hit(self, lookup_ns: int, request_ns: int, now_ms: int) -> None:
+        """Count a request that the cache answered: a success that neither waited nor ran."""
+        self.last_inference_ms = now_ms
+        self._success_ns += request_ns
+        self.cache_hit.add(lookup_ns)
+        if self.latencies is not None:
+            self.latencies.on_cache_hit(lookup_ns, request_ns)
+
+    def record_cache_misses(self, count: int, ns: int) -> None:
+        """Count misses; `ns` is the time of the lookups and, if there were any, the insertions."""
+        self.cache_miss.add(ns, count)
+        if self.latencies is not None:
+            self.latencies.on_cache_misses(count, ns)
+
+    def record_response(
+        self, index: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int = 0
+    ) -> None:
+        """Count one response of a decoupled request; `output_ns` is 0 if it has no tensor."""
+        responses = self.responses
+        index = min(index, MAX_RESPONSE_INDEXES - 1)
+        while len(responses) <= index:
+            responses.append(ResponseDurations())
+        response = responses[index]
+        if outcome is not ResponseOutcome.CANCEL:
+            response.compute_infer.add(infer_ns)
+            if outcome is ResponseOutcome.SUCCESS or output_ns:
+                response.compute_output.add(output_ns)
+        whole: Duration = getattr(response, outcome.value)
+        whole.add(infer_ns + output_ns)
+
+    @property
+    def success_count(self) -> int:
+        """The number of requests that succeeded, including those answered from the cache."""
+        return self._executed.count + self.cache_hit.count
+
+    def inference_durations(self) -> InferenceDurations:
+        """Returns the durations over all requests."""
+        return InferenceDurations(
+            Duration(self.success_count, self._success_ns),
+            self.fail,
+            Duration(self.success_count, self._queue_ns),
+            *self._executed.durations(),
+            self.cache_hit,
+            self.cache_miss,
+        )
+
+    def batch_durations(self) -> list[BatchDurations]:
+        """Returns the durations of each batch size that was executed, in ascending order."""
+        return [
+            BatchDurations(rows, *self._batches[rows].durations()) for rows in sorted(self._batches)
+        ]
+
+    def batch_sizes(self) -> list[tuple[int, int]]:
+        """Returns pairs of the rows of an execution and the number of executions with them."""
+        return [(rows, totals.count) for rows, totals in self._batches.items()]
+
+    @property
+    def batch_rows(self) -> int:
+        """The rows of all executions together."""
+        return sum(rows * totals.count for rows, totals in self._batches.items())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns a copy in Triton's layout: members of the JSON object or of the gRPC message."""
+        return {
+            "last_inference": self.last_inference_ms,
+            "inference_count": self.inference_count,
+            "execution_count": self.execution_count,
+            "inference_stats": msgspec.to_builtins(self.inference_durations()),
+            "response_stats": {
+                str(index): msgspec.to_builtins(durations)
+                for index, durations in enumerate(self.responses)
+            },
+            "batch_stats": msgspec.to_builtins(self.batch_durations()),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModelStatistics {self.success_count} succeeded, {self.fail.count} failed, "
+            f"{self.pending_count} pending, {self.execution_count} executions>"
+        )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts and retires instances of a model version as its load asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.base.errors import ServerError
+from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.scaling import InstanceLoad, ScalingPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from pytriton.runtime.executor.base import WorkerInstance
+    from pytriton.runtime.executor.recovery import Recovery
+    from pytriton.serving.engine.model import Model
+    from pytriton.serving.engine.scaling import ScalingSettings
+    from pytriton.serving.repository.loading.plans import InstancePlan
+
+logger = logging.getLogger(__name__)
+
+BUSY_INTERVAL_S = 0.5
+IDLE_INTERVAL_S = 2.0
+
+
+class ScaledVersion(Protocol):
+    """What a scaler needs of the version whose instances it scales."""
+
+    @property
+    def model(self) -> Model:
+        """The engine's model."""
+
+    @property
+    def serving(self) -> Collection[WorkerInstance]:
+        """The instances that get requests, the newest one last."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all instances that are being started, serve, or have not ended yet."""
+
+    def start_another(self, plan: InstancePlan) -> Awaitable[None]:
+        """Start one more instance and put it in service; may be cancelled."""
+
+    def retire(self, instance: WorkerInstance) -> None:
+        """End an instance when it has answered its requests."""
+
+    def cancel_replacement(self) -> bool:
+        """Start one instance less of those that replace others; returns False if there is none."""
+
+
+class InstanceScaler:
+    """Looks at the load of one version twice a second, and less often while it has nothing to do.
+
+    A start that waits for a free place is left waiting until the instance is not wanted any more:
+    a cluster that adds nodes on demand sees it.
+
+    Args:
+        settings: Between which numbers it scales, and when.
+        make_plan: Returns the plan of the instance with a number from 0.
+        version: The version.
+        loop: The event loop.
+        clock: Returns the time in seconds.
+        recovery: Tells when a start that failed should be tried again at once.
+    """
+
+    def __init__(
+        self,
+        settings: ScalingSettings,
+        make_plan: Callable[[int], InstancePlan],
+        version: ScaledVersion,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        *,
+        recovery: Recovery,
+    ) -> None:
+        self._policy = ScalingPolicy(settings)
+        self._make_plan = make_plan
+        self._version = version
+        self._loop = loop
+        self._clock = clock
+        self._recovery = recovery
+        self._recoveries = recovery.count
+        self._starts: dict[str, asyncio.Task[None]] = {}  # by instance, the newest one last
+        self._cancelled: set[asyncio.Task[None]] = set()  # starts that have not ended yet
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are fewer instances than the load has asked for."""
+        load = self.load()
+        return load.ready + load.starting < self._policy.wanted
+
+    def start(self) -> None:
+        """Begin to look at the load; may be called twice."""
+        if self._timer is None and not self._is_stopped:
+            self._timer = self._loop.call_later(BUSY_INTERVAL_S, self._on_timer)
+
+    def stop(self) -> None:
+        """Start no more instances, and give up those that are being started."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._starts:
+            self._cancel_start()
+
+    async def wait(self) -> None:
+        """Wait until the starts that were given up have ended."""
+        if self._cancelled:
+            await asyncio.wait(self._cancelled)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        is_ready = self._version.model.state is ModelState.READY
+        has_load = is_ready and self.adapt()
+        if not self._is_stopped:
+            interval_s = BUSY_INTERVAL_S if has_load or not is_ready else IDLE_INTERVAL_S
+            self._timer = self._loop.call_later(interval_s, self._on_timer)
+
+    def adapt(self) -> bool:
+        """Start or end instances; returns whether there is something to look at again soon."""
+        if self._recoveries != self._recovery.count:
+            self._recoveries = self._recovery.count
+            self._policy.on_recovery()
+        load = self.load()
+        before = self._policy.wanted
+        number = self._policy.decide(self._clock(), load)
+        if self._policy.wanted != before:
+            self._log_change(before, load)
+        surplus = load.ready + load.starting - number
+        for _ in range(-surplus):
+            self._start_one()
+        for _ in range(surplus):
+            self._end_one()
+        return bool(load.pending or load.running or surplus or not self._policy.is_at_rest)
+
+    def load(self) -> InstanceLoad:
+        """Returns what the instances have to do."""
+        version, model = self._version, self._version.model
+        serving = version.serving
+        spec = model.spec
+        has_batches = spec.batcher is not None or spec.sequence is not None
+        batch_size = max(1, spec.max_batch_size) if has_batches else 1
+        slots = min((instance.concurrency for instance in serving), default=1)
+        return InstanceLoad(
+            pending=model.statistics.pending_count,
+            running=model.running_count,
+            ready=len(serving),
+            starting=len(self._starts) + model.missing_instances,
+            capacity=batch_size * slots,
+        )
+
+    # Up
+
+    def _start_one(self) -> None:
+        taken = {*self._version.names, *self._starts}
+        index = 0
+        while (plan := self._make_plan(index)).name in taken:
+            index += 1
+        self._starts[plan.name] = self._loop.create_task(self._start(plan))
+
+    async def _start(self, plan: InstancePlan) -> None:
+        try:
+            await self._version.start_another(plan)
+        except ServerError as error:
+            self._on_failure(plan, error.message)
+        except Exception as error:  # a bug here must not end the scaling
+            logger.exception("%s could not be started", plan.name)
+            self._on_failure(plan, f"{type(error).__name__}: {error}")
+        else:
+            self._starts.pop(plan.name, None)
+            self._policy.on_started()
+            self._version.model.statistics.scale_ups += 1
+            logger.info("instance '%s' serves, because of the load", plan.name)
+
+    def _on_failure(self, plan: InstancePlan, reason: str) -> None:
+        self._starts.pop(plan.name, None)
+        delay_s = self._policy.on_start_failed(self._clock())
+        logger.warning(
+            "instance '%s' could not be started for the load, which is tried again after %g s at "
+            "the earliest: %s",
+            plan.name,
+            delay_s,
+            reason,
+        )
+
+    # Down
+
+    def _end_one(self) -> None:
+        """End what costs least: a start, then an idle instance, then the newest one."""
+        if self._starts:
+            self._cancel_start()
+            return
+        if self._version.cancel_replacement():
+            return
+        newest_first = list(self._version.serving)[::-1]
+        idle = [instance for instance in newest_first if not instance.has_requests]
+        self._version.retire((idle or newest_first)[0])
+        self._version.model.statistics.scale_downs += 1
+
+    def _cancel_start(self) -> None:
+        """Give up the newest start."""
+        name, task = self._starts.popitem()
+        self._cancelled.add(task)
+        task.add_done_callback(self._cancelled.discard)
+        task.cancel()
+        logger.info("instance '%s' is not started any more, because of the load", name)
+
+    def _log_change(self, before: int, load: InstanceLoad) -> None:
+        spec = self._version.model.spec
+        logger.info(
+            "Model '%s' version %s is scaled from %d to %d instances: %d requests wait, %d are "
+            "being executed",
+            spec.identifier,
+            spec.version,
+            before,
+            self._policy.wanted,
+            load.pending,
+            load.running,
+        )
+
+    def __repr__(self) -> str:
+        return f"<InstanceScaler {self._policy!r}, {len(self._starts)} starting>"

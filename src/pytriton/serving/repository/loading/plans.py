@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface between deciding what to load and loading it: loaders turn plans into versions.
+
+`ModelRepositories` makes plans and calls a `VersionLoader`. It depends on neither processes nor
+channels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from pytriton.base.messages import InferTensor
+from pytriton.base.model_spec import identifier_of
+from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.serving.engine.rate_limiter import InstanceLimits
+from pytriton.serving.engine.served_model import ServedModel
+from pytriton.serving.repository.reading.backend_choice import BackendCode
+
+
+class InstancePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance of a version, as its process gets to know it."""
+
+    name: str
+    kind: str  # CPU, GPU or MODEL, as `initialize` reads it
+    device_id: int = 0
+    environment: dict[str, str] = {}  # added to the server's own
+    limits: InstanceLimits = InstanceLimits()
+    is_passive: bool = False  # it is started, but gets no requests
+    placement: Placement | None = None  # in a cluster; None: on this machine
+
+    def numbered(self, index: int) -> InstancePlan:
+        """Returns the plan of another instance of the same group."""
+        group, _, _ = self.name.rpartition("_")
+        return msgspec.structs.replace(self, name=f"{group}_{index}")
+
+
+class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that every instance executes before its version is ready."""
+
+    name: str
+    request_count: int  # of one execution
+    execution_count: int
+    inputs: tuple[InferTensor, ...]  # one row, without the batch dimension
+
+    def request_inputs(self, *, batching: bool) -> dict[str, InferTensor]:
+        """Returns the inputs of one request; with one row if the model batches."""
+        if not batching:
+            return {tensor.name: tensor for tensor in self.inputs}
+        return {
+            tensor.name: InferTensor(tensor.name, tensor.dtype, (1, *tensor.shape), tensor.data)
+            for tensor in self.inputs
+        }
+
+
+class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loader needs to load one version of a model."""
+
+    name: str
+    namespace: str = ""
+    version: int
+    model_directory: Path  # `model_repository` of `initialize`
+    version_directory: Path
+    code: BackendCode | None = None  # the file that runs it; None for an ensemble
+    config: Any  # the ModelConfig message, normalised; tensors are unchecked until auto-complete
+    gpu_ids: tuple[int, ...] = ()  # available devices, to normalise `config` again
+    labels: dict[str, tuple[str, ...]] = {}  # names of the classes, by output
+    initial_states: dict[str, bytes] = {}  # contents of their files, by the state's input
+    instances: tuple[InstancePlan, ...]
+    warmup: tuple[WarmupSample, ...] = ()
+    load_timeout_s: float = 0.0  # also for each restart of an instance; 0: no limit
+    on_ray: bool = False  # its processes run on a cluster
+    sharing: str = ""  # how its files can be on all nodes of a cluster, for people
+
+    @property
+    def identifier(self) -> str:
+        """Its name, with its namespace if it has one."""
+        return identifier_of(self.namespace, self.name)
+
+
+class LoadedVersion(Protocol):
+    """A loaded version that can be put in service and stopped."""
+
+    @property
+    def model(self) -> ServedModel:
+        """The engine's model. It has all its instances, and its state is still LOADING."""
+
+    @property
+    def is_current(self) -> bool:
+        """False if it was made of other models that have been replaced since."""
+
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        """Wait at most `timeout_s` until its requests are finished, then stop the instances.
+
+        The engine must not send requests to it any more.
+        """
+
+
+class VersionLoader(Protocol):
+    """Makes a model of a plan."""
+
+    async def load(self, plan: VersionPlan) -> LoadedVersion:
+        """Load one version; if this raises an exception, none of its processes is left."""
+
+
+class BackendLoader(VersionLoader, Protocol):
+    """Starts instances of backends and makes a model of them."""
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The backends that have been used, with their files."""
+
+    def start(self) -> None:
+        """Start background work."""
+
+    async def close(self) -> None:
+        """Remove the files that were made for models, whose versions were stopped before."""

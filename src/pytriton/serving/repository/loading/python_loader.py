@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a version whose model runs in workers: starts its processes, makes the engine's model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytriton.runtime.executor.config_completion import complete_config
+from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
+from pytriton.runtime.executor.log_feed import LogFeed
+from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
+from pytriton.runtime.transport.loop_spinner import allowed_cores_of_workers
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.transport.worker_frames import Initialize
+from pytriton.serving.engine.config import config_to_json, spec_from_config
+from pytriton.serving.engine.model import Model
+from pytriton.serving.engine.sequence.sequence_inputs import (
+    SequenceInputs,
+    added_input_names,
+    state_output_names,
+)
+from pytriton.serving.engine.served_model import InstanceSupervisor
+from pytriton.serving.repository.loading.python_version import PythonVersion
+from pytriton.serving.repository.loading.ray_loading import (
+    check_completed,
+    limits_of,
+    no_cluster,
+    with_deadline,
+)
+from pytriton.serving.repository.loading.version_code import (
+    check_code,
+    code_path,
+    may_complete_config,
+    model_directory,
+    preloaded_modules,
+)
+from pytriton.serving.repository.loading.warmup_run import WarmupRun
+from pytriton.serving.repository.reading.auto_complete import completed_config
+from pytriton.serving.repository.reading.backend_choice import PYTHON, BackendCode, CodeKind
+from pytriton.serving.repository.reading.config_files import check_model_files
+from pytriton.serving.repository.reading.ray_settings import completion_placement
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
+    from pytriton.runtime.executor.remote.placement import Placement
+    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.rate_limiter import InstanceLimits
+    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
+    from pytriton.serving.repository.services.model_services import ModelServices
+
+_T = TypeVar("_T")
+
+_PARALLEL_SETTING = "TRITON_PARALLEL_INSTANCE_LOADING"
+_PARALLEL_PARAMETER = "PARALLEL_INSTANCE_LOADING"  # of a model; "no" starts one instance at a time
+_START_ATTEMPTS = 3
+
+
+class PythonLoader:
+    """Loads versions from plans; a server has one. See `VersionLoader`."""
+
+    directory = str(Path(__file__).parents[2] / "python_backend")
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        make_services: Callable[[VersionPlan, str], ModelServices],
+        loop: asyncio.AbstractEventLoop,
+        cache: ResponseCache | None = None,
+        *,
+        completes_config: bool = True,
+        backend_settings: Callable[[str], dict[str, str]] = lambda _: {},
+        exit_timeout_s: float = 30.0,
+        turns: Turns | None = None,
+        log: LogFeed | None = None,
+        cluster: Callable[[], Awaitable[Launcher]] = no_cluster,
+    ) -> None:
+        self._launcher = launcher
+        self._cluster = cluster  # returns the launcher of models that run on Ray
+        self._make_services = make_services  # given the model and the name of the instance
+        self._loop = loop
+        self._cache = cache
+        self._completes_config = completes_config
+        self._backend_settings = backend_settings  # those of the command line, by backend
+        self._backend_files = {PYTHON: self.directory}
+        self._exit_timeout_s = exit_timeout_s
+        self._turns = turns
+        self.log = LogFeed() if log is None else log
+        self._environments = EnvironmentStore()
+        self._cleaning: asyncio.Future[None] | None = None
+
+    async def load(self, plan: VersionPlan) -> PythonVersion:
+        """Load one version; if this raises an exception, none of its processes is left."""
+        code = plan.code
+        assert code is not None, f"{plan.name} has no code for a worker"
+        folders = (plan.version_directory, plan.model_directory, code.folder)
+        check_model_files(plan.config, dict.fromkeys(folders))
+        check_code(plan, code)
+        self._backend_files.setdefault(code.backend, str(code.path))
+        environment = await self._environment(plan)
+        launcher = await self._cluster() if plan.on_ray else self._launcher
+        config = plan.config
+        if self._completes_config and await asyncio.to_thread(may_complete_config, code):
+            config = await self._complete(plan, code, environment, launcher)
+        scaling = check_completed(plan, config)
+        spec = spec_from_config(
+            config, plan.version, plan.labels, plan.initial_states, plan.namespace
+        )
+        spec = with_deadline(plan, spec)
+        launch = _Launch(self, plan, spec, config_to_json(config), code, environment, launcher)
+        launch.limits = limits_of(plan, scaling)
+        version = PythonVersion(
+            launch.make_model,
+            launch.start,
+            self._loop,
+            plan.load_timeout_s,
+            recovery=launcher.recovery,
+            scaling=scaling,
+            make_plan=plan.instances[0].numbered if scaling is not None else None,
+        )
+        await self._start_all(version, plan)
+        return version
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The backends that have been used, with their files; `python` is always there."""
+        return dict(self._backend_files)
+
+    def start(self) -> None:
+        """Start to remove the files of killed servers, in the background."""
+        self._cleaning = self._loop.run_in_executor(None, self._environments.remove_abandoned)
+
+    async def close(self) -> None:
+        """Remove the files that were made for models, whose versions were stopped before."""
+        if self._cleaning is not None:
+            await self._cleaning
+        await asyncio.to_thread(self._environments.close)
+
+    async def _start_all(self, version: PythonVersion, plan: VersionPlan) -> None:
+        """Start all instances; if one fails, all are stopped."""
+        try:
+            if _loads_in_parallel(plan.config):
+                starts = [asyncio.ensure_future(version.add(each)) for each in plan.instances]
+                try:
+                    await asyncio.gather(*starts)
+                finally:
+                    for start in starts:
+                        start.cancel()
+                    await asyncio.wait(starts)
+            else:
+                for each in plan.instances:
+                    await version.add(each)
+        except BaseException:
+            await version.drain_and_stop(0.0)
+            raise
+
+    async def _environment(self, plan: VersionPlan) -> PythonEnvironment | None:
+        if PARAMETER not in plan.config.parameters:
+            return None
+        setting = plan.config.parameters[PARAMETER].string_value
+        return await asyncio.to_thread(
+            self._environments.resolve,
+            setting,
+            str(plan.model_directory),
+            unpacks=not plan.on_ray,
+        )
+
+    async def _complete(
+        self,
+        plan: VersionPlan,
+        code: BackendCode,
+        environment: PythonEnvironment | None,
+        launcher: Launcher,
+    ) -> Any:
+        """Let the model complete its configuration, in a separate process."""
+        name = f"{plan.name}_auto_complete"
+        arguments = {
+            "model_config": config_to_json(plan.config).decode(),
+            "model_repository": str(plan.model_directory),
+            "model_version": str(plan.version),
+            "model_name": plan.name,
+        }
+        placement = plan.instances[0].placement if plan.on_ray else None
+        text = await _retried(
+            lambda: complete_config(
+                launcher,
+                self._worker_spec(
+                    plan,
+                    name,
+                    {},
+                    environment,
+                    preloaded_modules(code),
+                    None if placement is None else completion_placement(placement),
+                ),
+                self.initialize_frame(plan, code, arguments, []),
+                self._loop,
+                self._make_services(plan, name),
+            )
+        )
+        return completed_config(plan.config, text) if text else plan.config
+
+    def _worker_spec(
+        self,
+        plan: VersionPlan,
+        name: str,
+        variables: dict[str, str],
+        environment: PythonEnvironment | None,
+        preload: tuple[str, ...],
+        placement: Placement | None,
+    ) -> WorkerSpec:
+        if environment is not None:
+            variables = {**environment.variables, **variables}
+        return WorkerSpec(
+            instance_name=name,
+            title=f"triton_python_backend_stub {name}",
+            environment=variables,
+            interpreter=environment.interpreter if environment is not None else None,
+            preload=preload,
+            placement=placement,
+            model=plan.name,
+            version=plan.version,
+            namespace=plan.namespace,
+        )
+
+    def initialize_frame(
+        self, plan: VersionPlan, code: BackendCode, arguments: dict[str, str], outputs: list[str]
+    ) -> Initialize:
+        """Returns the first message to a process of a version."""
+        is_own = code.kind is CodeKind.MODEL
+        return Initialize(
+            code_path(plan, code),
+            str(plan.version) if is_own else "",
+            arguments,
+            outputs,
+            log=self.log.switches,
+            is_library=code.kind is CodeKind.LIBRARY,
+            model_directory="" if is_own else str(model_directory(plan, code)),
+            backend_config=self._backend_settings(code.backend),
+            polling_cores=0 if plan.on_ray else allowed_cores_of_workers(),
+            sharing=plan.sharing if plan.on_ray else "",
+        )
+
+    async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
+        """Start one instance and run its warm-up; it is not in service yet."""
+        return await _retried(lambda: self._start_instance(launch, instance_plan))
+
+    async def _start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
+        services = self._make_services(launch.plan, instance_plan.name)
+        added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
+        run = WarmupRun(self._loop, added)
+        instance = await PythonInstance.launch(
+            launch.launcher,
+            self._worker_spec(
+                launch.plan,
+                instance_plan.name,
+                instance_plan.environment,
+                launch.environment,
+                preloaded_modules(launch.code),
+                instance_plan.placement,
+            ),
+            launch.initialize_frame(instance_plan),
+            launch.labels,
+            launch.memory,
+            self._loop,
+            run,
+            services,
+            grace_s=self._exit_timeout_s,
+            log=self.log,
+        )
+        services.instance = instance
+        try:
+            batching = launch.spec.max_batch_size > 0
+            await run.run(instance, launch.plan.warmup, batching=batching)
+        except BaseException:
+            instance.stop()
+            raise
+        services.is_loading = False
+        return instance
+
+    def make_model(self, launch: _Launch, supervisor: InstanceSupervisor) -> Model:
+        """Make the engine's model of a version, without instances."""
+        turns = None
+        if self._turns is not None:
+            turns = self._turns.join(launch.limits)
+        return Model(
+            launch.spec,
+            self._loop,
+            self._cache,
+            config_json=launch.config_json,
+            body_memory=launch.memory.body_memory,
+            supervisor=supervisor,
+            turns=turns,
+        )
+
+
+class _Launch:
+    """What all instances of one version share."""
+
+    def __init__(
+        self,
+        loader: PythonLoader,
+        plan: VersionPlan,
+        spec: ModelSpec,
+        config_json: bytes,
+        code: BackendCode,
+        environment: PythonEnvironment | None,
+        launcher: Launcher,
+    ) -> None:
+        self._loader = loader
+        self.launcher = launcher
+        self.limits: list[InstanceLimits] = []  # of all instances that it may have at a time
+        self.code = code
+        self.plan = plan
+        self.spec = spec
+        self.config_json = config_json
+        self.environment = environment
+        self.memory = MemoryTrimmer(loader._loop)  # noqa: SLF001  a part of the loader
+        self.labels = ModelLabels(
+            spec.name,
+            str(spec.version),
+            [*spec.inputs, *added_input_names(spec)],
+            batching=spec.max_batch_size > 0,
+            is_model_file=True,
+            state_outputs=state_output_names(spec),
+            in_sequences=spec.sequence is not None,
+            input_reshapes=_reshapes(spec.inputs),
+            output_reshapes=_reshapes(spec.outputs),
+            ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
+            keeps_inputs=spec.is_idempotent,
+        )
+
+    def make_model(self, supervisor: InstanceSupervisor) -> Model:
+        """Make the engine's model; its supervisor starts and replaces the instances."""
+        return self._loader.make_model(self, supervisor)
+
+    async def start(self, plan: InstancePlan) -> PythonInstance:
+        """Start an instance, also to replace one that died."""
+        return await self._loader.start_instance(self, plan)
+
+    def initialize_frame(self, plan: InstancePlan) -> Initialize:
+        """Returns the first message to the instance's process."""
+        spec = self.spec
+        arguments = {
+            "model_config": self.config_json.decode(),
+            "model_instance_kind": plan.kind,
+            "model_instance_name": plan.name,
+            "model_instance_device_id": str(plan.device_id),
+            "model_repository": str(self.plan.model_directory),
+            "model_version": str(spec.version),
+            "model_name": spec.name,
+        }
+        outputs = list(dict.fromkeys((*spec.outputs, *state_output_names(spec))))
+        frame = self._loader.initialize_frame(self.plan, self.code, arguments, outputs)
+        frame.is_decoupled = spec.decoupled
+        frame.is_batching = spec.max_batch_size > 0
+        return frame
+
+
+def _reshapes(tensors: Mapping[str, TensorSpec]) -> dict[str, Reshape]:
+    return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
+
+
+async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:
+    """Start a process; retry a few times if it ended because the process that forks it did."""
+    for _ in range(_START_ATTEMPTS - 1):
+        with contextlib.suppress(ForkingProcessEndedError):
+            return await start()
+    return await start()
+
+
+def _loads_in_parallel(config: Any) -> bool:
+    if os.environ.get(_PARALLEL_SETTING) == "0":
+        return False
+    if _PARALLEL_PARAMETER not in config.parameters:
+        return True
+    return bool(config.parameters[_PARALLEL_PARAMETER].string_value.lower() != "no")

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which models of a server's repositories are loaded, as control mode and clients ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.repository.loading.ensemble_steps import StepsError
+from pytriton.serving.repository.model_set import ModelSet
+from pytriton.serving.repository.place_finder import LocalFinder, PlaceFinder
+from pytriton.serving.repository.poller import Poller
+from pytriton.serving.repository.reading.layout import (
+    ModelPlace,
+    check_model_name,
+    read_files_state,
+)
+from pytriton.serving.repository.reading.overrides import read_override
+from pytriton.serving.repository.registrations import Registrations
+from pytriton.serving.repository.settings import ControlMode, RepositorySettings
+
+if TYPE_CHECKING:
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.repository.loading.backends import Loaders
+    from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
+    from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
+
+logger = logging.getLogger(__name__)
+
+ALL_MODELS = "*"
+_LOOK_TIMEOUT_S = 5.0
+# Called with the number of finished models, their total number, and the names being loaded.
+Report = Callable[[int, int, Sequence[str]], None]
+
+
+class ModelRepositories:
+    """Loads and unloads models on the event loop. Implements `ModelControl`."""
+
+    def __init__(
+        self,
+        settings: RepositorySettings,
+        engine: Engine,
+        loaders: Loaders,
+        loop: asyncio.AbstractEventLoop,
+        make_ensemble: MakeEnsemble,
+        finder: PlaceFinder | None = None,
+    ) -> None:
+        self._settings = settings
+        self._finder = finder or LocalFinder(settings.repositories, settings.namespaces)
+        self._models = ModelSet(settings, engine, loaders, loop, make_ensemble)
+        self._loads = self._models.loads
+        self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
+        self._operations: set[asyncio.Task[None]] = set()
+        self._poller = Poller(settings.poll_interval_s, self.poll_once)
+        self._looking: asyncio.Task[Any] | None = None
+        self._is_stopping = False
+        self.registrations = Registrations(self)
+
+    async def start(self, report: Report | None = None) -> None:
+        """Load the models that should serve from the start, and begin to poll if so configured.
+
+        Args:
+            report: Called with the progress whenever it changes.
+
+        Raises:
+            InternalError: A repository cannot be read, or a model cannot be loaded; the other
+                models are loaded.
+        """
+        places = await self._find()
+        names: Sequence[str] = list(places)
+        is_explicit = self._settings.control_mode is ControlMode.EXPLICIT
+        if is_explicit:
+            if ALL_MODELS not in self._settings.startup_models:
+                named = (self._named(each, places) for each in self._settings.startup_models)
+                names = [identifier for found in named for identifier in found]
+            self._asked.update(names)
+        is_complete = await self._load_all(names, places, report, with_steps=is_explicit)
+        if self._settings.control_mode is ControlMode.POLL:
+            self._poller.start()
+        if self._finder.problem:
+            raise InternalError(self._finder.problem)
+        if not is_complete:
+            raise InternalError("failed to load all models")
+
+    async def stop(self, timeout_s: float | None = None) -> None:
+        """Cancel all loads and stop all models, which have `timeout_s` to finish their requests."""
+        self._is_stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._poller.stop()
+        running = list(self._operations)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        await self._models.stop(timeout_s)
+
+    # ModelControl
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """Returns every known model version, or only those that are ready."""
+        try:
+            places = self.registrations.merged(self._finder.known())
+        except ServerError as error:
+            logger.warning("the index lists loaded models only: %s", error.message)
+            places = {}
+        rows = self._loads.table.rows(places, ready=ready)
+        if not self._settings.namespaces:
+            return rows
+        return sorted(map(self._with_namespace, rows), key=lambda row: (row.namespace, row.name))
+
+    def _with_namespace(self, row: IndexEntry) -> IndexEntry:
+        namespace, name = self._models.names.split(row.name)
+        return msgspec.structs.replace(row, name=name, namespace=namespace)
+
+    async def look_again(self) -> None:
+        """Let the index know what repositories far away have now; callers share one listing.
+
+        It gives up after some seconds: the index has what was known before then.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._find())
+            self._looking.add_done_callback(_take_exception)
+        await asyncio.wait({self._looking}, timeout=_LOOK_TIMEOUT_S)
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; returns when it is ready.
+
+        With namespaces, the models of this name in all repositories are loaded.
+
+        Raises:
+            ServerError: It cannot be loaded; the old versions remain in service.
+        """
+        await self._run(self._load(name, config, files, is_limited=True))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Unload a model; for an unknown model this does nothing.
+
+        Ensembles with steps of this model leave the service first. With `unload_dependents`, the
+        models of an ensemble's steps are unloaded, too, unless somebody else needs them.
+
+        Raises:
+            ServerError: The control mode does not allow this, or the server stops.
+        """
+        self._check_control()
+        known = self._models.names.among(name, self._models.lifecycles)
+        if known:
+            await self._run(self._unload(known, unload_dependents=unload_dependents))
+
+    def is_ready(self) -> bool:
+        """Returns whether every model that should be ready is ready."""
+        return self._loads.table.is_ready() and not self._finder.problem
+
+    # For models that clients add; see `RepositoryControl`
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether clients may load models."""
+        return self._settings.control_mode is ControlMode.EXPLICIT
+
+    def knows(self, name: str) -> bool:
+        """Returns whether a model of this name is served, or should have been."""
+        return name in self._models.lifecycles or self._models.is_bound(name)
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Wait until models that were unloaded have stopped, and drop all records of them."""
+        await self._run(self._models.forget(names))
+
+    @property
+    def load_dependencies(self) -> LoadDependencies:
+        """Which models wait for the loads of others; models that load others are added to it."""
+        return self._models.load_dependencies
+
+    @property
+    def for_models(self) -> ControlForModels:
+        """The control that models get, without the limit on concurrent loads."""
+        return ControlForModels(self)
+
+    async def load_unlimited(
+        self, name: str, config: str | None, files: Mapping[str, bytes]
+    ) -> None:
+        """Like `load`, without the limit: the caller may be a model that counts against it."""
+        await self._run(self._load(name, config, files, is_limited=False))
+
+    def _check_control(self) -> None:
+        if self._settings.control_mode is not ControlMode.EXPLICIT:
+            raise UnavailableError(
+                "explicit model load / unload is not allowed in model control mode "
+                f"'{self._settings.control_mode.value}'; start the server with "
+                "--model-control-mode=explicit"
+            )
+
+    async def _load(
+        self, name: str, config: str | None, files: Mapping[str, bytes], *, is_limited: bool
+    ) -> None:
+        self._check_control()
+        check_model_name(name)
+        try:
+            override = read_override(config, files)
+        except ServerError as error:
+            logger.error("Poll failed for model directory '%s': %s", name, error.message)  # noqa: TRY400  the message is enough
+            raise InternalError(
+                f"failed to load '{name}', failed to poll from model repository: {error.message}"
+            ) from error
+        places = await self._find()
+        names = self._named(name, places)
+        if len(names) > 1 and files:
+            raise InvalidArgumentError(
+                f"There are {len(names)} models '{name}' in the repositories, files can replace "
+                "only one."
+            )
+        self._asked.update(names)
+        outcomes = await self._models.load(
+            names,
+            places,
+            overrides={} if override is None else dict.fromkeys(names, override),
+            with_steps=True,
+            is_limited=is_limited,
+        )
+        failures = [failure for each in names if (failure := outcomes[each]) is not None]
+        if failures:
+            raise _joined(failures)
+
+    def _named(self, name: str, places: Mapping[str, Sequence[ModelPlace]]) -> list[str]:
+        """Returns the models that a load by name means; an unknown name stands for itself."""
+        return sorted(self._models.names.among(name, places)) or [name]
+
+    async def _unload(self, names: Sequence[str], *, unload_dependents: bool) -> None:
+        self._asked.difference_update(names)
+        gone = set(names)
+        if unload_dependents:
+            for name in names:
+                gone |= self._models.superfluous_steps(name, self._asked)
+        await self._models.unload(gone)
+
+    async def _run(self, operation: Coroutine[Any, Any, None]) -> None:
+        """Run an operation to its end, also if its caller is cancelled."""
+        if self._is_stopping:
+            operation.close()
+            raise UnavailableError("Server exiting")
+        task = asyncio.ensure_future(operation)
+        self._operations.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise UnavailableError("Server exiting") from None
+            raise
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._operations.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved; it was logged already
+
+    async def _find(self) -> dict[str, list[ModelPlace]]:
+        return self.registrations.merged(await asyncio.to_thread(self._finder.find))
+
+    async def _load_all(
+        self,
+        names: Sequence[str],
+        places: Mapping[str, Sequence[ModelPlace]],
+        report: Report | None = None,
+        *,
+        with_steps: bool = False,
+    ) -> bool:
+        """Load models; returns whether all were loaded. Failures are logged."""
+        finished, total = 0, len(names)
+
+        def on_progress(finished_now: int, total_now: int) -> None:
+            nonlocal finished, total
+            finished, total = finished_now, total_now
+            report_progress()
+
+        def report_progress() -> None:
+            if report is not None:
+                report(finished, total, self._loads.loading)
+
+        self._loads.on_progress = report_progress
+        try:
+            outcomes = await self._models.load(
+                names, places, with_steps=with_steps, on_progress=on_progress
+            )
+        finally:
+            self._loads.on_progress = None
+        return all(self._is_no_failure(outcomes[name]) for name in names)
+
+    def _is_no_failure(self, outcome: BaseException | None) -> bool:
+        """Returns whether a model was loaded, or only waits for a process to bind another."""
+        if outcome is None:
+            return True
+        cause = outcome.__cause__
+        awaits = self._settings.awaits_bound_models
+        return awaits and isinstance(cause, StepsError) and cause.is_awaited
+
+    async def poll_once(self) -> None:
+        """Load models that are new or changed, unload those whose files were removed.
+
+        A model that could not be loaded is tried again when its files change. So is a model that is
+        still being loaded, because its load may hang.
+
+        Raises:
+            InternalError: A repository cannot be read; nothing was changed.
+        """
+        places = await self._find()
+        lifecycles = self._models.lifecycles
+        known = {name: lifecycle.last_files_state for name, lifecycle in lifecycles.items()}
+        changed = await asyncio.to_thread(
+            lambda: [name for name in places if known.get(name) != read_files_state(places[name])]
+        )
+        for name in changed:
+            self._models.lifecycle(name).cancel_loads()
+        gone = [name for name, seen in known.items() if seen is not None and name not in places]
+        await self._models.unload(gone)
+        await self._load_all(changed, places)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModelRepositories {self._settings.control_mode.value}: "
+            f"{self._models!r}, {len(self._operations)} operations>"
+        )
+
+
+def _joined(failures: Sequence[BaseException]) -> BaseException:
+    """Returns the failures of models of the same name as one."""
+    first = failures[0]
+    if len(failures) > 1 and isinstance(first, ServerError):
+        texts = [each.message for each in failures if isinstance(each, ServerError)]
+        return type(first)("".join(texts))
+    return first
+
+
+def _take_exception(task: asyncio.Task[Any]) -> None:
+    """Mark an exception as retrieved: the index says what is wrong."""
+    if not task.cancelled():
+        task.exception()
+
+
+class ControlForModels:
+    """Loads and unloads models for other models, without a limit on loads. See `ModelControl`."""
+
+    def __init__(self, models: ModelRepositories) -> None:
+        self._models = models
+        self.index = models.index
+        self.unload = models.unload
+        self.is_ready = models.is_ready
+        self.load = models.load_unlimited

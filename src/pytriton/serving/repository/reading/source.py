@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of a model: its files and configuration as they were read at one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytriton.base.errors import ServerError
+from pytriton.base.model_spec import identifier_of
+from pytriton.serving.engine.config_rules import ENSEMBLE, validate_instance_groups
+from pytriton.serving.repository.loading.load_timeout import load_timeout_s
+from pytriton.serving.repository.loading.plans import VersionPlan
+from pytriton.serving.repository.reading.agents import run_agents
+from pytriton.serving.repository.reading.backend_choice import choose_code, with_code
+from pytriton.serving.repository.reading.config_files import (
+    read_config,
+    read_initial_states,
+    read_labels,
+)
+from pytriton.serving.repository.reading.executor_choice import runs_on_ray
+from pytriton.serving.repository.reading.instances import plan_instances
+from pytriton.serving.repository.reading.layout import (
+    ModelPlace,
+    Snapshot,
+    check_links,
+    missing_versions,
+    mistaken_versions,
+    select_versions,
+    take_snapshot,
+    version_directories,
+)
+from pytriton.serving.repository.reading.overrides import Override, remove_files, write_files
+from pytriton.serving.repository.reading.ray_settings import (
+    ineffective_parameters,
+    plan_ray_instances,
+)
+from pytriton.serving.repository.reading.warmup import build_warmup
+from pytriton.serving.repository.settings import RepositorySettings
+
+logger = logging.getLogger(__name__)
+
+_SENT_FILES = (
+    "files that a client sends are on the machine of the server only; to run the model on Ray, put "
+    "them into a repository in a folder that all nodes share"
+)
+
+
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's files and configuration."""
+
+    name: str
+    place: ModelPlace
+    snapshot: Snapshot
+    config: Any  # the ModelConfig message
+    versions: dict[int, Path]  # those that the version policy selects
+    namespace: str = ""  # its repository, if models of several may have the same name
+    is_temporary: bool = False  # the directory is removed after its versions are unloaded
+    on_ray: bool = False  # its instances run on a cluster
+
+    @property
+    def identifier(self) -> str:
+        """Its name, with its namespace if it has one."""
+        return identifier_of(self.namespace, self.name)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether it is made of other models."""
+        return bool(self.config.platform == ENSEMBLE)
+
+    def give_up(self) -> None:
+        """Remove the files that were made for it, as it could not be loaded."""
+        if self.is_temporary:
+            remove_files(self.place.directory)
+        elif not self.is_ensemble:  # an ensemble may be loaded later, with other steps
+            self.place.abandon()
+
+    def has_same_version(self, other: ModelSource, version: int) -> bool:
+        """Returns whether a version that was loaded from `other` is still up to date."""
+        if self.is_temporary or other.is_temporary:
+            return False
+        mine, theirs = self.snapshot, other.snapshot
+        if (mine.shared, mine.versions.get(version)) != (
+            theirs.shared,
+            theirs.versions.get(version),
+        ):
+            return False
+        if self.config == other.config:
+            # A configuration file with a new time but the same content means: load it again.
+            return mine.config == theirs.config
+        return bool(_without_policy(self.config) == _without_policy(other.config))
+
+
+def _without_policy(config: Any) -> Any:
+    stripped = type(config)()
+    stripped.CopyFrom(config)
+    stripped.ClearField("version_policy")
+    return stripped
+
+
+def read_source(
+    name: str,
+    place: ModelPlace,
+    snapshot: Snapshot,
+    settings: RepositorySettings,
+    namespace: str = "",
+    *,
+    override: str | None = None,
+    is_temporary: bool = False,
+) -> ModelSource:
+    """Read a model's configuration and choose its versions.
+
+    Raises:
+        ServerError: The configuration cannot be read, or breaks a rule, or a repository agent
+            refuses the files.
+    """
+    if not settings.allows_outside_links:
+        check_links(place, settings.repositories)
+    config = read_config(
+        place,
+        name,
+        override=override,
+        config_name=settings.config_name,
+        may_complete=settings.may_complete,
+        gpu_ids=settings.gpu_ids,
+        backend_folders=settings.backend_folders,
+        executor=settings.executor,
+    )
+    on_ray = runs_on_ray(config, settings.executor)
+    for remark in ineffective_parameters(config) if on_ray else ():
+        logger.warning("%s", remark)
+    run_agents(config, place, settings.agent_directory)
+    available = version_directories(place.directory)
+    for directory in mistaken_versions(place.directory):
+        logger.warning(
+            "ignore version directory '%s' which contains leading zeros in its directory name",
+            directory,
+        )
+    for version in missing_versions(config.version_policy, available):
+        logger.warning(
+            "version %d is specified for model '%s', but the version directory is not present",
+            version,
+            name,
+        )
+    selected = select_versions(config.version_policy, available)
+    return ModelSource(
+        name=name,
+        place=place,
+        snapshot=snapshot,
+        config=config,
+        versions={version: available[version] for version in selected},
+        namespace=namespace,
+        is_temporary=is_temporary,
+        on_ray=on_ray,
+    )
+
+
+def read_fetched_source(
+    name: str,
+    place: ModelPlace,
+    snapshot: Snapshot,
+    settings: RepositorySettings,
+    namespace: str = "",
+    *,
+    override: str | None = None,
+) -> ModelSource:
+    """Like `read_source`, for a place that was fetched and is given up if it cannot be read."""
+    try:
+        return read_source(name, place, snapshot, settings, namespace, override=override)
+    except ServerError as error:
+        place.abandon()
+        error.message = place.explain(error.message)
+        raise
+
+
+async def read_uploaded_source(
+    name: str, override: Override, settings: RepositorySettings, namespace: str = ""
+) -> ModelSource:
+    """Like `read_source`, but for files that a client sent. If cancelled, it leaves no files."""
+    reading = asyncio.ensure_future(
+        asyncio.to_thread(_read_uploaded_source, name, override, settings, namespace)
+    )
+    try:
+        return await asyncio.shield(reading)
+    except asyncio.CancelledError:
+        reading.add_done_callback(_give_up)
+        await asyncio.wait({reading})  # the thread goes on, whatever happens
+        raise
+
+
+def _give_up(reading: asyncio.Future[ModelSource]) -> None:
+    if not reading.cancelled() and reading.exception() is None:
+        reading.result().give_up()
+
+
+def _read_uploaded_source(
+    name: str, override: Override, settings: RepositorySettings, namespace: str
+) -> ModelSource:
+    place = write_files(override)
+    try:
+        return read_source(
+            name,
+            place,
+            take_snapshot(place.directory),
+            settings,
+            namespace,
+            override=override.config,
+            is_temporary=True,
+        )
+    except BaseException:
+        remove_files(place.directory)
+        raise
+
+
+def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -> VersionPlan:
+    """Make the plan by which a loader loads one version.
+
+    Raises:
+        ServerError: A setting is wrong, or names a file that does not exist.
+    """
+    config, code = source.config, None
+    home, directory = source.place.directory, source.versions[version]
+    if source.on_ray:  # processes there have another working directory
+        home, directory = home.absolute(), directory.absolute()
+    if not source.is_ensemble:
+        code = choose_code(config, home, directory, settings.backend_folders)
+        config = with_code(config, code)
+    if source.on_ray:
+        instances = plan_ray_instances(config, settings.ray_start_timeout_s)
+    else:
+        validate_instance_groups(config, settings.gpu_ids)
+        instances = plan_instances(config, settings.visible_devices)
+    return VersionPlan(
+        name=source.name,
+        namespace=source.namespace,
+        version=version,
+        model_directory=home,
+        version_directory=directory,
+        code=code,
+        config=config,
+        gpu_ids=settings.gpu_ids,
+        labels=read_labels(source.place, config),
+        initial_states=read_initial_states(source.place, config),
+        instances=instances,
+        warmup=build_warmup(source.place, config),
+        load_timeout_s=load_timeout_s(config, settings.load_timeout_s),
+        on_ray=source.on_ray,
+        sharing=source.place.sharing if not source.is_temporary else _SENT_FILES,
+    )

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds models in repositories of which some are in object stores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pytriton.base.model_spec import identifier_of
+from pytriton.serving.repository.place_finder import LocalFinder, PlaceFinder
+from pytriton.serving.repository.reading.layout import ModelPlace, find_models
+from pytriton.serving.repository.remote.copies import LocalCopies
+from pytriton.serving.repository.remote.credentials import choose_access, read_credentials
+from pytriton.serving.repository.remote.location import MOUNT_DIRECTORIES, is_remote, read_location
+from pytriton.serving.repository.remote.place import remote_place
+from pytriton.serving.repository.remote.repository import RemoteRepository
+from pytriton.serving.repository.remote.store import OpenFileSystem, RemoteStore, open_file_system
+from pytriton.serving.repository.remote.transfers import Transfers
+
+logger = logging.getLogger(__name__)
+
+_FILES_AT_ONCE = 8
+_MODELS_AT_ONCE = 4
+
+
+class RemoteFinder:
+    """Finds models in local folders and object stores, in the order of the repositories."""
+
+    is_far = True
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        with_files: bool,
+        retry_count: int = 0,
+        open_system: OpenFileSystem = open_file_system,
+        first_pause_s: float = 1.0,
+        namespacing: bool = False,
+    ) -> None:
+        """Open the repositories; nothing is listed yet.
+
+        Args:
+            paths: The repositories.
+            environment: The environment variables, for credentials and folders.
+            with_files: Whether all files are listed at once, which is quicker if all models are
+                loaded, or those of a model when it is loaded.
+            retry_count: Further attempts after a failure.
+            open_system: Makes a file system.
+            first_pause_s: The time before the second attempt, which doubles with each further one.
+            namespacing: Whether models of several repositories may have the same name.
+
+        Raises:
+            ServerError: An address or a credential is wrong, a package is missing, or there is no
+                folder for local copies.
+        """
+        self._with_files = with_files
+        self._namespaces = tuple(paths) if namespacing else ("",) * len(paths)
+        self._files = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="model-file")
+        self._models = ThreadPoolExecutor(_MODELS_AT_ONCE, thread_name_prefix="model-copy")
+        self._copies: dict[Path | None, LocalCopies] = {}
+        self._repositories: list[Path | RemoteRepository] = []
+        credentials = read_credentials(environment)
+        try:
+            for path in paths:
+                if not is_remote(path):
+                    self._repositories.append(Path(path))
+                    continue
+                location = read_location(path)
+                access = choose_access(location, credentials, environment)
+                store = RemoteStore(location, access, open_system)
+                transfers = Transfers(
+                    store, self._files, retry_count=retry_count, first_pause_s=first_pause_s
+                )
+                mount = environment.get(MOUNT_DIRECTORIES[location.scheme])
+                copies = self._open_copies(Path(mount) if mount else None)
+                remote = RemoteRepository(
+                    location, store, copies, transfers, retry_count=retry_count
+                )
+                self._repositories.append(remote)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def problem(self) -> str:
+        """See `PlaceFinder`."""
+        problems = (each.problem for each in self._remotes if not each.was_listed)
+        return "; ".join(problem for problem in problems if problem)
+
+    def find(self) -> dict[str, list[ModelPlace]]:
+        """See `PlaceFinder`."""
+        listings = [
+            self._models.submit(remote.list_models, with_files=self._with_files)
+            for remote in self._remotes
+        ]
+        for listing in listings:
+            listing.result()
+        return self.known()
+
+    def known(self) -> dict[str, list[ModelPlace]]:
+        """See `PlaceFinder`."""
+        models: dict[str, list[ModelPlace]] = {}
+        for repository, namespace in zip(self._repositories, self._namespaces, strict=True):
+            if isinstance(repository, Path):
+                for name, places in find_models([repository], [namespace]).items():
+                    models.setdefault(name, []).extend(places)
+            else:
+                for name, files in repository.models().items():
+                    place = remote_place(repository, name, files, self._models)
+                    models.setdefault(identifier_of(namespace, name), []).append(place)
+        return dict(sorted(models.items()))
+
+    def close(self) -> None:
+        """See `PlaceFinder`."""
+        for remote in self._remotes:
+            remote.stop()
+        self._models.shutdown(wait=True, cancel_futures=True)
+        self._files.shutdown(wait=True, cancel_futures=True)
+        for copies in self._copies.values():
+            copies.close()
+
+    @property
+    def _remotes(self) -> list[RemoteRepository]:
+        return [each for each in self._repositories if isinstance(each, RemoteRepository)]
+
+    def _open_copies(self, parent: Path | None) -> LocalCopies:
+        copies = self._copies.get(parent)
+        if copies is None:
+            copies = LocalCopies(parent)
+            copies.open()
+            self._copies[parent] = copies
+        return copies
+
+    def __repr__(self) -> str:
+        return f"<RemoteFinder {self._repositories!r}>"
+
+
+def open_finder(
+    paths: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    with_files: bool,
+    retry_count: int = 0,
+    namespacing: bool = False,
+) -> PlaceFinder:
+    """Returns what finds the models of repositories.
+
+    Raises:
+        ServerError: A repository in an object store cannot be opened.
+    """
+    if not any(is_remote(path) for path in paths):
+        return LocalFinder([Path(path) for path in paths], paths if namespacing else ())
+    return RemoteFinder(
+        paths,
+        environment,
+        with_files=with_files,
+        retry_count=retry_count,
+        namespacing=namespacing,
+    )

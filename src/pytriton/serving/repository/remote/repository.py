@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One repository in an object store: what was listed last, and copies of its models.
+
+All methods may wait for the network, so they are called in threads, also at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from pathlib import Path
+
+from pytriton.serving.repository.reading.layout import ChooseVersions, FetchError
+from pytriton.serving.repository.remote.copies import LocalCopies, LocalCopy
+from pytriton.serving.repository.remote.listing import (
+    RemoteFile,
+    config_files,
+    files_of_versions,
+    shared_files,
+    version_folders,
+)
+from pytriton.serving.repository.remote.location import Location
+from pytriton.serving.repository.remote.store import RemoteStore
+from pytriton.serving.repository.remote.transfers import Ending, Transfers
+
+logger = logging.getLogger(__name__)
+
+Files = tuple[RemoteFile, ...]
+_MAX_REFUSED_SHOWN = 5
+
+
+class ConfigCopy:
+    """The configurations of a model, as long as they are those of the last listing."""
+
+    def __init__(self, copy: LocalCopy, files: list[RemoteFile]) -> None:
+        self.copy = copy
+        self.files = files
+        self.pending: list[Future[None]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them are there."""
+        return all(file.path in self.copy.files for file in self.files)
+
+
+class RemoteRepository:
+    """The models of one repository."""
+
+    def __init__(
+        self,
+        location: Location,
+        store: RemoteStore,
+        copies: LocalCopies,
+        transfers: Transfers,
+        *,
+        retry_count: int = 0,
+    ) -> None:
+        self.address = location.address
+        self.problem = ""  # why it cannot be listed
+        self.was_listed = False
+        self._store = store
+        self._copies = copies
+        self._transfers = transfers
+        self._retry_count = retry_count
+        self._models: dict[str, Files | None] = {}  # of the last listing that succeeded
+        self._latest: weakref.WeakValueDictionary[str, LocalCopy] = weakref.WeakValueDictionary()
+        self._configs: dict[str, ConfigCopy] = {}
+        self._refused: tuple[str, ...] = ()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    # Listing
+
+    def models(self) -> dict[str, Files | None]:
+        """Returns the models of the last listing that succeeded."""
+        return self._models
+
+    def list_models(self, *, with_files: bool) -> dict[str, Files | None]:
+        """List the models, with their files or only their names.
+
+        If that fails, the last listing counts: nothing is known to have changed. The log says this
+        once. Only the first listing is tried several times, as a server waits for it.
+        """
+        attempts = 1 if self.was_listed else 1 + self._retry_count
+        for attempt in range(attempts):
+            if attempt:
+                self._stopped.wait(self._transfers.pause_s(attempt - 1))
+            if self._try_list(with_files=with_files):
+                break
+        return self._models
+
+    def _try_list(self, *, with_files: bool) -> bool:
+        try:
+            found = self._list(with_files=with_files)
+        except FetchError as error:
+            self._note_problem(error.message)
+            return False
+        self._note_success(found)
+        return True
+
+    def _list(self, *, with_files: bool) -> dict[str, Files | None]:
+        found: dict[str, Files | None]
+        if with_files:
+            listing = self._store.list_files()
+            self._note_refused(listing.refused)
+            found = dict(listing.models)
+        else:
+            found = dict.fromkeys(self._store.list_names())
+        if not found and not self.was_listed:
+            self._store.check_path()  # later on, somebody has removed the last model
+        return found
+
+    def list_files(self, model: str) -> Files:
+        """Returns the files of a model.
+
+        Raises:
+            FetchError: They cannot be listed.
+        """
+        listing = self._store.list_files(model)
+        self._note_refused(listing.refused)
+        return listing.models.get(model, ())
+
+    def _note_success(self, found: dict[str, Files | None]) -> None:
+        if not found and not self.was_listed:
+            logger.warning("model repository '%s' has no models", self.address)
+        if self.problem:
+            logger.info("model repository '%s' can be listed again", self.address)
+        self._models, self.problem, self.was_listed = found, "", True
+        with self._lock:
+            for name in self._configs.keys() - found.keys():
+                del self._configs[name]
+
+    def _note_problem(self, message: str) -> None:
+        if not self.problem:
+            effect = "stay as they are" if self.was_listed else "are not known"
+            logger.error("%s; the models of this repository %s", message, effect)
+        self.problem = message
+
+    def _note_refused(self, refused: tuple[str, ...]) -> None:
+        if refused and refused != self._refused:
+            logger.warning(
+                "%d files of model repository '%s' are left out, as a local folder cannot have "
+                "them: %s",
+                len(refused),
+                self.address,
+                ", ".join(repr(path) for path in refused[:_MAX_REFUSED_SHOWN]),
+            )
+        self._refused = refused
+
+    # Copies
+
+    def begin_config(self, model: str, files: Files) -> Callable[[], Path]:
+        """Begin to download the configurations of a model.
+
+        Returns:
+            A function that waits for them and returns their folder. One that could not be
+            downloaded is missing there; loading the model reports that.
+
+        Raises:
+            FetchError: A folder cannot be made.
+        """
+        needed = config_files(files)
+        with self._lock:
+            config = self._configs.get(model)
+            if config is None or config.files != needed:
+                config = self._configs[model] = ConfigCopy(self._copies.new(model), needed)
+                config.pending = self._transfers.begin(
+                    config.copy, needed, (), Ending(self._stopped)
+                )
+
+        def finish() -> Path:
+            wait(config.pending)
+            with self._lock:
+                if not config.is_complete and self._configs.get(model) is config:
+                    del self._configs[model]  # so that the next caller tries again
+            return config.copy.directory
+
+        return finish
+
+    def fetch(
+        self, model: str, files: Files, choose: ChooseVersions, given_up: threading.Event
+    ) -> LocalCopy:
+        """Make a local copy of a model, with the versions that are needed.
+
+        Files that an earlier copy has are taken from there.
+
+        Args:
+            model: The model.
+            files: Its files.
+            choose: Chooses the versions.
+            given_up: Is set when nobody needs the copy any more.
+
+        Raises:
+            FetchError: A file could not be downloaded, also after further attempts.
+        """
+        with self._lock:
+            config, latest = self._configs.get(model), self._latest.get(model)
+        earlier = [latest] if latest is not None else []
+        earlier += [config.copy] if config is not None else []
+        copy, events = self._copies.new(model), (self._stopped, given_up)
+        try:
+            self._transfers.bring(copy, shared_files(files), earlier, *events)
+            folders = version_folders(files)
+            for folder in folders.values():
+                (copy.directory / folder).mkdir(exist_ok=True)
+            versions = choose(copy.directory, folders.keys())
+            self._transfers.bring(copy, files_of_versions(files, versions), earlier, *events)
+        except BaseException:
+            copy.abandon()
+            raise
+        with self._lock:
+            self._latest[model] = copy
+        return copy
+
+    def stop(self) -> None:
+        """End all downloads."""
+        self._stopped.set()
+
+    def __repr__(self) -> str:
+        return f"<RemoteRepository {self.address}: {len(self._models)} models>"

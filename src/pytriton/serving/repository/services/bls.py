@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inference calls from one model to another ("business logic scripting", BLS).
+
+A call is refused with the messages of Triton's Python backend. After the engine has accepted it,
+the responses of the called model are passed on unchanged, errors with their codes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
+from pytriton.base.messages import InferRequest
+from pytriton.runtime.executor.base import Instance
+from pytriton.serving.repository.services.deadlock import Wait, WaitGraph
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.base.messages import (
+        InferResponse,
+        InferTensor,
+        ResponseSink,
+        TraceContext,
+        TracedSink,
+    )
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.transport.worker_frames import InferCall
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+# The maximum depth of calls; a longer chain is assumed to be an endless recursion.
+MAX_DEPTH = 64
+_NEWEST = -1
+
+
+class BeginTrace(Protocol):
+    """Begins the trace of a call, if requests are traced."""
+
+    def __call__(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
+    ) -> TracedSink | None:
+        """Trace a request as a child of the calling request's span."""
+
+
+class CallingInstance(Instance, Protocol):
+    """An instance whose model calls others."""
+
+    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
+        """Returns the requests of a batch; none if it does not run any more."""
+
+
+class ModelCaller:
+    """Turns the calls of all workers into requests to the engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_depth: int = MAX_DEPTH,
+        begin_trace: BeginTrace | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        self.engine = engine
+        self.loop = loop
+        self.waits = WaitGraph(turns)
+        self.has_rate_limiter = turns is not None
+        self._max_depth = max_depth
+        self._begin_trace = begin_trace
+
+    def call(
+        self,
+        caller: CallingInstance | None,
+        call: InferCall,
+        inputs: dict[str, InferTensor],
+        sink: ResponseSink,
+        namespace: str = "",
+    ) -> ModelCall:
+        """Start an inference for a model that `caller` runs; the sink receives all results.
+
+        A model of the caller's own namespace is preferred, as in ensembles; Triton refuses a name
+        that is in several namespaces.
+        """
+        running = ModelCall(
+            self, call.model_name, sink, _wait(caller, call), keeps_errors=call.keeps_errors
+        )
+        try:
+            name = self.engine.nearest(call.model_name, namespace) if namespace else call.model_name
+            model = self._find(call, name)
+            request = self._make_request(caller, call, inputs)
+            request.model_name = name
+        except ServerError as error:
+            running.on_refused(error)
+            return running
+        trace = None
+        if call.trace is not None and self._begin_trace is not None:
+            trace = self._begin_trace(request, model.spec, call.trace, sink)
+        running.start(model, request, trace)
+        return running
+
+    def _find(self, call: InferCall, name: str) -> ServedModel:
+        try:
+            model = self.engine.lookup(name, _version(call))
+        except ServerError as error:
+            if call.keeps_errors:
+                raise
+            # Newer releases of Triton use the first half, older ones the second; clients get both.
+            raise InternalError(f"{error.message}. {_not_ready(call.model_name)}") from error
+        if model.spec.decoupled and not call.is_decoupled:
+            raise InternalError(
+                f"Model {call.model_name} is using the decoupled. The current BLS request call "
+                "doesn't support models using the decoupled transaction policy. Please use "
+                "'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+                "models.'"
+            )
+        return model
+
+    def _make_request(
+        self,
+        caller: CallingInstance | None,
+        call: InferCall,
+        inputs: dict[str, InferTensor],
+    ) -> InferRequest:
+        if len(inputs) != len(call.inputs):
+            names = [ref.name for ref in call.inputs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidArgumentError(
+                f"[request id: {call.id or '<id_unknown>'}] input '{twice}' already exists "
+                "in request"
+            )
+        return InferRequest(
+            model_name=call.model_name,
+            model_version=_version(call),
+            inputs=inputs,
+            id=call.id,
+            outputs=tuple(call.outputs) or None,
+            parameters=call.parameters,
+            priority=call.priority,
+            timeout_us=call.timeout_us,
+            correlation_id=call.correlation_id,
+            flags=call.flags,
+            received_ns=time.monotonic_ns(),
+            call_depth=self._depth(caller, call),
+        )
+
+    def _depth(self, caller: CallingInstance | None, call: InferCall) -> int:
+        batch_id = call.blocked_batch or call.batch
+        if caller is None or not batch_id:
+            return 1
+        callers = caller.inferences_of(batch_id)
+        depth = 1 + max((each.request.call_depth for each in callers), default=0)
+        if depth > self._max_depth:
+            raise InternalError(
+                f"models call one another {depth} deep, of which at most {self._max_depth} "
+                f"are allowed; '{caller.name}' made the last call"
+            )
+        return depth
+
+
+class ModelCall:
+    """One call: connects the engine and the worker that waits for the responses."""
+
+    def __init__(
+        self,
+        owner: ModelCaller,
+        model_name: str,
+        sink: ResponseSink,
+        wait: Wait | None,
+        *,
+        keeps_errors: bool = False,
+    ) -> None:
+        self._owner = owner
+        self._model_name = model_name
+        self._keeps_errors = keeps_errors
+        self._sink = sink
+        self._wait = wait  # until the first response has come
+        self._check: asyncio.Task[None] | None = None  # the readiness check, while it runs
+        self._inference: Inference | None = None  # set after the engine accepted the request
+        self._has_answer = False
+        self._is_over = False
+
+    def start(self, model: ServedModel, request: InferRequest, trace: TracedSink | None) -> None:
+        """Submit the request to the engine, after the model's own readiness check if it has one."""
+        if trace is not None:
+            self._sink = trace
+        if model.has_ready_check:  # in a task, so that the event loop does not wait for it
+            work = self._submit_if_ready(model, request, trace)
+            self._check = self._owner.loop.create_task(work)
+        else:
+            self._submit(request, trace)
+
+    async def _submit_if_ready(
+        self, model: ServedModel, request: InferRequest, trace: TracedSink | None
+    ) -> None:
+        try:
+            is_ready = await model.check_ready()
+            self._check = None
+            if is_ready:
+                self._submit(request, trace)
+            else:
+                self.on_refused(InternalError(_not_ready(self._model_name)))
+        except Exception as error:  # the caller must get a response in any case
+            logger.exception("model %s could not be called", self._model_name)
+            self.on_refused(InternalError(f"{type(error).__name__}: {error}"))
+
+    def _submit(self, request: InferRequest, trace: TracedSink | None) -> None:
+        owner = self._owner
+        inference = owner.engine.infer(request, self, trace)
+        if self._has_answer:  # it was refused, or answered from the response cache
+            return
+        self._inference = inference
+        if self._wait is not None:
+            owner.waits.add(self._wait, inference)
+            self.refuse_if_deadlocked()
+
+    def refuse_if_deadlocked(self) -> None:
+        """Refuse the call if it would never be answered."""
+        inference = self._inference
+        if inference is None or inference.owner is None or self._has_answer:
+            return
+        waits = self._owner.waits
+        if waits.is_deadlocked(inference):
+            self._give_up(inference)
+        elif inference.instance is None and waits.may_block_later(inference.owner.instances):
+            inference.owner.when_passed_on(inference, self.refuse_if_deadlocked)
+
+    def _give_up(self, inference: Inference) -> None:
+        assert inference.owner is not None
+        count = len(inference.owner.instances)
+        waiting = (
+            f"all {count} instance(s) of model '{self._model_name}' wait"
+            if count
+            else f"all instances of a step of ensemble '{self._model_name}' wait"
+        )
+        self._is_over = True  # so that the error of the cancelled request is not passed on
+        inference.cancel()
+        self._stop_waiting()
+        text = (
+            f"the call would never be answered, as {waiting} for calls that they made themselves. "
+            "Models that call themselves, or one another in a circle, need more instances."
+        )
+        if self._owner.has_rate_limiter:
+            text += " While they call, they hold their resources of the rate limiter."
+        self._sink.on_refused(refusal(self._model_name, text))
+
+    # Called by the engine
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Pass a response on; after the first one the caller does not wait any more."""
+        self._stop_waiting()
+        if not self._is_over:
+            self._sink.on_response(response, final=final)
+            self._is_over = final
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Pass an error on."""
+        self._stop_waiting()
+        if not self._is_over:
+            self._is_over = final
+            self._sink.on_error(error, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Pass a refusal on, with the Python backend's message unless it is wanted as it is."""
+        self._stop_waiting()
+        if not self._is_over:
+            self._is_over = True
+            known = error if self._keeps_errors else refusal(self._model_name, error.message)
+            self._sink.on_refused(known)
+
+    # Called for the worker
+
+    def cancel(self) -> None:
+        """Cancel the call."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+            self.on_error(CancelledError(""))
+        elif self._inference is not None:
+            self._inference.cancel()
+
+    def pause(self) -> None:
+        """Let the called model wait: the worker is behind with its responses."""
+        if self._inference is not None:
+            self._inference.pause()
+
+    def resume(self) -> None:
+        """Let the called model continue."""
+        if self._inference is not None:
+            self._inference.resume()
+
+    def __repr__(self) -> str:
+        return f"<ModelCall of {self._model_name} over={self._is_over}>"
+
+    def _stop_waiting(self) -> None:
+        self._has_answer = True
+        if self._wait is None or self._inference is None:
+            return
+        owner = self._owner
+        others = owner.waits.discard(self._wait, self._inference)
+        self._wait = None
+        for other in others:
+            if owner.waits.is_deadlocked(other):
+                assert isinstance(other.sink, ModelCall)
+                owner.loop.call_soon(other.sink.refuse_if_deadlocked)
+
+
+def refusal(model_name: str, text: str) -> InternalError:
+    """Returns the Python backend's error for a call that the engine refused."""
+    return InternalError(f"Model {model_name} - Error when running inference: {text}")
+
+
+def _wait(caller: CallingInstance | None, call: InferCall) -> Wait | None:
+    """Returns which batch waits for a call; None if that is not known."""
+    if caller is None:
+        return None
+    if call.blocks_loop:
+        return Wait(caller, 0, is_blocking=True)
+    if call.blocked_batch:
+        return Wait(caller, call.blocked_batch, is_blocking=True)
+    return Wait(caller, call.batch, is_blocking=False) if call.batch else None
+
+
+def _version(call: InferCall) -> str:
+    return "" if call.model_version == _NEWEST else str(call.model_version)
+
+
+def _not_ready(model_name: str) -> str:
+    return f"Failed for execute the inference request. Model '{model_name}' is not ready."

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Custom metrics of models, shared by all workers of the server.
+
+Families are identified by name, metrics by labels. All workers that acquire the same one share its
+values. It exists until the last of them has released it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+_COUNTER, _GAUGE, _HISTOGRAM = KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
+_KIND_NAME = "TRITONSERVER_METRIC_KIND_"
+_is_metric_name = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*").fullmatch
+_is_label_name = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*").fullmatch
+
+Labels = tuple[tuple[str, str], ...]  # sorted by name
+# The suffix after the family's name, the labels, the value.
+Reading = tuple[str, dict[str, str], float]
+
+
+class Metric:
+    """One counter or gauge, or one histogram."""
+
+    __slots__ = ("_bounds", "_counts", "_total", "kind", "labels", "users")
+
+    def __init__(self, kind: str, labels: Labels, bounds: Sequence[float]) -> None:
+        self.kind = kind
+        self.labels = labels
+        self.users = 0
+        self._total = 0.0  # the value, or the sum of the observed values
+        self._bounds = list(bounds)
+        self._counts = [0] * (len(bounds) + 1)  # the last one counts values above all bounds
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or gauge."""
+        if self.kind == _HISTOGRAM:
+            raise self._unsupported("Increment")
+        if self.kind == _COUNTER and not value >= 0:
+            raise InvalidArgumentError(
+                f"{_KIND_NAME}COUNTER can only be incremented monotonically by non-negative values."
+            )
+        self._total += value
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        if self.kind != _GAUGE:
+            raise self._unsupported("Set")
+        self._total = value
+
+    def observe(self, value: float) -> None:
+        """Count a value in a histogram."""
+        if self.kind != _HISTOGRAM:
+            raise self._unsupported("Observe")
+        self._total += value
+        # NaN is below no bound.
+        place = len(self._bounds) if math.isnan(value) else bisect_left(self._bounds, value)
+        self._counts[place] += 1
+
+    def value(self) -> float:
+        """Returns the value of a counter or gauge."""
+        if self.kind == _HISTOGRAM:
+            raise self._unsupported("Value")
+        return self._total
+
+    def readings(self) -> Iterator[Reading]:
+        """Yields the values that the metrics page shows."""
+        labels = dict(self.labels)
+        if self.kind != _HISTOGRAM:
+            yield "", labels, self._total
+            return
+        yield "_count", labels, sum(self._counts)
+        yield "_sum", labels, self._total
+        for bound, count in zip((*self._bounds, math.inf), accumulate(self._counts), strict=True):
+            yield "_bucket", {**labels, "le": bound_text(bound)}, count
+
+    def _unsupported(self, operation: str) -> UnsupportedError:
+        return UnsupportedError(f"{_KIND_NAME}{self.kind} does not support {operation}")
+
+
+class Family:
+    """All metrics of one name."""
+
+    __slots__ = ("description", "kind", "metrics", "name", "users")
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self.name = name
+        self.description = description
+        self.kind = kind
+        self.metrics: dict[Labels, Metric] = {}
+        self.users = 0
+
+    def acquire(self, labels: Mapping[str, str], buckets: Sequence[float] | None) -> Metric:
+        """Returns the metric with these labels; the first user sets its buckets."""
+        key = _checked_labels(labels, self.kind)
+        bounds = _checked_bounds(buckets or ())
+        metric = self.metrics.setdefault(key, Metric(self.kind, key, bounds))
+        metric.users += 1
+        return metric
+
+    def release(self, metric: Metric) -> None:
+        """End one use of the metric; the last one removes it."""
+        metric.users -= 1
+        if not metric.users:
+            del self.metrics[metric.labels]
+
+    def readings(self) -> Iterator[Reading]:
+        """Yields the values that the metrics page shows."""
+        for metric in self.metrics.values():
+            yield from metric.readings()
+
+
+class CustomMetrics:
+    """The families of all models.
+
+    Args:
+        reserved: returns the names of the server's own families, which models cannot use.
+    """
+
+    def __init__(self, reserved: Callable[[], Collection[str]] = tuple) -> None:
+        self._families: dict[str, Family] = {}
+        self._reserved = reserved
+
+    def acquire(self, name: str, description: str, kind: str) -> Family:
+        """Returns the family of this name; the first user sets its description."""
+        if not _is_metric_name(name):
+            raise InvalidArgumentError("Invalid metric name")
+        if name in self._reserved():
+            raise AlreadyExistsError(f"Family name '{name}' is one of the server's own")
+        family = self._families.setdefault(name, Family(name, description, kind))
+        if family.kind != kind:
+            raise AlreadyExistsError("Family name already exists with different type")
+        family.users += 1
+        return family
+
+    def release(self, family: Family) -> None:
+        """End one use of the family; the last one removes it."""
+        family.users -= 1
+        if not family.users:
+            del self._families[family.name]
+
+    def families(self) -> Iterator[Family]:
+        """Yields every family, in the order of creation."""
+        yield from self._families.values()
+
+    def __len__(self) -> int:
+        return len(self._families)
+
+
+class WorkerMetrics:
+    """The families and metrics that one worker uses, by the worker's own numbers for them."""
+
+    def __init__(self, shared: CustomMetrics) -> None:
+        self._shared = shared
+        self._families: dict[int, Family] = {}
+        self._metrics: dict[int, tuple[int, Metric]] = {}  # with the family's number
+
+    def new_family(self, family: int, name: str, description: str, kind: str) -> None:
+        """Use a family."""
+        self._families[family] = self._shared.acquire(name, description, kind)
+
+    def new_metric(
+        self, family: int, metric: int, labels: dict[str, str], buckets: list[float] | None
+    ) -> None:
+        """Use a metric of a family."""
+        owner = self._families.get(family)
+        if owner is None:
+            raise InvalidArgumentError("the metric's family has been deleted")
+        self._metrics[metric] = (family, owner.acquire(labels, buckets))
+
+    def delete_family(self, family: int) -> None:
+        """Release a family and its metrics."""
+        owner = self._families.pop(family, None)
+        if owner is None:
+            return
+        for number in [each for each, (its, _) in self._metrics.items() if its == family]:
+            owner.release(self._metrics.pop(number)[1])
+        self._shared.release(owner)
+
+    def delete_metric(self, metric: int) -> None:
+        """Release a metric, unless it was released with its family."""
+        if metric in self._metrics:
+            family, shared = self._metrics.pop(metric)
+            self._families[family].release(shared)
+
+    def increment(self, metric: int, value: float) -> None:
+        """Add to a counter or gauge."""
+        self._metric(metric).increment(value)
+
+    def set(self, metric: int, value: float) -> None:
+        """Set a gauge."""
+        self._metric(metric).set(value)
+
+    def observe(self, metric: int, value: float) -> None:
+        """Count a value in a histogram."""
+        self._metric(metric).observe(value)
+
+    def value(self, metric: int) -> float:
+        """Returns the value of a counter or gauge."""
+        return self._metric(metric).value()
+
+    def close(self) -> None:
+        """Release everything: the worker has ended."""
+        for family in list(self._families):
+            self.delete_family(family)
+
+    def _metric(self, number: int) -> Metric:
+        if number not in self._metrics:
+            raise InvalidArgumentError("the metric has been deleted")
+        return self._metrics[number][1]
+
+
+def bound_text(bound: float) -> str:
+    """Returns a bucket's bound as text for its label."""
+    if bound == math.inf:
+        return "+Inf"
+    return str(int(bound)) if bound.is_integer() else repr(bound)
+
+
+def _checked_labels(labels: Mapping[str, str], kind: str) -> Labels:
+    for name in labels:
+        if not _is_label_name(name) or (kind == _HISTOGRAM and name == "le"):
+            raise InvalidArgumentError("Invalid label name")
+    return tuple(sorted(labels.items()))
+
+
+def _checked_bounds(buckets: Sequence[float]) -> list[float]:
+    bounds = [float(bound) for bound in buckets]
+    if bounds and bounds[-1] == math.inf:  # every histogram has this bucket anyway
+        bounds.pop()
+    rising = all(low < high for low, high in pairwise(bounds))
+    if not rising or not all(map(math.isfinite, bounds)):
+        raise InvalidArgumentError("Bucket Boundaries must be strictly sorted")
+    return bounds

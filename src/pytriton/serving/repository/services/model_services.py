@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services of the server for worker processes: calls, control of models, metrics, the log.
+
+The server has one `SharedServices`, each worker has one `ModelServices`. Errors are returned as the
+server's message alone; the worker adds the prefix that models see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.base.model_spec import identifier_of
+from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
+from pytriton.serving.repository.services.bls import ModelCaller
+from pytriton.serving.repository.services.custom_metrics import WorkerMetrics
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine
+
+    from pytriton.base.messages import InferTensor, ResponseSink
+    from pytriton.runtime.transport.worker_frames import InferCall, LogLine
+    from pytriton.serving.engine.control import ModelControl
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.repository.services.bls import BeginTrace, CallingInstance, ModelCall
+    from pytriton.serving.repository.services.custom_metrics import CustomMetrics
+
+    Reply = Callable[[Any, str | None], None]
+
+logger = logging.getLogger(__name__)
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_LEVELS = {
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "VERBOSE": logging.DEBUG,
+}
+
+
+class SharedServices:
+    """What the workers of all models share."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        control: ModelControl,
+        metrics: CustomMetrics,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        load_dependencies: LoadDependencies | None = None,
+        begin_trace: BeginTrace | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        self.engine = engine
+        self.control = control
+        self.metrics = metrics
+        self.caller = ModelCaller(engine, loop, begin_trace=begin_trace, turns=turns)
+        self.load_dependencies = (
+            LoadDependencies() if load_dependencies is None else load_dependencies
+        )
+        self._tasks = BackgroundTasks(loop)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background, also after its worker has ended."""
+        self._tasks.start(work)
+
+    def __repr__(self) -> str:
+        return f"<SharedServices {len(self._tasks)} running, {len(self.caller.waits)} wait>"
+
+
+class ModelServices:
+    """The services of one worker.
+
+    `instance` is set when the worker's instance exists; its model makes no call before that.
+    """
+
+    def __init__(
+        self, shared: SharedServices, model_name: str, instance_name: str, namespace: str = ""
+    ) -> None:
+        self.instance: CallingInstance | None = None
+        self.is_loading = True  # until the instance is in service
+        self._shared = shared
+        self._identifier = identifier_of(namespace, model_name)
+        self._namespace = namespace
+        self._instance_name = instance_name
+        self._metrics = metrics = WorkerMetrics(shared.metrics)
+        self._functions: dict[str, Callable[..., Any]] = {
+            "increment": metrics.increment,
+            "set": metrics.set,
+            "observe": metrics.observe,
+            "value": metrics.value,
+            "new_family": metrics.new_family,
+            "delete_family": metrics.delete_family,
+            "new_metric": metrics.new_metric,
+            "delete_metric": metrics.delete_metric,
+            "describe_model": self._describe_model,
+        }
+        self._coroutines: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "load_model": self._load_model,
+            "unload_model": self._unload_model,
+            "is_model_ready": self._is_model_ready,
+        }
+
+    def infer(
+        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+    ) -> ModelCall:
+        """Start an inference; the sink receives all results, also a refusal."""
+        return self._shared.caller.call(self.instance, call, inputs, sink, self._namespace)
+
+    def serve(self, action: str, arguments: dict[str, Any], reply: Reply | None) -> None:
+        """Run an action; calls `reply` with the value, or with None and the error, now or later."""
+        if action in self._functions:
+            self._answer(action, self._functions[action], arguments, reply)
+        elif action in self._coroutines:
+            work = self._coroutines[action](**arguments)
+            self._shared.start(self._answer_coroutine(action, work, reply))
+        else:
+            known = ", ".join([*self._functions, *self._coroutines])
+            raise InvalidArgumentError(f"there is no service '{action}', only {known}")
+
+    def log(self, line: LogLine) -> None:
+        """Write a line to the server's log, with file and line of the model's code."""
+        log_line(self._instance_name, line)
+
+    def close(self) -> None:
+        """Release everything of a worker that has ended."""
+        self._metrics.close()
+
+    def __repr__(self) -> str:
+        return f"<ModelServices of {self._instance_name}>"
+
+    def _answer(
+        self,
+        action: str,
+        do: Callable[..., Any],
+        arguments: dict[str, Any],
+        reply: Reply | None,
+    ) -> None:
+        try:
+            value = do(**arguments)
+        except ServerError as error:
+            self._refuse(action, error, reply)
+        else:
+            if reply is not None:
+                reply(value, None)
+
+    async def _answer_coroutine(
+        self, action: str, work: Coroutine[Any, Any, Any], reply: Reply | None
+    ) -> None:
+        try:
+            value = await work
+        except ServerError as error:
+            self._refuse(action, error, reply)
+        except Exception as error:  # the model must get a reply in any case
+            logger.exception("%s: %s failed", self._instance_name, action)
+            if reply is not None:
+                reply(None, f"{type(error).__name__}: {error}")
+        else:
+            if reply is not None:
+                reply(value, None)
+
+    def _refuse(self, action: str, error: ServerError, reply: Reply | None) -> None:
+        if reply is not None:
+            reply(None, error.message)
+        else:
+            logger.warning("%s: %s failed: %s", self._instance_name, action, error.message)
+
+    async def _load_model(self, name: str, config: str, files: dict[str, bytes]) -> None:
+        dependencies = self._shared.load_dependencies
+        with (
+            dependencies.add_named(self._identifier, name)
+            if self.is_loading
+            else contextlib.nullcontext()
+        ):
+            await self._shared.control.load(name, config or None, files)
+        await self._wait_until_known()
+
+    async def _unload_model(self, name: str, unload_dependents: bool) -> None:
+        await self._shared.control.unload(name, unload_dependents=unload_dependents)
+        await self._wait_until_known()
+
+    async def _wait_until_known(self) -> None:
+        """Wait for all front ends: the model may tell its client, who asks any of them next."""
+        settled = self._shared.engine.settled
+        if settled is not None:
+            await settled()
+
+    def _describe_model(self, name: str, version: str) -> dict[str, Any]:
+        """Returns facts about a model, or the error that there is none, with its code."""
+        engine = self._shared.engine
+        try:
+            model = engine.lookup(engine.nearest(name, self._namespace), version)
+        except ServerError as error:
+            return {"error": error.message, "code": int(error.code)}
+        return {
+            "version": model.spec.version,
+            "is_decoupled": model.spec.decoupled,
+            "max_batch_size": model.spec.max_batch_size,
+            "config": model.config_json.decode(),
+        }
+
+    async def _is_model_ready(self, name: str, version: str) -> bool:
+        engine = self._shared.engine
+        name = engine.nearest(name, self._namespace)
+        if not engine.is_model_ready(name, version):
+            return False
+        model = engine.lookup(name, version)
+        return not model.has_ready_check or await model.check_ready()
+
+
+def log_line(instance_name: str, line: LogLine) -> None:
+    """Write a line of an instance's process to the server's log."""
+    level = _LEVELS.get(line.level, logging.INFO)
+    if logger.isEnabledFor(level):
+        message, traceback = _split_traceback(line.message)
+        record = logging.LogRecord(instance_name, level, line.file, line.line, message, None, None)
+        record.exc_text = traceback  # formatters write it below the line
+        record.triton_request_ids = line.request_ids
+        logger.handle(record)
+
+
+def _split_traceback(text: str) -> tuple[str, str | None]:
+    """Split a log message into its text and its traceback, if it has one."""
+    if text.startswith(_TRACEBACK):
+        return text.rstrip().rpartition("\n")[2], text
+    message, mark, rest = text.partition("\n" + _TRACEBACK)
+    return (message, _TRACEBACK + rest) if mark else (text, None)

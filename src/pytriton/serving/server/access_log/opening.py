@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens the access log, if there is one; only then its code is imported, which takes 10 ms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.base.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pytriton.serving.server.access_log import destination, use
+    from pytriton.serving.server.access_log.use import AccessLogUse
+    from pytriton.serving.server.options.access_log_options import AccessLogOptions
+else:
+    destination = LazyModule("pytriton.serving.server.access_log.destination")
+    use = LazyModule("pytriton.serving.server.access_log.use")
+
+
+def open_access_log(
+    options: AccessLogOptions, loop: asyncio.AbstractEventLoop
+) -> AccessLogUse | None:
+    """Returns what logs the requests of a front end; None if they are not logged."""
+    if options.file is None:
+        return None
+    return use.AccessLogUse(options, loop)
+
+
+def check_destination(options: AccessLogOptions) -> None:
+    """Open the file once, so that a server whose access log cannot be written does not start.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    if options.file is not None:
+        file = destination.Destination(options.file)
+        file.open()
+        file.close()

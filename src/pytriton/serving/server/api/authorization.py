@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides, for both protocols, whether a request may use a restricted API."""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from pytriton.base.security import VALID_TRITON_ENDPOINTS
+from pytriton.exceptions import PyTritonValidationError
+
+# Returns the value of a header by its lower-case name; None if the request has none.
+HeaderLookup = Callable[[bytes], bytes | None]
+
+
+class Protocol(enum.Enum):
+    """What a protocol uses for restrictions: its flag, its noun twice, its prefix of headers."""
+
+    HTTP = ("http-restricted-api", "api", "API", "")
+    GRPC = ("grpc-restricted-protocol", "protocol", "protocol", "triton-grpc-protocol-")
+
+
+class RestrictedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """APIs that answer only requests with a certain header."""
+
+    apis: tuple[str, ...]
+    header: str
+    value: str  # a secret: it must appear in no log
+
+    def __repr__(self) -> str:
+        return f"RestrictedGroup(apis={self.apis!r}, header={self.header!r}, value=<hidden>)"
+
+
+def parse_restricted_groups(
+    specifications: Iterable[str], protocol: Protocol
+) -> tuple[RestrictedGroup, ...]:
+    """Read the flags that restrict a protocol's APIs.
+
+    Args:
+        specifications: one `<api>[,<api>...]:<header>=<value>` for each group.
+        protocol: the protocol of the flags.
+
+    Returns:
+        The groups, in the order of the flags.
+
+    Raises:
+        PyTritonValidationError: for a wrong syntax, an unknown API, or an API in two groups.
+    """
+    flag, noun, _, _ = protocol.value
+    groups = []
+    seen: set[str] = set()
+    for specification in specifications:
+        apis, _, setting = specification.partition(":")
+        header, _, value = setting.partition("=")
+        if not (apis and header and value):
+            # The value is not shown: it may contain the secret in a wrong place.
+            raise PyTritonValidationError(
+                f"--{flag} option format is '<{noun}>[,<{noun}>...]:<header>=<value>'"
+            )
+        group = RestrictedGroup(apis=tuple(apis.split(",")), header=header, value=value)
+        for api in group.apis:
+            if api not in VALID_TRITON_ENDPOINTS:
+                raise PyTritonValidationError(f"unknown restricted {noun} '{api}' ")
+            if api in seen:
+                raise PyTritonValidationError(
+                    f"restricted {noun} '{api}' can not be specified in multiple config groups"
+                )
+            seen.add(api)
+        groups.append(group)
+    return tuple(groups)
+
+
+class Authorization:
+    """The APIs that require a header; checks whether a request has the right value."""
+
+    def __init__(self, groups: Iterable[RestrictedGroup], protocol: Protocol) -> None:
+        _, _, noun, prefix = protocol.value
+        self._requirements: dict[str, tuple[bytes, bytes, str]] = {}
+        for group in groups:
+            header = prefix + group.header
+            refusal = f"This {noun} is restricted, expecting header '{header}'"
+            # Header names are case-insensitive, and HTTP/2 has only lower-case ones.
+            requirement = (header.lower().encode(), group.value.encode(), refusal)
+            self._requirements.update(dict.fromkeys(group.apis, requirement))
+
+    def refusal(
+        self, api: str, header: HeaderLookup, *, accepts_bearer: bool = False
+    ) -> str | None:
+        """Decide on one request.
+
+        Args:
+            api: the category of the request, a name in `VALID_TRITON_ENDPOINTS`.
+            header: looks up the request's headers.
+            accepts_bearer: whether the value may also be a bearer token, as some clients can send
+                no other header.
+
+        Returns:
+            The error message; None if the request is allowed.
+        """
+        requirement = self._requirements.get(api)
+        if requirement is None:
+            return None
+        name, expected, refusal = requirement
+        value = header(name)
+        # Compared in constant time, so that the value cannot be guessed letter by letter.
+        if value is not None and hmac.compare_digest(value, expected):
+            return None
+        if accepts_bearer:
+            scheme, _, token = (header(b"authorization") or b"").partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), expected):
+                return None
+        return refusal
+
+    def __repr__(self) -> str:
+        return f"<Authorization for {', '.join(sorted(self._requirements)) or 'nothing'}>"

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON documents of the HTTP front end that are not inference: metadata, statistics, index.
+
+Pure functions from records to bytes. A model's configuration is printed by
+`pytriton.serving.engine.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+
+from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.stats import ModelStatistics
+
+# The Triton release whose protocol this server speaks; clients show it as the server's version.
+TRITON_VERSION = "2.73.0"
+# The extensions of Triton that are supported, in Triton's order.
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class ReportedModel(Protocol):
+    """The properties of a loaded model version that documents and metrics read."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def statistics(self) -> ModelStatistics: ...
+
+    @property
+    def running_count(self) -> int: ...
+
+
+def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:
+    """Make the document of `/v2`, which never changes.
+
+    Args:
+        server_id: the server's name.
+        extensions: those that are served.
+
+    Returns:
+        The JSON object.
+    """
+    return orjson.dumps(
+        {"name": server_id, "version": TRITON_VERSION, "extensions": list(extensions)}
+    )
+
+
+def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
+    """Make the document of `/v2/models/<model>`, which changes with the set of ready versions.
+
+    Args:
+        spec: the version that is described.
+        versions: the versions to list: all that are ready, or the requested one.
+
+    Returns:
+        The JSON object.
+    """
+    return orjson.dumps(
+        {
+            "name": spec.name,
+            "versions": [str(version) for version in versions],
+            "platform": spec.platform,
+            "inputs": _tensors(spec.inputs),
+            "outputs": _tensors(spec.outputs),
+        }
+    )
+
+
+def _tensors(specs: dict[str, TensorSpec]) -> list[dict[str, Any]]:
+    return [
+        {"name": spec.name, "datatype": spec.dtype.name, "shape": spec.shape}
+        for spec in specs.values()
+    ]
+
+
+def statistics_of(model: ReportedModel) -> dict[str, Any]:
+    """Returns the statistics of a model version in Triton's layout."""
+    return {
+        "name": model.spec.name,
+        "version": str(model.spec.version),
+        **model.statistics.snapshot(),
+    }
+
+
+def model_statistics(models: Iterable[Mapping[str, Any]]) -> bytes:
+    """Make the document of `/v2/models/stats` and of its variants for one model.
+
+    Args:
+        models: the statistics of the versions to list, in this order; see `EngineClient`.
+
+    Returns:
+        The JSON object.
+    """
+    return orjson.dumps(
+        {
+            "model_stats": [
+                {**model, "memory_usage": []}  # the Python backend reports none
+                for model in models
+            ]
+        }
+    )
+
+
+def repository_index(entries: Iterable[IndexEntry]) -> bytes:
+    """Make the document of `/v2/repository/index`.
+
+    Args:
+        entries: one for each version, in this order.
+
+    Returns:
+        The JSON array; empty members of an entry are left out.
+    """
+    return msgspec.json.encode(list(entries))

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session of a process that binds models to this server, and these models."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import InternalError, NotFoundError, ServerError, UnavailableError
+from pytriton.runtime.executor.channel_instance import ChannelInstance
+from pytriton.runtime.transport.control import (
+    Bind,
+    ControlLink,
+    Done,
+    Serving,
+    Started,
+    Stop,
+    Unbind,
+)
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.binding.bound_spec import BoundSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from pytriton.runtime.executor.model_labels import ModelLabels
+    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.turns import Turns
+
+    LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
+
+logger = logging.getLogger(__name__)
+
+# How long a model that is unbound may finish its requests; the binding process waits meanwhile.
+UNBIND_TIMEOUT_S = 30.0
+
+
+class SupervisedModel(Protocol):
+    """A model whose instances run elsewhere, and are replaced when they end."""
+
+    @property
+    def model(self) -> Model:
+        """The engine's model."""
+
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        """Wait at most `timeout_s` until its requests are finished, then end its instances."""
+
+
+class BinderSession:
+    """The session of one binding process, whose models are served until it ends.
+
+    Args:
+        link: The connection to the process.
+        engine: The engine that serves its models.
+        loop: The event loop.
+        cache: The cache for their responses.
+        on_end: Called when the process has ended, with whether it sent `Stop` before.
+        turns: The rate limiter.
+        load_function: Loads a function whose instances run elsewhere; None: it cannot.
+    """
+
+    def __init__(
+        self,
+        link: ControlLink,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        cache: ResponseCache | None,
+        on_end: Callable[[bool], None],
+        turns: Turns | None = None,
+        load_function: LoadFunction | None = None,
+    ) -> None:
+        self._link = link
+        self._engine = engine
+        self._loop = loop
+        self._cache = cache
+        self._turns = turns
+        self._on_end = on_end
+        self._load_function = load_function
+        self._models: dict[tuple[str, int], Model] = {}
+        self._supervised: dict[Model, SupervisedModel] = {}  # those with instances elsewhere
+        self._loading = BackgroundTasks(loop)
+        self._unloading: dict[asyncio.Task[None], Model] = {}
+
+    def start(self, ports: Started) -> None:
+        """Start to read messages, and send the server's ports."""
+        self._link.socket.setblocking(False)
+        self._loop.add_reader(self._link.fileno(), self._on_readable)
+        self._send(ports)
+
+    async def close(self) -> None:
+        """End the session and remove its models."""
+        if self._link.fileno() < 0:
+            return  # already closed
+        self._stop_reading()
+        self._loading.cancel()
+        for model in self._models.values():
+            model.stop()
+            self._engine.remove(model)
+        self._models.clear()
+        for model in self._unloading.values():
+            model.stop()
+        if self._unloading:
+            await asyncio.wait(self._unloading)
+        await self._loading.wait()
+        await asyncio.gather(*map(self._end_instances, list(self._supervised)))
+        self._loop.remove_writer(self._link.fileno())  # answers may have been added until now
+        self._link.close()
+
+    def _stop_reading(self) -> None:
+        self._loop.remove_reader(self._link.fileno())
+
+    def _on_readable(self) -> None:
+        try:
+            while (message := self._link.receive()) is not None:
+                if isinstance(message, Bind) and message.ray is not None:
+                    self._loading.start(self._load(message))
+                elif isinstance(message, Bind):
+                    self._answer(message.call, self._bind, message)
+                elif isinstance(message, Unbind):
+                    self._unbind(message)
+                elif isinstance(message, Serving):
+                    self._engine.stop_awaiting()
+                elif isinstance(message, Stop):
+                    self._stop_reading()
+                    self._on_end(True)
+                    return
+        except (EOFError, OSError):
+            self._stop_reading()
+            self._on_end(False)
+        except ValueError as error:
+            logger.error("disconnected a binding process that sent an invalid message: %s", error)  # noqa: TRY400  the message is enough
+            self._stop_reading()
+            self._on_end(False)
+
+    def _answer(self, call: int, action: Callable[[Bind], None], message: Bind) -> None:
+        try:
+            action(message)
+        except ServerError as error:
+            self._send(Done(call, error.message, error.code))
+        except Exception as error:  # a bug here must not end the session
+            logger.exception("call of a binding process failed")
+            self._send(Done(call, f"{type(error).__name__}: {error}", InternalError.code))
+        else:
+            self._loop.create_task(self._send_when_known(call))
+
+    async def _load(self, message: Bind) -> None:
+        """Serve a model whose instances run elsewhere, when they are ready."""
+        started_ns = time.monotonic_ns()
+        try:
+            if self._load_function is None:
+                raise UnavailableError("this server runs functions only in the binding process")  # noqa: TRY301
+            supervised = await self._load_function(message)
+        except ServerError as error:
+            self._send(Done(message.call, error.message, error.code))
+        except Exception as error:  # the process waits for an answer
+            logger.exception("call of a binding process failed")
+            self._send(Done(message.call, f"{type(error).__name__}: {error}", InternalError.code))
+        else:
+            self._supervised[supervised.model] = supervised
+            self._put_in_service(supervised.model)
+            supervised.model.statistics.load_ns = time.monotonic_ns() - started_ns
+            await self._send_when_known(message.call)
+
+    async def _end_instances(self, model: Model) -> None:
+        supervised = self._supervised.pop(model, None)
+        if supervised is not None:
+            await supervised.drain_and_stop(0.0)
+
+    async def _send_when_known(self, call: int) -> None:
+        """Answer once every front end knows the change: the next request may reach any."""
+        await self._engine.wait_until_known()
+        self._send(Done(call))
+
+    def _send(self, message: Done | Started) -> None:
+        with contextlib.suppress(OSError):  # the process has ended; reading the link reports that
+            self._link.send(message)
+            if not self._link.flush():
+                self._loop.add_writer(self._link.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            is_done = self._link.flush()
+        except OSError:
+            is_done = True
+        if is_done:
+            self._loop.remove_writer(self._link.fileno())
+
+    def _bind(self, message: Bind) -> None:
+        started_ns = time.monotonic_ns()
+        sockets = self._take_sockets(len(message.concurrency))
+        memory = MemoryTrimmer(self._loop)
+        try:
+            bound = BoundSpec.read(message)
+            model = self._make_model(bound, memory, len(sockets))
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            raise
+        self._add_instances(model, bound.labels(), memory, sockets, message.concurrency)
+        self._put_in_service(model)
+        model.statistics.load_ns = time.monotonic_ns() - started_ns
+
+    def _take_sockets(self, count: int) -> list[socket.socket]:
+        sockets = [socket.socket(fileno=number) for number in self._link.take_descriptors(count)]
+        if len(sockets) < count:
+            for sock in sockets:
+                sock.close()
+            raise UnavailableError(
+                f"expected {count} sockets, one for each instance, got {len(sockets)}: "
+                "the server has no more file descriptors"
+            )
+        return sockets
+
+    def _make_model(self, bound: BoundSpec, memory: MemoryTrimmer, instance_count: int) -> Model:
+        config_json = bound.config_json
+        turns = None
+        if self._turns is not None:  # last: the model gives back what it takes
+            turns = self._turns.join([bound.limits] * instance_count)
+        return Model(
+            bound.spec,
+            self._loop,
+            self._cache,
+            config_json=config_json,
+            is_bound=True,
+            body_memory=memory.body_memory,
+            turns=turns,
+        )
+
+    def _add_instances(
+        self,
+        model: Model,
+        labels: ModelLabels,
+        memory: MemoryTrimmer,
+        sockets: list[socket.socket],
+        concurrency: list[int],
+    ) -> None:
+        for index, (sock, count) in enumerate(zip(sockets, concurrency, strict=True)):
+            channel = MemoryChannel(sock, memory.arena)
+            name = f"{model.spec.name}_0_{index}"
+            model.add_instance(
+                ChannelInstance(name, labels, channel, memory, self._loop, model, count)
+            )
+
+    def _put_in_service(self, model: Model) -> None:
+        """Serve a model. An older one of the same name and version finishes its requests."""
+        key = (model.spec.name, model.spec.version)
+        previous = self._models.get(key)
+        self._models[key] = model
+        self._engine.add(model)
+        self._engine.set_ready(model)
+        if previous is not None:
+            self._spawn(previous, self._unload(previous))
+
+    def _unbind(self, message: Unbind) -> None:
+        model = self._models.pop((message.name, message.version), None)
+        if model is None:
+            error = f"model '{message.name}' version {message.version} is not bound here"
+            self._send(Done(message.call, error, NotFoundError.code))
+        else:
+            self._spawn(model, self._unbind_model(model, message.call))
+
+    async def _unbind_model(self, model: Model, call: int) -> None:
+        await self._unload(model, UNBIND_TIMEOUT_S)
+        # Not awaited here: the end of the session waits for this, but not for front ends.
+        self._loop.create_task(self._send_when_known(call))
+
+    async def _unload(self, model: Model, timeout_s: float | None = None) -> None:
+        await self._engine.unload(model, timeout_s)
+        await self._end_instances(model)
+
+    def _spawn(self, model: Model, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._unloading[task] = model
+        task.add_done_callback(self._unloading.pop)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unloads models that other processes have bound, and loads them again.
+
+Such a model has no directory from which it could be loaded. Unloading refuses its requests but
+keeps its instances, loading accepts requests again. The process that bound it is not involved.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.model import UNLOADED, ModelState
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator, Mapping
+
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ServedModel
+
+logger = logging.getLogger(__name__)
+
+
+class BoundControl:
+    """Lists, unloads and loads bound models. See `ModelControl`."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._draining = BackgroundTasks(loop)
+
+    def has(self, name: str) -> bool:
+        """Returns whether a model of that name is bound."""
+        return any(model.spec.name == name for model in self._models())
+
+    def _models(self) -> Iterator[ServedModel]:
+        return (model for model in self._engine.models() if model.is_bound)
+
+    def _versions(self, name: str) -> list[ServedModel]:
+        return [model for model in self._models() if model.spec.name == name]
+
+    # ModelControl
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """Returns every bound model version, or only those that are ready."""
+        return [
+            IndexEntry(model.spec.name, str(model.spec.version), model.state.value, model.reason)
+            for model in self._models()
+            if model.state is ModelState.READY or not ready
+        ]
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Serve an unloaded model again; does nothing if the model is served."""
+        versions = self._versions(name)
+        if not versions:
+            raise InternalError(f"failed to load '{name}', failed to poll from model repository")
+        overrides = ["config"] * (config is not None) + [f"file:{path}" for path in files]
+        if overrides:
+            raise InvalidArgumentError(
+                f"expected no load parameters for model '{name}', whose configuration and code "
+                f"come from the process that bound it, got {', '.join(overrides)}"
+            )
+        for model in versions:
+            self._restore(model)
+        lost = [model for model in versions if model.state is not ModelState.READY]
+        if lost:
+            raise InvalidArgumentError(f"load failed for model '{name}': {_describe(lost)}")
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Give a model no new requests; it finishes its requests in the background."""
+        for model in self._versions(name):
+            if model.state is ModelState.READY:
+                model.become(ModelState.UNLOADING)
+                self._draining.start(self._finish(model))
+
+    def is_ready(self) -> bool:
+        """Returns whether every model is ready, except for those that were unloaded."""
+        return all(model.is_ready or model.is_withdrawn for model in self._models())
+
+    async def _finish(self, model: ServedModel) -> None:
+        await model.drain()
+        if model.state is ModelState.UNLOADING:  # it was not loaded again meanwhile
+            model.become(ModelState.UNAVAILABLE, UNLOADED)
+            logger.info(
+                "successfully unloaded '%s' version %d", model.spec.name, model.spec.version
+            )
+
+    def _restore(self, model: ServedModel) -> None:
+        if not model.is_withdrawn:
+            return
+        if model.state is ModelState.UNLOADING:
+            model.become(ModelState.UNAVAILABLE, UNLOADED)
+        model.become(ModelState.LOADING)
+        if not model.instances:
+            model.become(ModelState.UNAVAILABLE, "all its instances are gone")
+            return
+        self._engine.set_ready(model)
+        logger.info("successfully loaded '%s'", model.spec.name)
+
+
+def _describe(models: list[ServedModel]) -> str:
+    return "".join(
+        f"version {model.spec.version} is at {model.state.value} state: {model.reason};\n"
+        for model in models
+    )

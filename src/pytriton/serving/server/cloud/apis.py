@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the port of each cloud provider out of its routes and the endpoints that only it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.cloud import sagemaker, vertex_ai
+from pytriton.serving.server.cloud.api import CloudApi
+from pytriton.serving.server.cloud.sagemaker_models import SageMakerModels
+
+if TYPE_CHECKING:
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.http.api import HttpApi
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.http.routes import Route
+    from pytriton.serving.server.options.server_options import ServerOptions
+
+_METRICS_TYPE = b"text/plain; charset=utf-8"
+
+
+def make_cloud_api(
+    service: Service, api: HttpApi, engine: EngineClient, options: ServerOptions
+) -> CloudApi:
+    """Returns what answers the requests of a cloud provider."""
+    if service is Service.SAGEMAKER:
+        models = SageMakerModels(api, engine)
+        return CloudApi(
+            api,
+            options.sagemaker.address,
+            sagemaker.SageMakerRoutes(options.sagemaker_options),
+            sagemaker.BINARY_TYPE,
+            {"models": models.models, "model": models.model},
+            sagemaker.SageMakerConnection,
+        )
+    assert service is Service.VERTEX_AI, service
+    metrics = Metrics(api, engine, is_allowed=options.metrics.allow)
+    routes = vertex_ai.VertexAiRoutes(options.vertex_ai_options, engine.ready_models)
+    address = options.vertex_ai.address
+    return CloudApi(api, address, routes, vertex_ai.BINARY_TYPE, {"metrics": metrics.answer})
+
+
+class Metrics:
+    """The metrics for clients that only reach the port of Vertex AI."""
+
+    def __init__(self, api: HttpApi, engine: EngineClient, *, is_allowed: bool) -> None:
+        self._api = api
+        self._engine = engine
+        self._is_allowed = is_allowed
+
+    def answer(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        """Respond with the page of the metrics port, if the server has one."""
+
+        def respond(page: bytes) -> None:
+            connection.respond(200, (page,), _METRICS_TYPE)
+
+        if not self._is_allowed:
+            connection.respond_error(404, "Not Found")
+            return None
+        return self._api.respond_when_known(connection, self._engine.metrics_page(), respond)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parses a command line by the table of options; `ServerOptions` interprets the values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.serving.server.command.option import Option, Takes
+from pytriton.serving.server.command.table import BY_NAME
+from pytriton.serving.server.options.flags import FlagError, Flags
+from pytriton.utils.option_parser import unknown_option
+
+_PROGRAM = "tritonserver"
+_SHORT = {"-h": "--help"}
+_PAIR = re.compile(r"-?\d+:\d+(\.\d*)?")
+_FORMS = {  # of options that have no effect, so that a mistake does not wait for another server
+    "<device>:<bytes>": _PAIR,
+    "<device>:<fraction>": _PAIR,
+    "<policy name>,<setting>=<value>": re.compile(r"[^,=]+,(numa-node|cpu-cores)=.+"),
+}
+_VERBOSE = {"true": "1", "false": "0"}  # its level was a boolean once, and both are taken
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """The parsed options: values by name with underscores, as `ServerOptions` reads them."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    wants_help: bool = False
+    wants_version: bool = False
+
+
+def parse(arguments: Iterable[str]) -> CommandLine:
+    """Read the arguments of the command.
+
+    Args:
+        arguments: the command line without the program's name.
+
+    Returns:
+        The given options; if one is not repeatable, its last value counts.
+
+    Raises:
+        PyTritonValidationError: for an unknown option, a missing value, or another argument.
+    """
+    command_line = CommandLine()
+    for option, value in _pairs(iter(arguments)):
+        if option.name == "help":
+            command_line.wants_help = True
+            break
+        if option.name == "version":
+            command_line.wants_version = True
+            break
+        if option.name == "log-verbose":
+            value = _VERBOSE.get(value.lower(), value)  # noqa: PLW2901 - it is the value
+        _warn(command_line, option, value)
+        if option.becomes or not option.has_effect:
+            _check(option, value)
+        name, prefix = option.becomes or (option.name, "")
+        key = name.replace("-", "_")
+        if BY_NAME[name].is_repeatable:
+            command_line.values.setdefault(key, []).append(prefix + value)
+        else:
+            command_line.values[key] = prefix + value
+    return command_line
+
+
+def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
+    for given in arguments:
+        argument = _SHORT.get(given, given)
+        if argument == "--":  # what follows is no option, and other arguments are not taken
+            argument = next(arguments, "")
+            if not argument:
+                return
+            raise PyTritonValidationError(f"Unexpected argument: {argument}")
+        if not argument.startswith("--"):
+            raise PyTritonValidationError(f"Unexpected argument: {argument}")
+        name, equals, value = argument[2:].partition("=")
+        option = _find(argument, name)
+        name = option.name
+        if option.takes is Takes.NOTHING:
+            if equals:
+                raise PyTritonValidationError(
+                    f"{_PROGRAM}: option '--{name}' doesn't allow an argument"
+                )
+            value = "true"
+        elif not equals:
+            try:
+                value = next(arguments)
+            except StopIteration:
+                raise PyTritonValidationError(
+                    f"{_PROGRAM}: option '--{name}' requires an argument"
+                ) from None
+        yield option, value
+
+
+def _find(argument: str, name: str) -> Option:
+    """Returns the option of this name, or the only one that begins with it, as in Triton."""
+    begun = [BY_NAME[name]] if name in BY_NAME else _begun(name)
+    if len(begun) > 1:
+        names = " ".join(f"'--{option.name}'" for option in begun)
+        raise PyTritonValidationError(
+            f"{_PROGRAM}: option '{argument}' is ambiguous; possibilities: {names}"
+        )
+    if not begun:
+        message = unknown_option(argument, (f"--{known}" for known in BY_NAME))
+        raise PyTritonValidationError(f"{_PROGRAM}: {message}")
+    return begun[0]
+
+
+def _begun(name: str) -> list[Option]:
+    return [option for known, option in BY_NAME.items() if name and known.startswith(name)]
+
+
+def _warn(command_line: CommandLine, option: Option, value: str) -> None:
+    if option.instead:
+        instead = option.instead.replace("...", value)
+        command_line.warnings.append(
+            f"'--{option.name}' has been deprecated, please use '{instead}' instead"
+        )
+    if not option.has_effect:
+        command_line.warnings.append(f"--{option.name} has no effect on this server")
+
+
+def _check(option: Option, value: str) -> None:
+    """Refuse a value of the wrong kind; `ServerOptions` checks the other options."""
+    flags = Flags({option.name: value})
+    match option.takes:
+        case Takes.BOOLEAN:
+            flags.boolean(option.name, default=True)
+        case Takes.INTEGER:
+            flags.integer(option.name, 0, *(option.range or (-1,)))
+        case Takes.NUMBER:
+            flags.number(option.name, 0.0)
+        case _:
+            form = _FORMS.get(option.form)
+            if form is not None and not form.fullmatch(value):
+                raise FlagError(
+                    option.name, f"--{option.name} option format is '{option.form}'. Got {value}"
+                )
+            flags.text(option.name, "")

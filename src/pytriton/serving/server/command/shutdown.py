@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shuts a server down: handles the signals, and waits for requests within the exit timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytriton.serving.server.command.serving_protocol import Remaining, Serving
+    from pytriton.serving.server.options.server_options import ServerOptions
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Some programs send a signal to the process and then to its group; both count as one signal.
+_SAME_SIGNAL_S = 0.5
+
+
+class Exit(enum.Enum):
+    """How the server's process ends."""
+
+    CLEAN = 0
+    FAILED = 1
+    AT_ONCE = 2  # with code 1, without waiting for anything
+
+
+class ExitSignals:
+    """Handles SIGINT and SIGTERM: the first one exits in order, the second one at once.
+
+    Args:
+        loop: the event loop.
+        is_logged: whether signals are told in the log, and not beside it as Triton does.
+        same_signal_s: seconds within which a signal that comes twice is one.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_logged: bool = False,
+        same_signal_s: float = _SAME_SIGNAL_S,
+    ) -> None:
+        self._loop = loop
+        self._is_logged = is_logged
+        self._same_signal_s = same_signal_s
+        self._second_from_s = 0.0  # on the loop's clock
+        self.first: asyncio.Future[None] = loop.create_future()
+        self.second: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(self, number: int) -> None:
+        """Handle and tell one signal."""
+        if self._is_logged:
+            logger.info("Signal (%d) received.", number)
+        else:
+            with contextlib.suppress(OSError):  # the reader of the output may have ended
+                print(f"Signal ({number}) received.", flush=True)  # noqa: T201  as Triton does
+        if not self.first.done():
+            self._second_from_s = self._loop.time() + self._same_signal_s
+            self.first.set_result(None)
+        elif not self.second.done() and self._loop.time() >= self._second_from_s:
+            self.second.set_result(None)
+
+
+@contextlib.contextmanager
+def exit_signals(
+    loop: asyncio.AbstractEventLoop, *, is_logged: bool = False
+) -> Iterator[ExitSignals]:
+    """Handle the signals while the context is entered."""
+    signals = ExitSignals(loop, is_logged=is_logged)
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, signals.on_signal, number)
+    try:
+        yield signals
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def shut_down(
+    serving: Serving, options: ServerOptions, signals: ExitSignals, second_s: float = 1.0
+) -> Exit:
+    """Shut a server down in order, within its exit timeout.
+
+    Args:
+        serving: the server.
+        options: its settings.
+        signals: the second signal ends the waiting.
+        second_s: the length of a second; tests use shorter ones.
+
+    Returns:
+        How the process has to end.
+    """
+    serving.begin_exit()
+    if options.exit_grace_s:
+        logger.info("Not ready any more, but serving for %g seconds.", options.exit_grace_s)
+        await _serve_on(serving, options.exit_grace_s * second_s, signals)
+        if signals.second.done():
+            return Exit.AT_ONCE
+    logger.info("Waiting for in-flight requests to complete.")
+    stop = asyncio.ensure_future(serving.stop(options.exit_timeout_s * second_s))
+    ends: set[asyncio.Future[Any]] = {stop, signals.second}
+    # In the last second, after the timeout, requests that are not finished get their errors.
+    for left_s in range(options.exit_timeout_s, -1, -1):
+        for line in exit_lines(left_s, serving.remaining()):
+            logger.info("%s", line)
+        await asyncio.wait(ends, timeout=second_s, return_when=asyncio.FIRST_COMPLETED)
+        if signals.second.done():
+            return Exit.AT_ONCE
+        if stop.done():
+            break
+    if stop.done() and stop.result():
+        return Exit.CLEAN
+    logger.error("Exit timeout expired. Exiting immediately.")
+    return Exit.AT_ONCE
+
+
+async def _serve_on(serving: Serving, grace_s: float, signals: ExitSignals) -> None:
+    """Serve for some time, until the second signal.
+
+    In the first half, load balancers notice that the server is not ready. Then clients are asked to
+    give up the connections that they keep: where these are opened anew, they lead to other servers.
+    """
+    await asyncio.wait({signals.second}, timeout=grace_s / 2)
+    if not signals.second.done():
+        serving.let_clients_leave()
+        await asyncio.wait({signals.second}, timeout=grace_s / 2)
+
+
+def exit_lines(left_s: int, remaining: Remaining) -> Iterator[str]:
+    """Yields the log lines about what is still waited for, `left_s` before the timeout."""
+    found = f"Timeout {left_s}: Found"
+    if remaining.http_connections:
+        yield f"{found} {remaining.http_connections} HTTP service connections"
+    if remaining.grpc_connections:
+        yield (
+            f"{found} {remaining.grpc_connections} gRPC service connections and inference handlers"
+        )
+    if remaining.busy_models:
+        yield f"{found} {remaining.busy_models} model versions that have in-flight inferences"
+    else:
+        yield f"{found} {remaining.live_models} live models and 0 in-flight non-inference requests"

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server without its ports: models, the response cache, control of models, traces.
+
+`pytriton.serving.server.server.Server` adds the ports. A caller in the same process needs no port: it
+starts a `Core`, calls `core.engine`, and stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+from pytriton.base.lazy_module import LazyModule
+from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.rate_limiter import RateLimiter
+from pytriton.serving.engine.stall_watch import StallWatch
+from pytriton.serving.engine.turns import Turns
+from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.tracing.settings import TraceSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from pytriton.base.ray_options import RayOptions
+    from pytriton.runtime.cluster import executor as cluster_executor
+    from pytriton.runtime.executor.remote.cluster_executor import ClusterExecutor
+    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.runtime.executor.worker import Launcher
+    from pytriton.runtime.transport.control import Bind
+    from pytriton.serving.engine.control import ModelControl, ModelRegistrations
+    from pytriton.serving.server.binding import function_loader
+    from pytriton.serving.server.binding.binder import SupervisedModel
+    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.tracing import tracing
+    from pytriton.serving.server.tracing.tracing import Tracing
+else:  # for traces, and for instances on a cluster, which most servers do not have
+    tracing = LazyModule("pytriton.serving.server.tracing.tracing")
+    cluster_executor = LazyModule("pytriton.runtime.cluster.executor")
+    function_loader = LazyModule("pytriton.serving.server.binding.function_loader")
+
+logger = logging.getLogger(__name__)
+
+_STALL_CHECK_INTERVAL_S = 10.0
+_EXPORT_S = 2.0  # to send the last spans, if a receiver takes them
+_LEAST_EXPORT_S = 0.2  # the same if the exit timeout is over
+_LEAST_FINALIZE_S = 1.0  # for functions on the cluster, if the exit timeout is over
+
+
+def _make_ray(options: RayOptions, loop: asyncio.AbstractEventLoop) -> ClusterExecutor:
+    return cluster_executor.RayExecutor(options, loop)
+
+
+class Core:
+    """The core of a server with bound models only. It is used on the event loop's thread."""
+
+    awaits_bound_models = True  # other models are added after the start
+
+    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.engine = Engine(
+            strict_readiness=options.strict_readiness,
+            latency_plan=options.metrics_options.latencies if options.metrics.allow else None,
+            namespacing=options.repository.namespacing,
+            awaits_models=options.awaits_models,
+        )
+        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self.trace_settings = TraceSettings.read(options.trace_settings)
+        self.tracing: Tracing | None = None
+        if not self.trace_settings.is_off:
+            self.tracing = tracing.Tracing.start(self.trace_settings, loop)
+        self.log = LogControl(options.log)
+        self.turns: Turns | None = None
+        if options.repository.rate_limit:
+            self.turns = Turns(RateLimiter(options.repository.rate_limit_resources), loop)
+        self.bound_models = BoundControl(self.engine, loop)
+        self._loop = loop
+        self._functions: weakref.WeakSet[SupervisedModel] = weakref.WeakSet()  # on the cluster
+        self._stalls = StallWatch()
+        self._timer: asyncio.TimerHandle | None = None
+        self.make_ray = _make_ray
+        self._ray: ClusterExecutor | None = None
+
+    def start(self) -> None:
+        """Start to check for models that make no progress, which are logged."""
+        self._timer = self._loop.call_later(_STALL_CHECK_INTERVAL_S, self._check_stalls)
+
+    def _check_stalls(self) -> None:
+        for text in self._stalls.check(self.engine.models(), self._loop.time()):
+            logger.warning("%s", text)
+        self.start()
+
+    @property
+    def control(self) -> ModelControl:
+        """Lists, loads and unloads models for clients."""
+        return self.bound_models
+
+    @property
+    def registrations(self) -> ModelRegistrations | None:
+        """Adds models for clients, from folders that they name; None: it cannot."""
+        return None
+
+    @property
+    def look_again(self) -> Callable[[], Awaitable[None]] | None:
+        """What has to be awaited before the index is read, if that needs time."""
+        return None
+
+    async def load_function(self, message: Bind) -> SupervisedModel:
+        """Load a bound function whose instances run on the cluster.
+
+        Raises:
+            ServerError: Its configuration is wrong, or its instances cannot be started.
+        """
+        loader = function_loader.FunctionLoader(
+            self.cluster_launcher,
+            self._loop,
+            self.cache,
+            turns=self.turns,
+            log=self.log.feed,
+            exit_timeout_s=self.options.exit_timeout_s,
+        )
+        supervised: SupervisedModel = await loader.load(message)
+        self._functions.add(supervised)
+        return supervised
+
+    def custom_metrics(self) -> Iterable[Family]:
+        """Returns the custom metrics of models."""
+        return ()
+
+    def cluster_status(self) -> ClusterStatus | None:
+        """Returns what is known of the cluster that instances run on; None: they do not."""
+        return None if self._ray is None else self._ray.status()
+
+    @property
+    def ray(self) -> ClusterExecutor:
+        """The Ray cluster of the settings; it is connected when its launcher is first needed."""
+        if self._ray is None:
+            self._ray = self.make_ray(self.options.ray, self._loop)
+        return self._ray
+
+    async def cluster_launcher(self) -> Launcher:
+        """Returns what starts processes on the Ray cluster; see `ClusterExecutor`."""
+        return await self.ray.launcher()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Refuse new requests, wait at most `timeout_s` for those in flight, stop everything."""
+        end = self._loop.time() + timeout_s
+        self.engine.refuse()
+        await self.end_models(timeout_s)
+        await self.close(end - self._loop.time())
+
+    async def end_models(self, timeout_s: float) -> None:
+        """Stop all models when they have finished their requests, or after `timeout_s`."""
+        await self.drain(timeout_s)
+        for model in [*self.engine.models(), *self.engine.draining]:
+            model.stop()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` until no model has requests."""
+        models = [*self.engine.models(), *self.engine.draining]
+        await asyncio.gather(*(model.drain(timeout_s) for model in models))
+
+    async def close(self, timeout_s: float) -> None:
+        """Release the rest, after all models were stopped and all connections were closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._functions:  # they may finish their work, as the cluster would kill them
+            ends = [asyncio.ensure_future(each.drain_and_stop(0.0)) for each in self._functions]
+            await asyncio.wait(ends, timeout=max(_LEAST_FINALIZE_S, timeout_s))
+        if self._ray is not None:
+            await self._ray.close()
+        if self.tracing is not None:
+            await self.tracing.close(min(_EXPORT_S, max(_LEAST_EXPORT_S, timeout_s)))

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A front end's chunks of small requests: sends them to the core, and passes on their answers."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.dtypes import BY_NUMBER
+from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.columns import OutputColumn, Run
+from pytriton.runtime.transport.frontend_frames import (
+    ChunkItem,
+    ColumnRef,
+    DefineSignature,
+    SignatureColumn,
+)
+from pytriton.serving.engine.delivery import deliver, deliver_run, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytriton.base.errors import ServerError
+    from pytriton.base.messages import InferResponse
+    from pytriton.runtime.executor.columns import Chunk, Signature
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
+    from pytriton.serving.server.frontend.remote_model import RemoteModel
+
+
+class OpenChunk:
+    """A chunk that has requests without an answer."""
+
+    __slots__ = ("left", "members")
+
+    def __init__(self, members: Sequence[Inference]) -> None:
+        self.members = members
+        self.left = len(members)
+
+
+class ChunkSender:
+    """The chunks of one front end that are on their way.
+
+    Args:
+        define: Sends a signature to the core, before the chunks that use it.
+        resubmit: Looks up the model of a request again and submits it.
+    """
+
+    def __init__(
+        self,
+        define: Callable[[DefineSignature], None],
+        resubmit: Callable[[Inference], None],
+    ) -> None:
+        self._define = define
+        self._resubmit = resubmit
+        self._open: dict[int, OpenChunk] = {}
+        self._calls: dict[Chunk, int] = {}
+        # A signature is freed when its gatherer is forgotten and its last chunk is answered. The
+        # core hears of that with the next definition, so it never knows more than are needed here.
+        self._signatures: weakref.WeakKeyDictionary[Signature, int] = weakref.WeakKeyDictionary()
+        self._forgotten: list[int] = []  # the numbers of those that were freed
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # Sending
+
+    def make_item(
+        self, call: int, model: RemoteModel, members: Sequence[Inference], payload: Payload
+    ) -> tuple[ChunkItem, int]:
+        """Returns the record of a chunk, and the number of its bytes inside the message.
+
+        Raises:
+            UnavailableError: There is no memory for its columns.
+        """
+        chunk = members[0].chunk
+        assert chunk is not None, "expected members of a chunk"
+        signature = chunk.signature
+        count = len(members)
+        columns = []
+        inline_bytes = 0
+        for index, column in enumerate(signature.inputs):
+            size = chunk.row_starts[count] * column.row_bytes
+            block, offset = payload.add(chunk.pieces(index, 0, count), size)
+            columns.append(ColumnRef(offset, size, block))
+            inline_bytes += size if not block else 0
+        self._open[call] = OpenChunk(members)
+        self._calls[chunk] = call
+        request = members[0].request
+        item = ChunkItem(
+            call,
+            self._number_of(signature, model),
+            count,
+            request.received_ns,
+            columns,
+            model_version=request.model_version,
+        )
+        if chunk.row_starts[count] != count:
+            item.rows = [member.request.rows for member in members]
+        requests = {member.request for member in members}  # usually all members share one
+        if any(each.priority or each.timeout_us for each in requests):
+            item.priorities = [member.request.priority for member in members]
+            item.timeouts_us = [member.request.timeout_us for member in members]
+        if model.spec.sequence is not None:
+            item.correlation_ids = [member.request.correlation_id for member in members]
+            item.flags = [member.request.flags for member in members]
+            ids = [member.request.id for member in members]
+            if any(ids):
+                item.ids = ids
+        return item, inline_bytes
+
+    def _number_of(self, signature: Signature, model: RemoteModel) -> int:
+        number = self._signatures.get(signature)
+        if number is None:
+            number = self._signatures[signature] = next(self._numbers)
+            weakref.finalize(signature, self._forgotten.append, number).atexit = False
+            forgotten = self._forgotten[:]
+            del self._forgotten[: len(forgotten)]  # a garbage collection may add some meanwhile
+            columns = [
+                SignatureColumn(column.name, column.dtype.number, column.shape, column.row_bytes)
+                for column in signature.inputs
+            ]
+            self._define(
+                DefineSignature(
+                    number,
+                    model.number,
+                    columns,
+                    signature.outputs,
+                    signature.batch_key,
+                    forgotten,
+                )
+            )
+        return number
+
+    def place_of(self, inference: Inference) -> tuple[int, int] | None:
+        """Returns the call and the index of a member; None if its chunk was answered."""
+        assert inference.chunk is not None
+        call = self._calls.get(inference.chunk)
+        return None if call is None else (call, inference.index)
+
+    def fail(self, call: int, error: Any) -> None:
+        """End all requests of a chunk that could not be sent."""
+        opened = self._open[call]
+        self._count(call, opened, opened.left)
+        for member in opened.members:
+            deliver(member, Outcome(0, None, error))
+
+    # Answers
+
+    def on_rows(self, received: Received, item: RowsItem) -> None:
+        """Pass on the answers to neighbours of a chunk."""
+        opened = self._open[item.call]
+        chunk = opened.members[item.first].chunk
+        assert chunk is not None
+        starts = chunk.row_starts
+        rows = starts[item.end] - starts[item.first]
+        members = list(opened.members[item.first : item.end])
+        self._count(item.call, opened, len(members))
+        try:
+            outputs = [
+                OutputColumn(
+                    ref.name,
+                    BY_NUMBER[ref.dtype],
+                    ref.shape,
+                    ref.size // rows,
+                    received.buffer(ref),
+                )
+                for ref in item.outputs
+            ]
+        except Exception as failure:  # noqa: BLE001  the clients get it
+            error = error_for_clients(failure, "it read responses of the core")
+            for member in members:
+                deliver(member, Outcome(0, None, error))
+            return
+        deliver_run(members, Run(chunk, item.first, item.end, item.first, 0, outputs))
+
+    def on_reply(
+        self, item: ReplyItem, response: InferResponse | None, error: ServerError | None
+    ) -> None:
+        """Pass on the end of one request, or of all that are left if they have to be repeated."""
+        opened = self._open[item.call]
+        if item.is_outdated:
+            self._count(item.call, opened, opened.left)
+            for member in opened.members:
+                if not member.is_over:
+                    self._submit_again(member)
+            return
+        member = opened.members[item.index]
+        self._count(item.call, opened, 1)
+        if item.error is not None:
+            error = error_from_code(item.error_code, item.error)
+            if item.is_refused:
+                refuse(member, error)
+                return
+        deliver(member, Outcome(0, response, error))
+
+    def member(self, item: ReplyItem) -> Inference:
+        """Returns the request that a reply is for."""
+        return self._open[item.call].members[item.index]
+
+    def _count(self, call: int, opened: OpenChunk, count: int) -> None:
+        opened.left -= count
+        if not opened.left:
+            del self._open[call]
+            chunk = opened.members[0].chunk
+            assert chunk is not None
+            del self._calls[chunk]
+
+    def _submit_again(self, member: Inference) -> None:
+        """Submit a member as a request of its own: its model was replaced on the way."""
+        chunk = member.chunk
+        assert chunk is not None
+        index = member.index
+        shared = member.request
+        owner: Any = member.owner
+        is_batched = owner.spec.max_batch_size > 0
+        inputs = {}
+        for position, column in enumerate(chunk.signature.inputs):
+            (piece,) = chunk.pieces(position, index, index + 1)
+            shape = (shared.rows, *column.shape) if is_batched else column.shape
+            inputs[column.name] = InferTensor(column.name, column.dtype, shape, piece)
+        member.request = InferRequest(
+            owner.spec.identifier,
+            inputs,
+            id=shared.id,
+            model_version=shared.model_version,
+            outputs=shared.outputs,
+            priority=shared.priority,
+            timeout_us=shared.timeout_us,
+            correlation_id=shared.correlation_id,
+            flags=shared.flags,
+            received_ns=shared.received_ns,
+        )
+        # The same handle, by which it can still be cancelled.
+        member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
+        if member.is_cancelled:
+            deliver(member, Outcome(0, None, CancelledError("")))
+        else:
+            self._resubmit(member)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of clients in one process, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pytriton.base.lazy_module import LazyModule
+from pytriton.serving.server.access_log.opening import open_access_log
+from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.frontend.verbose import VerboseRequests
+from pytriton.serving.server.grpc.api import GrpcApi
+from pytriton.serving.server.http.api import HttpApi
+from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
+from pytriton.serving.server.process.client_opener import ClientOpener
+from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.cloud import apis as cloud_apis
+    from pytriton.serving.server.cloud.api import CloudApi
+    from pytriton.serving.server.grpc import tls as grpc_tls
+    from pytriton.serving.server.grpc.connection import GrpcConnection
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.shared_memory.shared_memory import RegionControl
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+else:
+    cloud_apis = LazyModule("pytriton.serving.server.cloud.apis")
+    grpc_tls = LazyModule("pytriton.serving.server.grpc.tls")
+
+_FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
+
+
+class FrontEnd:
+    """Serves accepted clients; it does not know whether the engine is in this process."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None,
+        on_connections_changed: Callable[[], None] | None = None,
+        *,
+        regions: RegionControl | None = None,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._loop = loop
+        self._shared_memory = SharedMemory(
+            LocalRegions() if regions is None else regions,
+            engine,
+            loop,
+            is_allowed=options.allow_client_shared_memory,
+            process_count=options.frontend_processes,
+        )
+        self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
+        self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
+        self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
+        self._access_log = open_access_log(options.access_log, loop)
+        if self._access_log is not None:
+            self._access_log.use_http(self._http)
+            self._access_log.use_grpc(self._grpc)
+            self._access_log.use_engine(engine)
+        self._verbose = VerboseRequests(engine, self._http, self._grpc)
+        self._cloud: list[CloudApi] = []
+        self._openers: list[ClientOpener] = []
+        self._on_connections_changed = on_connections_changed
+        if on_connections_changed is not None:
+            self._http.connections.on_changed = on_connections_changed
+            self._grpc.connections.on_changed = on_connections_changed
+
+    def set_options(self, options: ServerOptions) -> None:
+        """Use other settings for the services whose clients are not taken yet."""
+        self._options = options
+
+    def set_verbose(self, level: int) -> None:
+        """Log what clients ask for; 0: log nothing about it."""
+        self._verbose.set_level(level)
+
+    async def start(self) -> None:
+        """Do nothing: everything is in this process."""
+
+    def taker(self, service: Service) -> ClientOpener:
+        """Returns the object that takes the accepted clients of a service.
+
+        Raises:
+            ServerError: The files for TLS cannot be used.
+        """
+        if service is Service.HTTP:
+            opener = ClientOpener(self._loop, self._http.make_connection)
+        elif service is Service.GRPC:
+            files = self._options.grpc_tls
+            tls = grpc_tls.tls_context(files) if files is not None else None
+            opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
+        else:
+            opener = ClientOpener(self._loop, self._cloud_api(service).make_connection)
+        opener.on_changed = self._on_connections_changed
+        self._openers.append(opener)
+        return opener
+
+    def _cloud_api(self, service: Service) -> CloudApi:
+        api = cloud_apis.make_cloud_api(service, self._http, self._engine, self._options)
+        api.connections.on_changed = self._http.connections.on_changed
+        if self._access_log is not None:
+            self._access_log.use_http(api)
+        self._cloud.append(api)
+        return api
+
+    @property
+    def connection_counts(self) -> tuple[int, int]:
+        """The number of clients that are connected over HTTP and over gRPC."""
+        cloud = sum(len(api.connections) for api in self._cloud)
+        return len(self._http.connections) + cloud, len(self._grpc.connections)
+
+    def let_clients_leave(self) -> None:
+        """Serve on, but ask all clients to use other connections, which lead to other servers."""
+        for api in (self._http, *self._cloud):
+            api.let_clients_leave()
+        self._grpc.begin_shutdown()
+
+    def begin_shutdown(self) -> None:
+        """Ask all gRPC clients to open no more calls."""
+        self._grpc.begin_shutdown()
+
+    async def end_connections(self, timeout_s: float) -> None:
+        """Close all connections, each after its client has received its responses."""
+        for opener in self._openers:
+            opener.abandon()
+        connections: list[HttpConnection | GrpcConnection] = [
+            *self._http.connections,
+            *(connection for api in self._cloud for connection in api.connections),
+            *self._grpc.connections,
+        ]
+        if connections:
+            ending = [connection.end() for connection in connections]
+            await asyncio.wait(ending, timeout=max(_FLUSH_S, timeout_s))
+        self._http.close()
+        self._grpc.close()
+        self._shared_memory.close()
+        if self._access_log is not None:
+            self._access_log.log.close()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of front ends: their records are sent to the core, which has the only log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import sendable_text
+from pytriton.base.request_ids import add_to_log_records
+from pytriton.runtime.transport.frontend_frames import LogEntry
+
+if TYPE_CHECKING:
+    from pytriton.base.log_switches import LogSwitches
+    from pytriton.serving.server.frontend.core_link import CoreLink
+
+
+class CoreLogHandler(logging.Handler):
+    """Sends records to the core, which has the only log."""
+
+    def __init__(self, link: CoreLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            exception = None
+            if record.exc_info and record.exc_info[0] is not None:
+                exception = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            self._link.send_from_any_thread(
+                LogEntry(
+                    record.name,
+                    record.levelno,
+                    sendable_text(record.getMessage()),
+                    record.pathname,
+                    record.lineno,
+                    record.created,
+                    os.getpid(),
+                    None if exception is None else sendable_text(exception),
+                    request_ids=[sendable_text(each) for each in _ids_of(record)],
+                )
+            )
+        except Exception:  # noqa: BLE001  as logging's own handlers do
+            self.handleError(record)
+
+
+def _ids_of(record: logging.LogRecord) -> list[str]:
+    return getattr(record, "triton_request_ids", [])
+
+
+def set_up_logging(link: CoreLink, switches: LogSwitches) -> None:
+    """Send this process's log to the core, as far as the core wants it."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(CoreLogHandler(link))
+    add_to_log_records()
+    root.setLevel(switches.lowest_level)
+
+
+def log_entry(entry: LogEntry) -> None:
+    """Add a record of a front end to the server's log."""
+    target = logging.getLogger(entry.logger)
+    if not target.isEnabledFor(entry.level):
+        return
+    record = target.makeRecord(
+        entry.logger, entry.level, entry.path, entry.line, "%s", (entry.message,), None
+    )
+    record.created = entry.created
+    record.process = entry.process
+    record.exc_text = entry.exception
+    record.triton_request_ids = entry.request_ids
+    target.handle(record)

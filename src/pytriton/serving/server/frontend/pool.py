@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front ends of a server in processes of their own: starts them, and passes clients to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import sys
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import InternalError
+from pytriton.runtime.executor.log_feed import LogFeed
+from pytriton.runtime.executor.worker import WorkerSpec, describe_loss
+from pytriton.runtime.executor.zygote_launcher import Zygote, ZygoteGoneError
+from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
+from pytriton.runtime.transport.frontend_frames import (
+    Configure,
+    Connections,
+    ConnectionsEnded,
+    EndConnections,
+    LetClientsLeave,
+    Ping,
+    Pong,
+    RegistryTaken,
+)
+from pytriton.runtime.transport.log_frames import LogChange
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.serving.server.frontend.client_passing import pass_client
+from pytriton.serving.server.frontend.liveness import PING_INTERVAL_S, Heartbeat, RestartDelays
+from pytriton.serving.server.frontend.region_feed import RegionFeed
+from pytriton.serving.server.frontend.registry_feed import RegistryFeed
+from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
+from pytriton.serving.server.frontend.zygote import spawn_zygote
+from pytriton.serving.server.grpc.tls import tls_context
+from pytriton.serving.server.process.process_watch import read_activity
+from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.base.log_switches import LogSwitches
+    from pytriton.runtime.executor.python_process import StartedZygote
+    from pytriton.runtime.executor.worker import LocalWorker
+    from pytriton.runtime.transport.frames import Frame
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.server.api.local_client import LocalClient
+    from pytriton.serving.server.api.services import Service
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.tracing.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+_LAUNCH_RETRY_S = 0.5  # after a start for which the system had no process or no memory
+_MAX_PER_ITERATION = 256
+_MAX_WAITING_CLIENTS = 4096  # while no front end can take them
+_RETRY_S = 0.01
+_END_S = 1.0  # in addition to the timeout of connections
+_EXIT_S = 1.0  # for a process to end that has closed its connection
+
+
+class FrontEndMember:
+    """One front end, as the pool sees it."""
+
+    def __init__(self, index: int, worker: LocalWorker) -> None:
+        self.index = index
+        self.worker = worker
+        self.session: FrontEndSession | None = None
+        self.heartbeat = Heartbeat()
+        self.ready_s = math.inf  # when it could serve clients first
+        self.is_ready = False  # it has the registry, so that it can serve clients
+        self.passed_count = 0
+        self.counts = (0, 0)  # connections over HTTP and gRPC
+        self.load = 0  # connections, with those that it has not taken yet
+        self.capacity = sys.maxsize  # how many clients it can serve, as far as known
+        self.on_ended: asyncio.Future[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name for the log."""
+        return f"front end {self.index}"
+
+    def on_connections(self, frame: Connections) -> None:
+        """Update the number of connections."""
+        self.counts = (frame.http, frame.grpc)
+        self.load = frame.http + frame.grpc + frame.opening + self.passed_count - frame.taken
+        self.capacity = frame.capacity
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can serve another client."""
+        return self.load < self.capacity
+
+
+class FrontEndPool:
+    """Runs front ends; has the same methods as a `FrontEnd` in this process.
+
+    Args:
+        engine: The engine.
+        client: Answers the questions of front ends.
+        tracing: Traces requests, if the server does.
+        options: The options of the server.
+        loop: The event loop.
+        zygote: The process that forks front ends; without one, it is started as a program.
+        log: The settings of the log.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: LocalClient,
+        tracing: Tracing | None,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
+        log: LogFeed | None = None,
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        trace_rates = None if tracing is None else tracing.settings.rates
+        self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
+        memory = MemoryTrimmer(loop)
+        feed = RegionFeed(LocalRegions(), loop)
+        self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop, feed)
+        self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
+        self._members: dict[int, FrontEndMember] = {}
+        self._log = LogFeed() if log is None else log
+        self._log.add(self._on_log_change)
+        self._delays = [RestartDelays() for _ in range(options.frontend_processes)]
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._waiting: deque[tuple[Service, socket.socket]] = deque()
+        self._tasks = BackgroundTasks(loop)
+        self._is_open = True
+        self._is_retry_due = False
+        self._first_ready: asyncio.Future[None] = loop.create_future()
+
+    def set_options(self, options: ServerOptions) -> None:
+        """Use other settings for the front ends that are not started yet."""
+        self._options = options
+
+    async def start(self) -> None:
+        """Start all front ends; returns when all of them can serve clients.
+
+        Raises:
+            ServerError: The files for TLS cannot be used, or a front end could not start.
+        """
+        if self._options.grpc.allow and self._options.grpc_tls is not None:
+            tls_context(self._options.grpc_tls)  # to report an error here, and only once
+        self._zygote.start()
+        self._beat_timer = self._loop.call_later(PING_INTERVAL_S, self._beat)
+        await asyncio.gather(*(self._launch(index) for index in range(len(self._delays))))
+        await self._first_ready
+
+    def taker(self, service: Service) -> ClientPasser:
+        """Returns the object that takes the accepted clients of a service."""
+        return ClientPasser(self, service)
+
+    @property
+    def connection_counts(self) -> tuple[int, int]:
+        """The number of clients that are connected over HTTP and over gRPC."""
+        members = self._members.values()
+        return sum(each.counts[0] for each in members), sum(each.counts[1] for each in members)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the front ends."""
+        return [member.worker.pid for member in self._members.values()]
+
+    def let_clients_leave(self) -> None:
+        """Let all front ends ask their clients to use other connections."""
+        for member in self._members.values():
+            if member.session is not None:
+                member.session.send(LetClientsLeave())
+
+    def begin_shutdown(self) -> None:
+        """Tell all front ends that the server accepts no more requests."""
+        self._registry.push()
+
+    async def end_connections(self, timeout_s: float) -> None:
+        """Let all front ends close their connections and end."""
+        self._is_open = False
+        self._drop_waiting()
+        ending = []
+        for member in self._members.values():
+            if member.session is not None:
+                member.on_ended = self._loop.create_future()
+                ending.append(member.on_ended)
+                member.session.send(EndConnections(timeout_s))
+        if ending:
+            await asyncio.wait(ending, timeout=max(_END_S, timeout_s) + _END_S)
+        await self.close()
+
+    async def close(self) -> None:
+        """End all front ends at once."""
+        self._is_open = False
+        self._drop_waiting()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        self._tasks.cancel()
+        self._shared.tasks.cancel()
+        for member in list(self._members.values()):
+            self._end_member(member)
+        await self._zygote.close()
+        self._shared.memory.stop()
+
+    # Processes
+
+    async def _launch(self, index: int) -> None:
+        """Start the process of a front end."""
+        spec = WorkerSpec(f"front end {index}", f"pytriton front end {index}")
+        try:
+            worker = await self._zygote.fork(spec)
+        except ZygoteGoneError:
+            if not self._zygote.is_open and self._is_open:
+                self._zygote = Zygote(self._loop, spawn_zygote)
+                self._zygote.start()
+            worker = await self._zygote.fork(spec)
+        member = FrontEndMember(index, worker)
+        worker.fork_socket.setblocking(False)
+        self._members[index] = member
+        member.session = FrontEndSession(
+            member.name,
+            worker.channel,
+            self._shared,
+            on_event=lambda frame: self._on_event(member, frame),
+            on_lost=lambda error: self._on_lost(member, error),
+        )
+        member.session.start(self._configuration())
+
+    def _configuration(self) -> Configure:
+        count = self._options.frontend_processes
+        return Configure(
+            msgspec.msgpack.encode(self._options),
+            self._log.switches,
+            DEFAULT_LIMIT_BYTES // count,
+        )
+
+    def _on_log_change(self, switches: LogSwitches) -> None:
+        for member in self._members.values():
+            if member.session is not None:
+                member.session.send(LogChange(switches))
+
+    def _on_event(self, member: FrontEndMember, frame: Frame) -> None:
+        if isinstance(frame, Connections):
+            member.on_connections(frame)
+            if self._waiting and member.is_ready and member.has_room:
+                self._pass_waiting()
+        elif isinstance(frame, Pong):
+            member.heartbeat.on_answer(frame.number)
+        elif isinstance(frame, ConnectionsEnded):
+            _finish(member)
+        elif isinstance(frame, RegistryTaken) and not member.is_ready:
+            self._on_ready(member)
+
+    def _on_ready(self, member: FrontEndMember) -> None:
+        member.is_ready = True
+        member.ready_s = self._loop.time()
+        logger.debug("%s serves clients in process %d", member.name, member.worker.pid)
+        self._pass_waiting()
+        ready_count = sum(each.is_ready for each in self._members.values())
+        if not self._first_ready.done() and ready_count == self._options.frontend_processes:
+            self._first_ready.set_result(None)
+
+    def _on_lost(self, member: FrontEndMember, error: Exception) -> None:
+        """Replace a front end that has ended; its clients see that the connection was reset."""
+        self._end_member(member)
+        if not self._first_ready.done():
+            failure = InternalError(f"{member.name} could not start: {describe_loss(error)}")
+            self._first_ready.set_exception(failure)
+            return
+        if self._is_open:
+            self._tasks.start(self._replace(member))
+
+    async def _replace(self, member: FrontEndMember) -> None:
+        served_s = self._loop.time() - member.ready_s
+        exited = member.worker.exited
+        await asyncio.wait([exited], timeout=_EXIT_S)
+        reason = exited.result() if exited.done() else "its connection was lost"
+        logger.error("%s (process %d) %s", member.name, member.worker.pid, reason)
+        await asyncio.sleep(self._delays[member.index].after(served_s))
+        said = ""
+        while self._is_open and (failure := await self._try_launch(member.index)):
+            if failure != said:
+                said = failure
+                logger.error("%s cannot be started again yet: %s", member.name, failure)
+            await asyncio.sleep(_LAUNCH_RETRY_S)
+
+    async def _try_launch(self, index: int) -> str:
+        """Start a front end; returns why it could not be started."""
+        try:
+            await self._launch(index)
+        except ZygoteGoneError:
+            return "the process that forks front ends has ended"
+        except Exception as error:  # noqa: BLE001  it is tried again
+            return str(error) or type(error).__name__
+        return ""
+
+    def _beat(self) -> None:
+        """Ping all front ends, and replace those that hang."""
+        self._beat_timer = self._loop.call_later(PING_INTERVAL_S, self._beat)
+        for member in list(self._members.values()):
+            session, heartbeat = member.session, member.heartbeat
+            if session is None:
+                continue
+            number = heartbeat.beat(self._loop.time(), read_activity(member.worker.pid))
+            if number is not None:
+                session.send(Ping(number))
+            elif heartbeat.failure and not session.has_unread:
+                name, pid = member.name, member.worker.pid
+                logger.error("%s (process %d) %s; it is killed", name, pid, heartbeat.failure)
+                self._on_lost(member, TimeoutError(heartbeat.failure))
+
+    def _end_member(self, member: FrontEndMember) -> None:
+        if self._members.get(member.index) is member:
+            del self._members[member.index]
+        member.is_ready = False
+        member.counts = (0, 0)
+        _finish(member)
+        if member.session is not None:
+            member.session.close()
+        member.worker.fork_socket.close()
+        member.worker.kill()
+
+    # Clients
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no front end has room for a client; those that are replaced will have some."""
+        ready = [member for member in self._members.values() if member.is_ready]
+        return bool(ready) and not any(member.has_room for member in ready)
+
+    def pass_client(self, service: Service, client: socket.socket) -> None:
+        """Pass a client to the front end with the fewest connections."""
+        ready = [member for member in self._members.values() if member.is_ready and member.has_room]
+        # One that has not answered for a second may hang.
+        for member in sorted(ready, key=lambda each: (each.heartbeat.is_late, each.load)):
+            if pass_client(member.worker.fork_socket, service, client):
+                member.passed_count += 1
+                member.load += 1
+                client.close()
+                return
+        if len(self._waiting) < _MAX_WAITING_CLIENTS:
+            self._waiting.append((service, client))
+            if ready and not self._is_retry_due:  # their sockets are full
+                self._is_retry_due = True
+                self._loop.call_later(_RETRY_S, self._pass_waiting)
+        else:
+            client.close()
+
+    def _pass_waiting(self) -> None:
+        self._is_retry_due = False
+        waiting, self._waiting = self._waiting, deque()
+        for service, client in waiting:
+            self.pass_client(service, client)
+
+    def _drop_waiting(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()[1].close()
+
+    def __repr__(self) -> str:
+        return f"<FrontEndPool {len(self._members)} of {self._options.frontend_processes}>"
+
+
+class ClientPasser:
+    """Passes the accepted clients of one service to front ends; see `ClientTaker`."""
+
+    max_per_iteration = _MAX_PER_ITERATION
+
+    def __init__(self, pool: FrontEndPool, service: Service) -> None:
+        self._pool = pool
+        self._service = service
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no front end has room for another client."""
+        return self._pool.is_full
+
+    def take(self, sock: socket.socket) -> None:
+        """Pass a client to a front end."""
+        self._pool.pass_client(self._service, sock)
+
+
+def _finish(member: FrontEndMember) -> None:
+    if member.on_ended is not None and not member.on_ended.done():
+        member.on_ended.set_result(None)

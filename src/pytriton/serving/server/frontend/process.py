@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of a front end: serves the clients that the core passes to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.runtime.transport.frontend_frames import (
+    Configure,
+    Connections,
+    ConnectionsEnded,
+    EndConnections,
+    LetClientsLeave,
+    RegionUpdate,
+)
+from pytriton.runtime.transport.log_frames import LogChange
+from pytriton.runtime.transport.loop_spinner import allow_spinning
+from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.frontend.client_passing import receive_clients
+from pytriton.serving.server.frontend.front_end import FrontEnd
+from pytriton.serving.server.frontend.logs import set_up_logging
+from pytriton.serving.server.frontend.remote_client import RemoteClient
+from pytriton.serving.server.frontend.remote_regions import RemoteRegions
+from pytriton.serving.server.frontend.remote_trace import RemoteTracing
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.process.cores import usable_cores
+from pytriton.serving.server.process.descriptors import client_limit, lowest_free
+from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.serving.server.tracing.settings import TraceSettings
+
+if TYPE_CHECKING:
+    from pytriton.base.log_switches import LogSwitches
+    from pytriton.runtime.transport.frames import Frame
+    from pytriton.serving.server.process.client_opener import ClientOpener
+
+
+def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
+    """Make this process a front end, and serve until the core ends.
+
+    Args:
+        channel_descriptor: The socket for messages.
+        clients_descriptor: The socket over which clients are passed.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach a whole group; the core decides
+    for descriptor in (channel_descriptor, clients_descriptor):
+        os.set_inheritable(descriptor, False)
+    allow_spinning(usable_cores())
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    channel = socket.socket(fileno=channel_descriptor)
+    clients = socket.socket(fileno=clients_descriptor)
+    loop.run_until_complete(_serve(channel, clients, loop))
+
+
+async def _serve(
+    channel: socket.socket, clients: socket.socket, loop: asyncio.AbstractEventLoop
+) -> None:
+    ended: asyncio.Future[None] = loop.create_future()
+    process = FrontEndProcess(channel, clients, loop, ended)
+    process.start()
+    await ended
+
+
+class FrontEndProcess:
+    """The state of the process."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        clients: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        ended: asyncio.Future[None],
+    ) -> None:
+        self._clients = clients
+        self._loop = loop
+        self._ended = ended
+        self._tasks = BackgroundTasks(loop)
+        self._front_end: FrontEnd | None = None  # until the options have come
+        self._takers: dict[Service, ClientOpener] = {}
+        self._taken_count = 0
+        self._own_descriptors = 0  # those that are open without clients
+        self._is_report_due = False
+        self._client = RemoteClient(
+            channel,
+            loop,
+            on_exiting=self._on_exiting,
+            on_frame=self._on_frame,
+            on_lost=self._on_lost,
+        )
+        self._regions = RemoteRegions(self._client.link)
+        clients.setblocking(False)
+
+    def start(self) -> None:
+        """Start to read messages of the core."""
+        self._client.link.start()
+
+    def _on_frame(self, frame: Frame) -> None:
+        if isinstance(frame, Configure):
+            self._configure(frame)
+        elif isinstance(frame, LogChange):
+            self._use(frame.switches)
+        elif isinstance(frame, RegionUpdate):
+            self._regions.apply(frame)
+        elif isinstance(frame, LetClientsLeave):
+            if self._front_end is not None:
+                self._front_end.let_clients_leave()
+        elif isinstance(frame, EndConnections):
+            self._tasks.start(self._end_connections(frame.timeout_s))
+
+    def _use(self, switches: LogSwitches) -> None:
+        logging.getLogger().setLevel(switches.lowest_level)
+        if self._front_end is not None:
+            self._front_end.set_verbose(switches.verbose)
+
+    def _configure(self, frame: Configure) -> None:
+        options = msgspec.msgpack.decode(frame.options, type=ServerOptions)
+        set_up_logging(self._client.link, frame.log)
+        self._client.use_namespaces(is_on=options.repository.namespacing)
+        self._client.link.limit_memory(frame.memory_bytes)
+        is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
+        tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None
+        self._front_end = FrontEnd(
+            self._client,
+            options,
+            self._loop,
+            tracing,
+            self._on_connections_changed,
+            regions=self._regions,
+        )
+        self._use(frame.log)
+        for service, endpoint in options.services().items():
+            if endpoint.allow:
+                self._takers[service] = self._front_end.taker(service)
+        self._own_descriptors = lowest_free(self._clients.fileno())
+        self._report_connections()  # now, so that the core knows the capacity first
+        self._loop.add_reader(self._clients.fileno(), self._on_clients)
+        freeze_memory()
+
+    def _on_exiting(self) -> None:
+        if self._front_end is not None:
+            self._front_end.begin_shutdown()
+
+    async def _end_connections(self, timeout_s: float) -> None:
+        if self._front_end is not None:
+            await self._front_end.end_connections(timeout_s)
+        self._client.link.send(ConnectionsEnded())
+
+    def _on_lost(self, error: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # Clients
+
+    def _on_clients(self) -> None:
+        for service, client in receive_clients(self._clients):
+            self._taken_count += 1
+            if client is not None:
+                self._takers[service].take(client)
+            self._on_connections_changed()
+
+    def _on_connections_changed(self) -> None:
+        if not self._is_report_due:
+            self._is_report_due = True
+            self._loop.call_soon(self._report_connections)
+
+    def _report_connections(self) -> None:
+        self._is_report_due = False
+        if self._front_end is not None:
+            http, grpc = self._front_end.connection_counts
+            opening = sum(taker.opening_count for taker in self._takers.values())
+            capacity = client_limit() - self._own_descriptors
+            self._client.link.send(Connections(http, grpc, opening, self._taken_count, capacity))

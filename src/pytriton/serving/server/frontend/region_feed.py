@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends the regions of client shared memory, and their descriptors, to all front ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.runtime.transport.frontend_frames import RegionRecord, RegionUpdate
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+    from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+    from pytriton.serving.server.shared_memory.regions import Region
+
+_MAX_PER_MESSAGE = 100  # regions; Linux passes up to 253 descriptors with a message
+
+
+class RegionReader(Protocol):
+    """A front end, as the feed sees it."""
+
+    def send_regions(self, frame: RegionUpdate, descriptors: Sequence[int]) -> None:
+        """Send an update, with the descriptors of the added regions."""
+
+
+class _Updates:
+    """The updates that one front end has been sent and has not applied yet."""
+
+    def __init__(self) -> None:
+        self.last = 0  # the number of the last one
+        # By number, with their regions: the descriptors have to be open until they have arrived.
+        self.open: dict[int, Sequence[Region]] = {}
+
+
+class RegionFeed:
+    """Keeps the regions of all front ends equal to the core's.
+
+    Args:
+        regions: The core's regions, whose changes are observed.
+        loop: The event loop.
+    """
+
+    def __init__(self, regions: LocalRegions, loop: asyncio.AbstractEventLoop) -> None:
+        self.regions = regions
+        self._loop = loop
+        self._readers: dict[RegionReader, _Updates] = {}
+        # Each with the updates that it waits for.
+        self._waiters: list[tuple[dict[RegionReader, int], asyncio.Future[None]]] = []
+        regions.table.on_changed = self._on_changed
+        regions.settled = self.settled
+
+    def add(self, reader: RegionReader) -> None:
+        """Send all regions to a new front end, and changes from now on."""
+        self._readers[reader] = _Updates()
+        self._send(reader, self.regions.table.system_regions(), ())
+
+    def remove(self, reader: RegionReader) -> None:
+        """Forget a front end that has ended."""
+        self._readers.pop(reader, None)
+        self._tell_waiters()
+
+    def on_taken(self, reader: RegionReader, number: int) -> None:
+        """Called when a front end has applied an update."""
+        updates = self._readers.get(reader)
+        if updates is not None:
+            updates.open.pop(number, None)
+            self._tell_waiters()
+
+    async def settled(self) -> None:
+        """Wait until every front end has applied all changes."""
+        expected = {
+            reader: updates.last for reader, updates in self._readers.items() if updates.open
+        }
+        if expected:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append((expected, waiter))
+            await waiter
+
+    def _tell_waiters(self) -> None:
+        waiting = []
+        for expected, waiter in self._waiters:
+            if any(self._is_open(reader, number) for reader, number in expected.items()):
+                waiting.append((expected, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self._waiters = waiting
+
+    def _is_open(self, reader: RegionReader, number: int) -> bool:
+        updates = self._readers.get(reader)
+        return updates is not None and any(each <= number for each in updates.open)
+
+    def _on_changed(self, added: Iterable[Region], removed: Iterable[str]) -> None:
+        added, removed = list(added), list(removed)
+        for reader in list(self._readers):
+            self._send(reader, added, removed)
+
+    def _send(self, reader: RegionReader, added: Sequence[Region], removed: Sequence[str]) -> None:
+        """Send a change in as many messages as it takes; nothing if nothing has changed."""
+        updates = self._readers[reader]
+        if removed:
+            self._send_message(reader, updates, (), removed)
+        for start in range(0, len(added), _MAX_PER_MESSAGE):
+            self._send_message(reader, updates, added[start : start + _MAX_PER_MESSAGE], ())
+
+    def _send_message(
+        self,
+        reader: RegionReader,
+        updates: _Updates,
+        added: Sequence[Region],
+        removed: Sequence[str],
+    ) -> None:
+        updates.last += 1
+        updates.open[updates.last] = added
+        records = [
+            RegionRecord(region.name, region.key, region.offset, region.byte_size)
+            for region in added
+        ]
+        descriptors = [region.file.descriptor for region in added]
+        reader.send_regions(RegionUpdate(updates.last, records, list(removed)), descriptors)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's interface for a front end in a process of its own; see `EngineClient`.
+
+Models are looked up and requests are validated here, with a copy of the core's registry. Everything
+else is asked of the core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, RegistryTaken
+from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.engine import Engine
+from pytriton.serving.server.frontend.core_link import CoreLink
+from pytriton.serving.server.frontend.model_records import decode_spec
+from pytriton.serving.server.frontend.remote_model import RemoteModel
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytriton.runtime.transport.frames import Frame
+
+
+class RemoteClient:
+    """A copy of the core's registry, and a connection to the core.
+
+    Args:
+        sock: The socket to the core.
+        loop: The event loop.
+        on_exiting: Called when the server accepts no more requests.
+        on_frame: Called with messages that concern neither models nor requests.
+        on_lost: Called when the core has ended.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_exiting: Callable[[], None],
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        self._engine = engine = Engine()
+        self._models: dict[int, RemoteModel] = {}
+        self.trace_rates: dict[str, int] = {}
+        self._is_serving = False
+        self._asked_serving: asyncio.Future[Any] | None = None
+        self._on_exiting = on_exiting
+        self._on_other_frame = on_frame
+        self.link = CoreLink(
+            sock,
+            loop,
+            on_frame=self._on_frame,
+            on_lost=on_lost,
+            resubmit=engine.submit,
+        )
+        self.lookup = engine.lookup
+        self.find = engine.find
+        self.ready_versions = engine.ready_versions
+        self.ready_models = engine.ready_models
+        self.infer = engine.infer
+
+    @property
+    def is_exiting(self) -> bool:
+        """See `EngineClient`."""
+        return self._engine.is_exiting
+
+    @property
+    def is_behind(self) -> bool:
+        """See `EngineClient`."""
+        return self.link.is_behind
+
+    def use_namespaces(self, *, is_on: bool) -> None:
+        """Say whether models of several repositories may have the same name."""
+        self._engine.namespacing = is_on
+
+    # Questions
+
+    async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """See `EngineClient`."""
+        answer: list[dict[str, Any]]
+        answer = await self.link.ask("statistics", name=name, version=version)
+        return answer
+
+    def is_serving(self) -> bool:
+        """See `EngineClient`; returns the last known answer, and asks for the next."""
+        if self._asked_serving is None:
+            self._asked_serving = self.link.ask("is_serving")
+            self._asked_serving.add_done_callback(self._on_serving)
+        return self._is_serving
+
+    def _on_serving(self, answer: asyncio.Future[Any]) -> None:
+        self._asked_serving = None
+        if not answer.cancelled() and answer.exception() is None:
+            self._is_serving = answer.result()
+
+    async def is_ready(self) -> bool:
+        """See `EngineClient`."""
+        answer: bool = await self.link.ask("is_ready")
+        return answer
+
+    async def problem(self) -> str:
+        """See `EngineClient`."""
+        answer: str = await self.link.ask("problem")
+        return answer
+
+    async def is_model_ready(self, name: str, version: str) -> bool:
+        """See `EngineClient`."""
+        answer: bool = await self.link.ask("is_model_ready", name=name, version=version)
+        return answer
+
+    async def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """See `EngineClient`."""
+        return msgspec.convert(await self.link.ask("index", ready=ready), list[IndexEntry])
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """See `EngineClient`."""
+        await self.link.ask("load", name=name, config=config, files=dict(files))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """See `EngineClient`."""
+        await self.link.ask("unload", name=name, unload_dependents=unload_dependents)
+
+    async def register_model(self, name: str, url: str) -> None:
+        """See `EngineClient`."""
+        await self.link.ask("register_model", name=name, url=url)
+
+    async def unregister_model(self, name: str) -> None:
+        """See `EngineClient`."""
+        await self.link.ask("unregister_model", name=name)
+
+    async def registered_models(self) -> dict[str, str]:
+        """See `EngineClient`."""
+        answer: dict[str, str] = await self.link.ask("registered_models")
+        return answer
+
+    async def metrics_page(self) -> bytes:
+        """See `EngineClient`."""
+        answer: bytes = await self.link.ask("metrics_page")
+        return answer
+
+    async def change_trace_settings(
+        self, model_name: str, changes: Mapping[str, Sequence[str]]
+    ) -> dict[str, list[str]]:
+        """See `EngineClient`."""
+        answer: dict[str, list[str]] = await self.link.ask(
+            "change_trace_settings",
+            model_name=model_name,
+            changes={name: list(texts) for name, texts in changes.items()},
+        )
+        return answer
+
+    async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """See `EngineClient`."""
+        answer: dict[str, Any]
+        answer = await self.link.ask("change_log_settings", changes=dict(changes))
+        return answer
+
+    # Messages of the core
+
+    def _on_frame(self, frame: Frame) -> None:
+        if isinstance(frame, Registry):
+            self._apply(frame)
+        elif isinstance(frame, Ping):
+            self.link.send(Pong(frame.number))
+        else:
+            self._on_other_frame(frame)
+
+    def _apply(self, registry: Registry) -> None:
+        """Replace the known models by those of the core."""
+        engine, models = self._engine, self._models
+        for number in models.keys() - {status.number for status in registry.models}:
+            engine.remove(models.pop(number))
+        for description in registry.new_models:
+            model = RemoteModel(self.link, description, decode_spec(description.spec))
+            models[description.number] = model
+            engine.add(model)
+        for status in registry.models:
+            models[status.number].update(status)
+        self._is_serving = registry.is_serving
+        self.trace_rates = registry.trace_rates
+        if registry.is_exiting and not engine.is_exiting:
+            engine.refuse()
+            self._on_exiting()
+        self.link.send(RegistryTaken(registry.epoch))

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers the replies to a front end and sends those of one loop iteration together."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import ServerError, error_for_clients, sendable_text
+from pytriton.runtime.transport.frontend_frames import Replies, ReplyItem, RowsItem
+from pytriton.runtime.transport.refs import TensorRef
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.base.messages import InferResponse
+    from pytriton.runtime.executor.columns import OutputColumn
+    from pytriton.runtime.transport.channel import Payload
+    from pytriton.runtime.transport.loop_channel import LoopChannel
+
+logger = logging.getLogger(__name__)
+
+# A message is sent before the end of the iteration if it has this number of replies or of bytes.
+_MAX_ITEMS = 128
+_MAX_BYTES = 48 << 10
+
+
+class ReplyOutbox:
+    """The replies that are sent at the end of this iteration of the event loop."""
+
+    def __init__(self, channel: LoopChannel, loop: asyncio.AbstractEventLoop) -> None:
+        self._channel = channel
+        self._loop = loop
+        self._items: list[ReplyItem] = []
+        self._rows: list[RowsItem] = []
+        self._payload: Payload | None = None
+        self._bytes = 0
+        self._is_flush_due = False
+        self._is_open = True
+
+    def add_response(
+        self, call: int, response: InferResponse | None, *, is_final: bool, index: int = -1
+    ) -> int:
+        """Add a response; returns the size of its tensors.
+
+        Raises:
+            UnavailableError: There is no memory for its tensors.
+        """
+        if not self._is_open:
+            return 0
+        if response is None:
+            self._add(ReplyItem(call, None, is_final, index=index))
+            return 0
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        refs = []
+        total = 0
+        for tensor in response.outputs:
+            size = len(tensor.data)
+            block, offset = payload.add((tensor.data,), size)
+            refs.append(
+                TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
+            )
+            total += size
+            self._bytes += size if not block else 0
+        self._add(ReplyItem(call, refs, is_final, parameters=response.parameters, index=index))
+        return total
+
+    def add_error(
+        self,
+        call: int,
+        error: ServerError,
+        *,
+        is_final: bool = True,
+        is_refused: bool = False,
+        index: int = -1,
+    ) -> None:
+        """Add an error in place of a response."""
+        text, code = sendable_text(error.message), int(error.code)
+        self._add(ReplyItem(call, None, is_final, text, code, is_refused=is_refused, index=index))
+
+    def add_outdated(self, call: int) -> None:
+        """Add a demand to look up the model of a request again."""
+        self._add(ReplyItem(call, is_outdated=True))
+
+    def add_rows(
+        self,
+        call: int,
+        first: int,
+        end: int,
+        outputs: Sequence[OutputColumn],
+        row: int,
+        rows: int,
+    ) -> None:
+        """Add the answers of neighbours of a chunk, whose `rows` rows begin at `row`.
+
+        Raises:
+            UnavailableError: There is no memory for the rows.
+        """
+        if not self._is_open:
+            return
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        refs = []
+        for column in outputs:
+            row_bytes = column.row_bytes
+            start, size = row * row_bytes, rows * row_bytes
+            block, offset = payload.add((column.data[start : start + size],), size)
+            refs.append(
+                TensorRef(column.name, column.dtype.number, column.shape, offset, size, block)
+            )
+            if not block:
+                self._bytes += size
+        self._rows.append(RowsItem(call, first, end, refs))
+        self._flush_when_due()
+
+    def flush(self) -> None:
+        """Send the gathered replies now."""
+        self._is_flush_due = False
+        if not (self._items or self._rows) or not self._is_open:
+            return
+        items, self._items = self._items, []
+        rows, self._rows = self._rows, []
+        payload, self._payload = self._payload, None
+        self._bytes = 0
+        try:
+            self._channel.send(Replies(items, rows), payload)
+        except Exception as error:  # noqa: BLE001  for example no memory for a long message
+            self._send_failures(items, rows, error)
+
+    def flush_items(self) -> None:
+        """Send the gathered replies now if some are not rows."""
+        if self._items:
+            self.flush()
+
+    def _send_failures(
+        self, items: list[ReplyItem], rows: list[RowsItem], error: Exception
+    ) -> None:
+        """End the requests of a message that could not be sent."""
+        failure = error_for_clients(error, "it sent replies to a front end")
+        text, code = sendable_text(failure.message), int(failure.code)
+        failures = [
+            item
+            if item.is_outdated
+            else ReplyItem(item.call, None, error=text, error_code=code, index=item.index)
+            for item in items
+        ]
+        failures += [
+            ReplyItem(item.call, None, error=text, error_code=code, index=index)
+            for item in rows
+            for index in range(item.first, item.end)
+        ]
+        for start in range(0, len(failures), _MAX_ITEMS):
+            self._channel.send(Replies(failures[start : start + _MAX_ITEMS]))
+
+    def close(self) -> None:
+        """Drop all replies: the front end has ended."""
+        self._is_open = False
+        self._items.clear()
+        self._rows.clear()
+        self._payload = None
+
+    def _add(self, item: ReplyItem) -> None:
+        if not self._is_open:
+            return
+        self._items.append(item)
+        self._flush_when_due()
+
+    def _flush_when_due(self) -> None:
+        if len(self._items) + len(self._rows) >= _MAX_ITEMS or self._bytes >= _MAX_BYTES:
+            self.flush()
+        elif not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core's end of a front end: submits its requests, answers its questions, sends responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import (
+    InternalError,
+    NotFoundError,
+    ServerError,
+    UnavailableError,
+    error_for_clients,
+    error_from_code,
+    sendable_text,
+)
+from pytriton.base.messages import InferRequest
+from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.transport.frontend_frames import (
+    Connections,
+    ConnectionsEnded,
+    DefineSignature,
+    Flow,
+    LogEntry,
+    Pong,
+    Question,
+    QuestionReply,
+    RegionsTaken,
+    RegionUpdate,
+    Registry,
+    RegistryTaken,
+    Submit,
+    TraceRefusal,
+)
+from pytriton.runtime.transport.loop_channel import LoopChannel
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.serving.engine.delivery import refuse
+from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.server.frontend.logs import log_entry
+from pytriton.serving.server.frontend.question_texts import unpacked
+from pytriton.serving.server.frontend.region_feed import RegionFeed
+from pytriton.serving.server.frontend.remote_chunk import RemoteChunks, read_signature
+from pytriton.serving.server.frontend.remote_request import (
+    RefusedRequest,
+    RemoteRequest,
+    read_request,
+)
+from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
+from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from pytriton.runtime.executor.columns import Signature
+    from pytriton.runtime.transport.channel import Received
+    from pytriton.runtime.transport.frames import Frame
+    from pytriton.runtime.transport.frontend_frames import ChunkItem, SubmitItem
+    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.server.api.local_client import LocalClient
+    from pytriton.serving.server.frontend.registry_feed import RegistryFeed
+    from pytriton.serving.server.tracing.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+# The methods of the core's client that a front end may call.
+_QUESTIONS = frozenset(
+    {
+        "change_log_settings",
+        "change_trace_settings",
+        "index",
+        "is_model_ready",
+        "is_ready",
+        "is_serving",
+        "load",
+        "metrics_page",
+        "problem",
+        "register_model",
+        "registered_models",
+        "statistics",
+        "unload",
+        "unregister_model",
+    }
+)
+
+
+# Those whose answers tell clients that they may send requests, which any front end may get.
+_READINESS = frozenset({"index", "is_model_ready", "is_ready", "problem"})
+_KNOWN_S = 1.0  # at most, until all front ends know what they need for that
+
+
+class SharedParts:
+    """The parts of the core that all sessions use."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        client: LocalClient,
+        tracing: Tracing | None,
+        registry: RegistryFeed,
+        memory: MemoryTrimmer,
+        loop: asyncio.AbstractEventLoop,
+        regions: RegionFeed | None = None,
+    ) -> None:
+        self.engine = engine
+        self.client = client
+        self.tracing = tracing
+        self.registry = registry
+        self.regions = RegionFeed(LocalRegions(), loop) if regions is None else regions
+        self.memory = memory
+        self.loop = loop
+        self.tasks = BackgroundTasks(loop)  # a load continues if the front end has ended
+
+
+class FrontEndSession:
+    """The connection to one front end, and its requests.
+
+    Args:
+        name: The name of the front end, for the log.
+        sock: The socket to the front end.
+        shared: What all sessions use.
+        on_event: Called with messages about connections, and with answers to pings.
+        on_lost: Called once when the front end has ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sock: socket.socket,
+        shared: SharedParts,
+        *,
+        on_event: Callable[[Frame], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        self.known_models: set[int] = set()
+        self.taken_epoch = 0
+        self._name = name
+        self._shared = shared
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._requests: dict[int, RemoteRequest] = {}
+        self._signatures: dict[int, tuple[int, Signature]] = {}  # with the model's number
+        self._handlers: dict[type, Callable[[Received, Any], None]] = {
+            Submit: self._on_submit,
+            Flow: self._on_flow,
+            Question: self._on_question,
+            DefineSignature: self._on_signature,
+            RegistryTaken: self._on_registry_taken,
+            RegionsTaken: self._on_regions_taken,
+            Connections: self._on_pool_event,
+            ConnectionsEnded: self._on_pool_event,
+            Pong: self._on_pool_event,
+            LogEntry: self._on_log_entry,
+            TraceRefusal: self._on_trace_refusal,
+        }
+        self._channel = LoopChannel(
+            MemoryChannel(sock, shared.memory.arena, to_front_end=True),
+            shared.loop,
+            shared.memory,
+            name,
+            on_message=self._on_message,
+            on_lost=self._end,
+        )
+        self._channel.reads_ahead = True
+        self.outbox = ReplyOutbox(self._channel, shared.loop)
+        self._chunks = RemoteChunks(self.outbox)
+
+    def start(self, first: Frame) -> None:
+        """Send the first message and the registry, and start to read."""
+        self._channel.start()
+        self._channel.send(first)
+        self._shared.regions.add(self)  # first: it serves clients when it has the registry
+        self._shared.registry.add(self)
+
+    def send(self, frame: Frame) -> None:
+        """Send a message now, after the replies that wait."""
+        self.outbox.flush()
+        if self._channel.is_open:
+            self._channel.send(frame)
+
+    def send_regions(self, frame: RegionUpdate, descriptors: Sequence[int]) -> None:
+        """Send a change of regions, with the descriptors of those that were added."""
+        self.outbox.flush()
+        if self._channel.is_open:
+            payload = self._channel.payload()
+            payload.descriptors.extend(descriptors)
+            self._channel.send(frame, payload)
+
+    def send_registry(self, frame: Registry) -> None:
+        """Send a registry, and forget the signatures of models that are gone."""
+        self.send(frame)
+        known = self.known_models
+        self._signatures = {
+            number: (model, signature)
+            for number, (model, signature) in self._signatures.items()
+            if model in known
+        }
+
+    def close(self) -> None:
+        """Close the connection, and cancel all requests of the front end."""
+        if not self._channel.is_open:
+            return
+        self._channel.close()
+        self.outbox.close()
+        self._shared.registry.remove(self)
+        self._shared.regions.remove(self)
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.cancel()
+        self._chunks.cancel_all()
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests and of chunks without a final reply."""
+        return len(self._requests) + len(self._chunks)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the front end has sent something that was not read yet."""
+        channel = self._channel.channel
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        return channel.has_message or bool(poll.poll(0))
+
+    def __repr__(self) -> str:
+        return f"<FrontEndSession {self._name} requests={len(self._requests)}>"
+
+    def _end(self, error: Exception) -> None:
+        self.close()
+        self._on_lost(error)
+
+    # Messages
+
+    def _on_message(self, received: Received) -> None:
+        handler = self._handlers.get(type(received.frame))
+        if handler is not None:  # other messages only release memory
+            handler(received, received.frame)
+
+    def _on_submit(self, received: Received, frame: Submit) -> None:
+        for chunk in frame.chunks:
+            self._submit_chunk(received, chunk)
+        for item in frame.items:
+            self._submit(received, item)
+
+    def _on_registry_taken(self, received: Received, frame: RegistryTaken) -> None:
+        self.taken_epoch = frame.epoch
+        self._shared.registry.on_taken()
+        self._on_event(frame)
+
+    def _on_regions_taken(self, received: Received, frame: RegionsTaken) -> None:
+        self._shared.regions.on_taken(self, frame.number)
+
+    def _on_signature(self, received: Received, frame: DefineSignature) -> None:
+        for number in frame.forgotten:
+            self._signatures.pop(number, None)  # None: its model is gone
+        self._signatures[frame.number] = (frame.model, read_signature(frame))
+
+    def _on_log_entry(self, received: Received, frame: LogEntry) -> None:
+        log_entry(frame)
+
+    def _on_pool_event(
+        self, received: Received, frame: Connections | ConnectionsEnded | Pong
+    ) -> None:
+        self._on_event(frame)
+
+    def _submit(self, received: Received, item: SubmitItem) -> None:
+        shared = self._shared
+        model = shared.registry.models.get(item.model)
+        sink = RemoteRequest(self, item.call)
+        if shared.engine.is_exiting:
+            sink.on_refused(UnavailableError("Server exiting"))
+            return
+        if model is None or model.state is not ModelState.READY:
+            shared.registry.push()  # first, so that the front end finds the current model
+            self.outbox.add_outdated(item.call)
+            return
+        try:
+            request = read_request(received, item, model)
+        except Exception as error:  # noqa: BLE001  the client gets it
+            sink.on_refused(error_for_clients(error, f"it read a request of {self._name}"))
+            return
+        self._requests[item.call] = sink
+        trace = None
+        if item.trace is not None and shared.tracing is not None:
+            trace = shared.tracing.begin(request, model.spec, item.trace, sink)
+        inference = Inference(request, sink if trace is None else trace, trace, model)
+        sink.inference = inference
+        try:
+            model.submit(inference, time.monotonic_ns())
+        except Exception as error:  # noqa: BLE001  the client gets it
+            refuse(inference, error_for_clients(error, f"it queued a request of {self._name}"))
+
+    def _on_trace_refusal(self, received: Received, frame: TraceRefusal) -> None:
+        """Record the trace of a request that the front end has refused."""
+        tracing = self._shared.tracing
+        model = self._shared.engine.find(frame.model_name, str(frame.version))
+        if tracing is None or model is None:
+            return
+        request = InferRequest(frame.model_name, {}, id=frame.id, received_ns=frame.received_ns)
+        trace = tracing.begin(request, model.spec, frame.origin, RefusedRequest())
+        if trace is not None:
+            trace.on_refused(error_from_code(frame.error_code, frame.error))
+
+    def _submit_chunk(self, received: Received, item: ChunkItem) -> None:
+        shared = self._shared
+        number, signature = self._signatures.get(item.signature, (0, None))
+        model = shared.registry.models.get(number)
+        # A front end that hears that its model is outdated looks it up again, and refuses the
+        # requests itself if the server is exiting.
+        if (
+            model is None
+            or signature is None
+            or model.state is not ModelState.READY
+            or shared.engine.is_exiting
+        ):
+            shared.registry.push()
+            self.outbox.add_outdated(item.call)
+            return
+        try:
+            self._chunks.submit(received, item, signature, model)
+        except Exception as error:  # noqa: BLE001  the clients get it
+            reason = error_for_clients(error, f"it read requests of {self._name}")
+            for index in range(item.count):
+                self.outbox.add_error(item.call, reason, is_refused=True, index=index)
+
+    def _on_flow(self, received: Received, frame: Flow) -> None:
+        for call in frame.cancelled:
+            request = self._requests.get(call)
+            if request is not None:
+                request.cancel()
+        for call, index in frame.cancelled_members:
+            self._chunks.cancel(call, index)
+        for call, count in frame.consumed.items():
+            request = self._requests.get(call)
+            if request is not None:
+                request.on_consumed(count)
+
+    def end_request(self, call: int) -> None:
+        """Forget a request that has its final reply."""
+        self._requests.pop(call, None)
+
+    # Questions
+
+    def _on_question(self, received: Received, frame: Question) -> None:
+        try:
+            answer = self._ask(frame.method, unpacked(frame.arguments))
+            if frame.method in _READINESS and not self._shared.registry.is_settled:
+                answer = self._when_known(answer)
+        except Exception as error:  # noqa: BLE001  the front end gets it
+            self._reply_error(frame, error)
+            return
+        if isinstance(answer, Coroutine):
+            self._shared.tasks.start(self._answer_later(frame, answer))
+        else:
+            self._reply(frame, answer)
+
+    def _reply(self, frame: Question, value: Any) -> None:
+        try:
+            self.send(QuestionReply(frame.call, value))
+        except Exception as error:  # noqa: BLE001  for example no memory for a long index
+            self._reply_error(frame, error)
+
+    def _ask(self, method: str, arguments: dict[str, Any]) -> Any:
+        if method == "check_model":
+            model = self._shared.registry.models.get(arguments["number"])
+            if model is None:
+                raise NotFoundError("the model was unloaded")
+            return model.check_ready()
+        if method == "register_region":
+            return self._shared.regions.regions.register(**arguments)
+        if method == "unregister_region":
+            return self._shared.regions.regions.unregister(**arguments)
+        assert method in _QUESTIONS, f"expected a question, got {method}"
+        return getattr(self._shared.client, method)(**arguments)
+
+    async def _when_known(self, answer: Any) -> Any:
+        value = await answer if isinstance(answer, Coroutine) else answer
+        await self._shared.registry.settled_within(_KNOWN_S)
+        return value
+
+    async def _answer_later(self, frame: Question, answer: Coroutine[Any, Any, Any]) -> None:
+        try:
+            value = await answer
+        except Exception as error:  # noqa: BLE001  the front end gets it
+            self._reply_error(frame, error)
+        else:
+            self._reply(frame, value)
+
+    def _reply_error(self, frame: Question, error: Exception) -> None:
+        if not isinstance(error, ServerError):
+            logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
+            error = InternalError(f"{type(error).__name__}: {error}")
+        self.send(QuestionReply(frame.call, None, sendable_text(error.message), int(error.code)))

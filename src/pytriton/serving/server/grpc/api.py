@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC services: maps methods to calls, and authorises clients.
+
+Every call passes through `open_call`, which looks up the method and then checks authorisation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import InternalError
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
+from pytriton.protocol.http2 import Limits
+from pytriton.protocol.repository_pb import read_load_request
+from pytriton.serving.server.api.authorization import Authorization, Protocol
+from pytriton.serving.server.api.background import Background
+from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.api.repository_service import RepositoryService
+from pytriton.serving.server.api.status import GRPC_RESTRICTED
+from pytriton.serving.server.grpc import health, reflection
+from pytriton.serving.server.grpc.call import RefusedCall, UnaryCall
+from pytriton.serving.server.grpc.call_work import CallWork
+from pytriton.serving.server.grpc.connection import GrpcConnection
+from pytriton.serving.server.grpc.documents import DocumentService
+from pytriton.serving.server.grpc.infer import InferCall, InferService
+from pytriton.serving.server.grpc.keepalive import ping_intervals_ns, tick_s
+from pytriton.serving.server.grpc.large_reads import READ_BYTES
+from pytriton.serving.server.grpc.log_settings import GrpcLogSettings
+from pytriton.serving.server.grpc.repository import GrpcRepository
+from pytriton.serving.server.grpc.shared_memory import GrpcSharedMemory
+from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
+from pytriton.serving.server.process.connection_set import ConnectionSet
+from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
+
+if TYPE_CHECKING:
+    from pytriton.base.dtypes import Buffer
+    from pytriton.protocol.grpc import CallHead
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.grpc.call import Call
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+_PREFIX = "/inference.GRPCInferenceService"
+# The limit on the queued output of a call. A stream is reset if half of it is queued and another
+# response comes, so a whole message always fits.
+_MAX_QUEUED_BYTES = 2 * MAX_UNREAD_BYTES
+
+
+class Method(NamedTuple):
+    """A method of a service."""
+
+    make_call: Callable[[GrpcConnection, int, CallHead], Call]
+    api: str  # the group of methods that it belongs to for authorisation
+    is_restricted: bool
+
+
+class DocumentCall(UnaryCall):
+    """A call about the server or its models; it is answered at once or by a coroutine."""
+
+    __slots__ = ("_answer", "_read_request")
+
+    def __init__(
+        self,
+        read_request: Callable[[Buffer], Any],
+        answer: Callable[[Any], Any],
+        connection: GrpcConnection,
+        stream_id: int,
+        head: CallHead,
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._read_request = read_request
+        self._answer = answer
+
+    def on_request(self, message: Buffer) -> None:
+        """Send the response."""
+        answer = self._answer(self._read_request(message))
+        if inspect.iscoroutine(answer):
+            self.connection.work.run_task(self, self._respond_later(answer))
+        else:
+            self.respond([answer.SerializeToString()])
+
+    async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
+        response = await answer
+        if self.is_open:
+            self.respond([response.SerializeToString()])
+
+
+class LoadCall(DocumentCall):
+    """RepositoryModelLoad; its request may contain large files."""
+
+    __slots__ = ()
+
+    def make_assembler(self) -> MessageAssembler:
+        """Returns an assembler without the limit for small messages."""
+        return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
+
+
+def _reader_of(name: str) -> Callable[[Buffer], Any]:
+    """Returns a function that parses the request of a method."""
+    request_class = getattr(service_pb2, f"{name}Request")
+
+    def read(message: Buffer) -> Any:
+        try:
+            return request_class.FromString(bytes(message))
+        except DecodeError:
+            raise InternalError("Unable to parse request") from None
+
+    return read
+
+
+class GrpcApi:
+    """Answers the calls of all gRPC connections."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        if shared_memory is None:
+            shared_memory = local_shared_memory(
+                engine, loop, is_allowed=options.allow_client_shared_memory
+            )
+        self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
+        self.tasks = BackgroundTasks(loop)
+        self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop))
+        self.keepalive = options.grpc_keepalive
+        self.limits = options.limits
+        self.max_message_bytes = options.limits.grpc_max_message_bytes
+        self.http2_limits = _http2_limits(options)
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self._loop = loop
+        self._documents = DocumentService(engine, options.id)
+        self._repository = GrpcRepository(RepositoryService(engine))
+        self._log_settings = GrpcLogSettings(engine)
+        self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
+        self._health = health.HealthService(engine)
+        self._methods: dict[str, Method] = {}  # by path
+        self._shared_memory = GrpcSharedMemory(shared_memory)
+        self.infer = InferService(engine, options, loop, tracing, shared_memory)
+        self._add_methods(self.infer)
+        self._connections_to_flush: list[GrpcConnection] = []
+        self._tick_s = tick_s(options.grpc_keepalive)
+        self._ticker: asyncio.TimerHandle | None = None
+        self.connection_class: type[GrpcConnection] = GrpcConnection
+
+    def make_connection(self) -> GrpcConnection:
+        """Returns the protocol object for a new connection."""
+        if self._ticker is None:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        return self.connection_class(self, self._loop)
+
+    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+        """Returns the call that a head requests; None if it was answered already."""
+        method = self._methods.get(head.path)
+        if head.http_status is not None:
+            block = encode_http_error(head.http_status)
+        elif head.error is not None:
+            block = encode_trailers_only(head.error.status, head.error.message)
+        elif method is None:
+            text = f"unknown method {head.path}"
+            return RefusedCall(Status.UNIMPLEMENTED, text, connection, stream_id, head)
+        elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
+            return RefusedCall(Status(GRPC_RESTRICTED), refusal, connection, stream_id, head)
+        else:
+            return method.make_call(connection, stream_id, head)
+        connection.refuse(stream_id, block)
+        return None
+
+    def _refusal(self, method: Method, head: CallHead) -> str | None:
+        def header(name: bytes) -> bytes | None:
+            key = name.decode()
+            values = {value for other, value in head.metadata if other == key}
+            if len(values) != 1:  # several different values are never accepted
+                return None
+            value = values.pop()
+            return value.encode("latin-1") if isinstance(value, str) else value
+
+        return self._authorization.refusal(method.api, header)
+
+    # Writing: one callback per event loop iteration for all connections with output.
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Call `connection.flush` in the next iteration of the event loop."""
+        if not self._connections_to_flush:
+            self._loop.call_soon(self._flush)
+        self._connections_to_flush.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._connections_to_flush = self._connections_to_flush, []
+        for connection in connections:
+            connection.flush()
+
+    # Periodic checks and shutdown
+
+    def _tick(self) -> None:
+        self._ticker = None
+        self._health.notify()
+        now_ns = time.monotonic_ns()
+        for connection in list(self.connections):
+            connection.check(now_ns)
+        if self.connections:
+            self._ticker = self._loop.call_later(self._tick_s, self._tick)
+
+    def begin_shutdown(self) -> None:
+        """Ask all clients to open no more calls."""
+        for connection in list(self.connections):
+            connection.begin_shutdown()
+
+    def close(self) -> None:
+        """Cancel the running tasks and stop the threads."""
+        self.tasks.cancel()
+        self.work.background.close()
+
+    # Methods
+
+    def _add_methods(self, infer: InferService) -> None:
+        self._add(f"{_PREFIX}/ModelInfer", "inference", InferCall, infer)
+        self._add(f"{_PREFIX}/ModelStreamInfer", "inference", StreamInferCall, infer)
+        self._add(f"/{health.SERVICE}/Check", "health", health.CheckCall, self._health)
+        self._add(f"/{health.SERVICE}/Watch", "health", health.WatchCall, self._health)
+        for package in reflection.PACKAGES:
+            path = f"/{package}.ServerReflection/ServerReflectionInfo"
+            service = reflection.ReflectionService(package)
+            self._add(path, "metadata", reflection.ReflectionCall, service)
+        answers = {
+            **self._documents.answers(),
+            **self._repository.answers(),
+            **self._log_settings.answers(),
+            **self._shared_memory.answers(),
+        }
+        for name, (api, answer) in answers.items():
+            if name == "RepositoryModelLoad":
+                self._add(f"{_PREFIX}/{name}", api, LoadCall, read_load_request, answer)
+            else:
+                self._add(f"{_PREFIX}/{name}", api, DocumentCall, _reader_of(name), answer)
+
+    def _add(self, path: str, api: str, call_class: Callable[..., Call], *settings: Any) -> None:
+        make_call = functools.partial(call_class, *settings)
+        no_headers: dict[bytes, bytes] = {}
+        is_restricted = self._authorization.refusal(api, no_headers.get) is not None
+        self._methods[path] = Method(make_call, api, is_restricted)
+
+
+def _http2_limits(options: ServerOptions) -> Limits:
+    interval_ns, idle_interval_ns = ping_intervals_ns(options.grpc_keepalive)
+    return Limits(
+        max_queued_bytes=_MAX_QUEUED_BYTES,
+        max_stall_ns=int(options.limits.write_stall_timeout_s * 1e9),
+        min_ping_interval_ns=interval_ns,
+        min_idle_ping_interval_ns=idle_interval_ns,
+        max_ping_strikes=options.grpc_keepalive.max_ping_strikes or 2**62,
+    )

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gRPC connection: connects a transport, the HTTP/2 connection and its calls.
+
+It is independent of models. The output of one event loop iteration is written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.errors import error_for_clients
+from pytriton.protocol.grpc import GrpcError, Status, parse_call
+from pytriton.protocol.http2 import (
+    TOO_MANY_PINGS,
+    Connection,
+    ConnectionTerminated,
+    DataBuffered,
+    DataReceived,
+    ErrorCode,
+    RequestReceived,
+    StreamReset,
+    TrailersReceived,
+    WriteResumed,
+)
+from pytriton.serving.server.api.status import GRPC_STATUS
+from pytriton.serving.server.grpc.keepalive import Action, Keepalive
+from pytriton.serving.server.grpc.large_reads import LargeMessageReader
+from pytriton.serving.server.grpc.progress import Progress
+from pytriton.serving.server.process.event_loop import writer_of_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.protocol.http2 import Event
+    from pytriton.serving.server.grpc.call import Call
+    from pytriton.serving.server.grpc.call_handler import CallHandler
+
+logger = logging.getLogger(__name__)
+
+_monotonic_ns = time.monotonic_ns
+# The part of a large read that is parsed first: a message in it may get memory for the rest.
+_START_BYTES = 32 << 10
+# A client whose read of many calls took longer than this has to wait for the others.
+_TURN_NS = 5_000_000
+_JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
+# The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
+SMALL_MESSAGE_BYTES = 64 << 10
+_KEEPALIVE_PING = b"keepaliv"
+_LINGER_S = 5.0  # how long the input of a client is discarded that violated the protocol
+
+
+class GrpcConnection(asyncio.Protocol):
+    """The protocol object of one client's connection."""
+
+    def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
+        self.http2 = Connection(handler.http2_limits)
+        self.max_message_bytes = handler.max_message_bytes
+        self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
+        self.work = handler.work
+        self._handler = handler
+        self._loop = loop
+        self._transport: Any = None
+        self._write_parts: Any = None
+        self._large_reader: LargeMessageReader | None = None  # if it is the transport's protocol
+        self._calls: dict[int, Call] = {}
+        self._is_flush_due = False
+        self._is_writing_paused = False
+        self._is_reading_paused = False
+        self._is_closing = False
+        self._received_ns = _monotonic_ns()
+        self._keepalive = Keepalive(handler.keepalive, self._received_ns)
+        self._progress = Progress(handler.limits)
+        self._lingering: asyncio.TimerHandle | None = None
+        self._on_lost: asyncio.Future[None] | None = None
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport when a client connected."""
+        self._transport = transport
+        self._write_parts = writer_of_parts(transport)
+        self._handler.connections.add(self)
+        self.flush_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport when the connection was closed."""
+        self._is_closing = True
+        self._large_reader = None
+        self._handler.connections.discard(self)
+        self._abandon_calls()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self._on_lost is not None:
+            self._on_lost.set_result(None)
+
+    def eof_received(self) -> bool:
+        """Called by the transport when the client has closed its side; the connection is closed."""
+        return False
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Called by the transport when data was read."""
+        now_ns = _monotonic_ns()
+        if len(data) > _START_BYTES and not self.http2.has_buffers:
+            view = memoryview(data)
+            self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
+            data = view[_START_BYTES:]
+        self.handle(self.http2.receive(data, now_ns), now_ns)
+        if len(data) > _START_BYTES and _monotonic_ns() - now_ns > _TURN_NS:
+            # The transport would read on at once: let other clients be served before.
+            self._pause_reading()
+            self.flush_soon()
+
+    def pause_writing(self) -> None:
+        """Called by the transport when its write buffer is full."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Called by the transport when its write buffer has drained."""
+        self._is_writing_paused = False
+        self.flush()
+
+    # Large messages
+
+    def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
+        """Read the rest of a large message into `memory`, if it is not None."""
+        if memory is not None and self._large_reader is None:
+            self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
+            self._transport.set_protocol(self._large_reader)
+        if self._large_reader is not None:
+            self.http2.set_buffer(stream_id, memory)
+
+    def end_large_reads(self) -> None:
+        """Become the transport's protocol again, because no large message is incomplete."""
+        self._large_reader = None
+        self._transport.set_protocol(self)
+
+    # Events
+
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Handle events of the HTTP/2 connection."""
+        if self._is_closing:
+            return
+        self._received_ns = received_ns
+        for event in events:
+            if event.__class__ is RequestReceived:
+                self._on_request(event)
+            elif event.__class__ is DataReceived or event.__class__ is DataBuffered:
+                self._on_data(event)
+            else:
+                self._on_event(event)
+        if self.http2.has_output and not self._is_flush_due:
+            self.flush_soon()
+
+    def _on_request(self, event: RequestReceived) -> None:
+        stream_id, call_head = event.stream_id, parse_call(event.head)
+        if call_head.columns is not None and event.end_stream:
+            column: Call | None = call_head.columns.take(self, stream_id, call_head, event.body)
+            if column is not None:
+                self.replace_call(column)
+                return
+        call = self._handler.open_call(self, stream_id, call_head)
+        if call is None:
+            return
+        self._calls[stream_id] = call
+        if call_head.timeout_ns is not None and call.timer is None:
+            delay_s = call_head.timeout_ns / 1e9
+            call.timer = self._loop.call_later(delay_s, self._on_deadline, call)
+        if event.end_stream:
+            self._on_data(event)
+
+    def _on_data(self, event: DataReceived | DataBuffered | RequestReceived) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is None:
+            return
+        try:
+            if isinstance(event, RequestReceived):
+                call.on_whole(event.body)
+            elif isinstance(event, DataReceived):
+                call.on_data(event.data, end_stream=event.end_stream)
+            else:
+                call.on_buffered(event.size, end_stream=event.end_stream)
+        except Exception as error:  # noqa: BLE001  it is sent to the client
+            self.fail_call(call, error)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, TrailersReceived):
+            self._on_data(DataReceived(event.stream_id, b"", end_stream=True))
+        elif isinstance(event, StreamReset):
+            call = self._calls.get(event.stream_id)
+            if call is not None:
+                self.remove_call(call)
+                call.abandon()
+        elif isinstance(event, WriteResumed):
+            call = self._calls.get(event.stream_id)
+            if call is not None:
+                call.on_writable()
+        elif isinstance(event, ConnectionTerminated):
+            self._on_terminated(event)
+
+    def _on_terminated(self, event: ConnectionTerminated) -> None:
+        """End all calls with the reason; otherwise clients only see that a socket was closed."""
+        if event.code is not ErrorCode.NO_ERROR:
+            logger.info("gRPC connection ended: %s", ascii(event.message))
+        text = "Too many pings" if event.message == TOO_MANY_PINGS else event.message
+        for call in list(self._calls.values()):
+            self._end(call, Status.UNAVAILABLE, text)
+        self._abandon_calls()
+
+    def fail_call(self, call: Call, error: Exception) -> None:
+        """End a call with the exception that was raised while it was served."""
+        if isinstance(error, GrpcError):
+            self._end(call, error.status, error.message)
+            return
+        failure = error_for_clients(error, f"it served {call.head.path!a}")
+        self._end(call, Status(GRPC_STATUS[failure.code]), failure.message)
+
+    def _on_deadline(self, call: Call) -> None:
+        self._end(call, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def _end(self, call: Call, status: Status, message: str) -> None:
+        """End a call that may still be executing."""
+        if call.is_open:
+            logger.debug("gRPC error %s: %s", status.name, message)
+            # Finish first: abandoning makes the engine answer, and the call must be closed then.
+            call.finish(status, message)
+            call.on_abandoned()
+
+    # Calls
+
+    def remove_call(self, call: Call) -> None:
+        """Remove a call that has ended."""
+        self._calls.pop(call.stream_id, None)
+        if call.timer is not None:
+            call.timer.cancel()
+        if not self._is_flush_due:
+            self.flush_soon()
+
+    def replace_call(self, call: Call) -> None:
+        """Serve a stream with this call, unless it has ended already."""
+        self._calls.pop(call.stream_id, None)
+        if call.is_open:
+            self._calls[call.stream_id] = call
+
+    def refuse(self, stream_id: int, block: bytes) -> None:
+        """Send a header block as the whole response to a call that was not opened."""
+        self.http2.send_headers(stream_id, block, end_stream=True)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Schedule a callback."""
+        return self._loop.call_later(delay_s, action)
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Schedule a callback for the next iteration of the event loop."""
+        self._loop.call_soon(action)
+
+    def _abandon_calls(self) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if call.timer is not None:
+                call.timer.cancel()
+            call.abandon()
+
+    # Writing
+
+    def flush_soon(self) -> None:
+        """Schedule a call of `flush` unless it is scheduled already."""
+        if not self._is_flush_due and not self._is_closing:
+            self._is_flush_due = True
+            self._handler.flush_soon(self)
+
+    def flush(self) -> None:
+        """Write the output until the transport pauses writing."""
+        self._is_flush_due = False
+        http2 = self.http2
+        if self._is_closing or self._transport.is_closing():
+            return
+        if self._is_writing_paused:
+            if self._is_output_full():
+                self._pause_reading()
+            else:
+                self._resume_reading()
+            return
+        while output := http2.take_output():
+            self._write(output)
+            for event in http2.take_events():
+                self._on_event(event)
+            if self._is_writing_paused or not http2.has_output:
+                break
+        if http2.should_close and not self._is_writing_paused:
+            self._leave()
+        elif not self._is_output_full():
+            self._resume_reading()
+
+    def _is_output_full(self) -> bool:
+        """Returns whether much output waits for the transport."""
+        # Output that waits only for the client's windows is none: WINDOW_UPDATE has to be read.
+        return self._is_writing_paused and self.http2.is_output_full
+
+    def _pause_reading(self) -> None:
+        """Stop reading from a client, until the next `flush` at least."""
+        if not self._is_reading_paused and not self._is_closing:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    def _write(self, output: list[Buffer]) -> None:
+        if len(output) == 1:
+            self._transport.write(output[0])
+        elif sum(map(len, output)) <= _JOINED_BYTES:
+            self._transport.write(b"".join(output))
+        else:
+            self._write_parts(output)
+
+    # Timeouts, keepalive and shutdown
+
+    def check(self, now_ns: int) -> None:
+        """Called periodically: end calls and connections that stall or are too old."""
+        if self._check_writing(now_ns):
+            self._check_reading(now_ns)
+            self._check_keepalive(now_ns)
+
+    def _check_writing(self, now_ns: int) -> bool:
+        """End streams and connections whose client does not read; returns whether this is open."""
+        is_waiting = self._is_writing_paused or self._is_closing
+        unsent_bytes = self._transport.get_write_buffer_size() if is_waiting else None
+        if self._progress.is_write_stalled(now_ns, unsent_bytes):
+            logger.info("gRPC client read no responses for too long: connection closed")
+            self._abort()
+        for stream_id in self.http2.stalled_streams(now_ns):
+            logger.info("gRPC client read nothing of a response for too long: stream reset")
+            call = self._calls.get(stream_id)
+            if call is None:
+                self.http2.reset(stream_id)
+            else:
+                call.drop(ErrorCode.CANCEL)
+        return not self._is_closing
+
+    def _check_reading(self, now_ns: int) -> None:
+        """End requests and connections with incomplete input, unless the client waits for us."""
+        http2, calls = self.http2, {} if self._is_reading_paused else self._calls
+        incomplete = None if self._is_reading_paused else http2.incomplete_input()
+        if self._progress.is_input_stalled(now_ns, incomplete) and incomplete is not None:
+            http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly")
+        awaited = {
+            stream_id: part
+            for stream_id, call in calls.items()
+            if (part := call.incomplete_input()) is not None and http2.can_peer_send(stream_id)
+        }
+        for stream_id in self._progress.stalled_requests(now_ns, awaited):
+            text = f"{awaited[stream_id].description} came too slowly"
+            self._end(self._calls[stream_id], Status.DEADLINE_EXCEEDED, text)
+
+    def _check_keepalive(self, now_ns: int) -> None:
+        action = self._keepalive.check(
+            now_ns,
+            self._received_ns,
+            self.http2.activity,
+            has_calls=self.http2.open_streams > 0,
+        )
+        if action is Action.PING:
+            self.http2.ping(_KEEPALIVE_PING)
+        elif action is Action.GO_AWAY:
+            self.http2.begin_shutdown()
+        elif action is not None:
+            logger.info("gRPC connection ended: %s", action.name)
+            self._abort()
+            return
+        if self.http2.has_output:
+            self.flush_soon()
+
+    def _abort(self) -> None:
+        self._is_closing = True
+        self._transport.abort()
+
+    def begin_shutdown(self) -> None:
+        """Ask the client to open no more calls; open calls continue."""
+        self.http2.begin_shutdown()
+        self.flush_soon()
+
+    def end(self) -> asyncio.Future[None]:
+        """End the connection; the future is done when all output was sent and it is closed."""
+        self._on_lost = self._loop.create_future()
+        if self._lingering is not None:
+            self._transport.abort()
+        for call in list(self._calls.values()):
+            self._end(call, Status.UNAVAILABLE, "Server exiting")
+        self.http2.finish_shutdown()
+        self.flush()
+        return self._on_lost
+
+    def _leave(self) -> None:
+        """Close our side of the connection.
+
+        A client that violated the protocol may still send. It could not read why its calls ended if
+        the socket was closed before that was received, so it is discarded for a while.
+        """
+        if not self.http2.is_terminated or not self._transport.can_write_eof():
+            self.close()
+            return
+        self._resume_reading()
+        self._is_closing = True
+        self._transport.write_eof()
+        self._lingering = self._loop.call_later(_LINGER_S, self._transport.close)
+
+    def close(self) -> None:
+        """Close the connection once the written output has been sent."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._abandon_calls()
+            self._transport.close()
+
+    def __repr__(self) -> str:
+        return f"<GrpcConnection {len(self._calls)} calls, {self.http2!r}>"

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelInfer over gRPC: passes requests to the engine, and its responses to the client."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytriton.base.errors import InternalError, UnsupportedError
+from pytriton.base.messages import TraceOrigin
+from pytriton.protocol.grpc import CompressionLevel, MessageAssembler, encoding_for_level
+from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
+from pytriton.protocol.kserve_pb_response import encode_infer_response
+from pytriton.serving.server.api.header_forwarding import HeaderForwarding
+from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
+from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
+from pytriton.serving.server.grpc.columns import ColumnTable
+from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY, MAX_MESSAGE_BYTES
+from pytriton.serving.server.grpc.stream_columns import StreamColumnTable
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.errors import ServerError
+    from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.protocol.grpc import CallHead, Metadata
+    from pytriton.protocol.kserve_pb import BuiltRequest
+    from pytriton.protocol.kserve_pb_parsed import ParsedMessage
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.shared_memory.region_request import RegionRequest
+    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+_monotonic_ns = time.monotonic_ns
+_LARGE_MESSAGE_BYTES = 64 << 10
+# Typed tensors of a message up to this size are parsed at once, in a few milliseconds.
+SMALL_BYTES = 256 << 10
+
+
+class InferService:
+    """What all inference calls share."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        self.engine = engine
+        self._shared_memory = shared_memory
+        self.compression = CompressionLevel(options.grpc_response_compression)
+        pattern = options.grpc_header_forward_pattern
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self._tracing = tracing
+        self.is_traced = tracing is not None  # some requests are, or may be later
+        # For requests of which nothing but the message matters.
+        is_plain = not pattern and self.compression is CompressionLevel.NONE
+        self.columns = ColumnTable(engine, loop, tracing) if is_plain else None
+        self._stream_columns = StreamColumnTable(engine, loop, tracing) if is_plain else None
+
+    @property
+    def column_tables(self) -> list[ColumnTable | StreamColumnTable]:
+        """The tables that decide which requests travel as columns."""
+        return [table for table in (self.columns, self._stream_columns) if table is not None]
+
+    def columns_for(self, head: CallHead) -> ColumnTable | None:
+        """Returns the columns in which requests with this head may travel."""
+        return None if self.is_traced and _has_trace(head.metadata) else self.columns
+
+    def stream_columns_for(self, head: CallHead) -> StreamColumnTable | None:
+        """Returns the columns in which requests of a stream with this head may travel."""
+        return None if self.is_traced and _has_trace(head.metadata) else self._stream_columns
+
+    def encoding(self, head: CallHead) -> str:
+        """Returns the encoding of the responses of a call."""
+        return encoding_for_level(self.compression, head.accepted_encodings)
+
+    def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
+        """Returns the assembler of a call's requests; large ones go to their model's memory."""
+        return MessageAssembler(max_bytes, head.encoding, self._allocate_buffer)
+
+    def _allocate_buffer(self, size: int, start: memoryview) -> memoryview | None:
+        """Allocate memory of the model that a large message is for; its first tensor is aligned.
+
+        Instances read the request from this memory; from any other, it would have to be copied.
+        """
+        if size < _LARGE_MESSAGE_BYTES or (found := read_start(start)) is None:
+            return None
+        model = self.engine.find(found.model_name, found.model_version)
+        return None if model is None else model.body_memory(size, found.raw_offset)
+
+    def build(
+        self, parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec, head: CallHead
+    ) -> BuiltRequest:
+        """Build the engine's request from a message and the metadata of its call."""
+        built = build_request(parsed, raw, spec)
+        built.request.received_ns = _monotonic_ns()
+        if self._forwarding is not None:
+            fields = [
+                (name.encode(), value.encode("latin-1") if isinstance(value, str) else value)
+                for name, value in head.metadata
+            ]
+            self._forwarding.apply(fields, built.request)
+        return built
+
+    def submit(
+        self,
+        built: BuiltRequest,
+        spec: ModelSpec,
+        metadata: Metadata,
+        sink: ResponseSink,
+        began_ns: int = 0,
+    ) -> Inference | RegionRequest:
+        """Pass a request to the engine, with a trace if it is sampled.
+
+        Raises:
+            ServerError: Its tensors are in shared memory that cannot be used.
+        """
+        request = built.request
+        if spec.namespace:
+            request.model_name = spec.identifier  # the name alone may mean several models
+        if request.uses_regions and self._shared_memory is not None:
+            submit = partial(self._submit, spec, metadata, began_ns)
+            return self._shared_memory.begin(request, built.places or {}, sink, submit)
+        if self._tracing is not None:
+            return self._submit(spec, metadata, began_ns, request, sink)
+        return self.engine.infer(request, sink)
+
+    def _submit(
+        self,
+        spec: ModelSpec,
+        metadata: Metadata,
+        began_ns: int,
+        request: InferRequest,
+        sink: ResponseSink,
+    ) -> Inference:
+        if self._tracing is not None:
+            texts = {name: text for name, text in metadata if isinstance(text, str)}
+            traceparent, tracestate = texts.get("traceparent", ""), texts.get("tracestate", "")
+            origin = TraceOrigin("GRPC", traceparent, tracestate, began_ns)
+            trace = self._tracing.begin(request, spec, origin, sink)
+            if trace is not None:
+                return self.engine.infer(request, trace, trace)
+        return self.engine.infer(request, sink)
+
+
+def _has_trace(metadata: Metadata) -> bool:
+    return any(name == "traceparent" for name, _ in metadata)
+
+
+def has_typed_tensors(parsed: ParsedMessage) -> bool:
+    """Returns whether a message has typed tensors; those of a large one are parsed in a thread."""
+    return any(item.contents is not None for item in parsed.inputs)
+
+
+class InferCall(UnaryCall):
+    """A call of ModelInfer: one request, one response. It is the engine's sink for the response."""
+
+    __slots__ = ("_began_ns", "_class_counts", "_inference", "_service", "_spec")
+
+    def __init__(
+        self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self._service = service
+        # None until the engine has the request, or its inputs are being read.
+        self._inference: Inference | RegionRequest | None = None
+        self._began_ns = _monotonic_ns() if service.is_traced else 0
+        if service.compression is not CompressionLevel.NONE:
+            self.encoding = service.encoding(head)
+        elif head.columns is None and head.timeout_ns is None and head.encoding == IDENTITY:
+            head.columns = service.columns_for(head)
+
+    def make_assembler(self) -> MessageAssembler:
+        """Returns the assembler of the request."""
+        return self._service.assembler(self.head, self.connection.max_message_bytes)
+
+    def on_data(self, data: Buffer, *, end_stream: bool) -> None:
+        """Process received data; a whole request may travel as a column."""
+        columns = self.head.columns
+        if columns is not None and end_stream and self._assembler is None:
+            taken = columns.take(self.connection, self.stream_id, self.head, data)
+            if taken is not None:
+                self.is_open = False
+                self.connection.replace_call(taken)
+                return
+        super().on_data(data, end_stream=end_stream)
+
+    def on_whole(self, body: bytes) -> None:
+        """Process a request that does not travel as a column."""
+        super().on_data(body, end_stream=True)
+
+    def on_request(self, message: Buffer) -> None:
+        """Pass the request to the engine, later if it is one of many that take some time."""
+        work = self.connection.work
+        if len(message) > MEDIUM_BYTES and not work.loop_budget.is_free():
+            work.run_in_turn(self, self._begin, message)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: Buffer) -> None:
+        service = self._service
+        parsed, raw = parse_message(message)
+        model = service.engine.lookup(parsed.model_name, parsed.model_version)
+        if model.spec.decoupled:
+            raise UnsupportedError(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            )
+        self._spec = spec = model.spec
+        if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
+            self.connection.work.run_in_thread(
+                self, self._submit, service.build, parsed, raw, spec, self.head
+            )
+        else:
+            built = service.build(parsed, raw, spec, self.head)
+            self._class_counts = built.class_counts
+            if spec.sequence is not None and service.columns is not None:
+                self._learn_sequence(service.columns, model, message, raw, built)
+            self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
+            parsed.uses += 1
+            if not parsed.uses % LEARN_EVERY and service.columns is not None:
+                self._learn(service.columns, model, parsed, message, raw, built)
+
+    def _learn(
+        self,
+        columns: ColumnTable,
+        model: ServedModel,
+        parsed: ParsedMessage,
+        message: Buffer,
+        raw: Sequence[Buffer],
+        built: BuiltRequest,
+    ) -> None:
+        """Let later requests like this one travel as columns, if only their tensors differ."""
+        if (
+            isinstance(message, bytes)
+            and len(message) <= MAX_MESSAGE_BYTES
+            and not parsed.id
+            and not parsed.parameters
+            and not built.class_counts
+            and not built.request.uses_regions
+        ):
+            columns.learn(model, built.request, message, raw)
+
+    def _learn_sequence(
+        self,
+        columns: ColumnTable,
+        model: ServedModel,
+        message: Buffer,
+        raw: Sequence[Buffer],
+        built: BuiltRequest,
+    ) -> None:
+        """Let later requests of sequences like this one travel as columns."""
+        columns.sequences.submit()  # requests of its sequence may be among those that came before
+        request = built.request
+        if not (built.class_counts or request.id or request.uses_regions):
+            columns.sequences.learn(model, request, message, raw)
+
+    def _submit(self, built: BuiltRequest) -> None:
+        self._class_counts = built.class_counts
+        service = self._service
+        self._inference = service.submit(
+            built, self._spec, self.head.metadata, self, self._began_ns
+        )
+
+    def on_abandoned(self) -> None:
+        """Cancel the request."""
+        if self._inference is not None:
+            self._inference.cancel()
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send the only response of a coupled model."""
+        if not self.is_open:
+            return
+        if response is None:
+            self.fail(InternalError("expected a single response, got 0"))
+            return
+        parts = encode_infer_response(
+            response,
+            self._class_counts,
+            is_batched=self._spec.max_batch_size > 0,
+            labels=self._spec.labels,
+        )
+        self.respond(parts)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Send the error."""
+        self.fail(error)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Send the error."""
+        self.fail(error)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ModelStreamInfer: any number of requests and responses on one call.
+
+Responses of coupled models are sent in the order of their requests, those of decoupled models at
+once. If a client reads slowly, decoupled models are paused and its further requests are not read,
+until flow control stops the client from sending more.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.errors import ServerError, UnavailableError
+from pytriton.protocol.grpc.messages import PREFIX_BYTES
+from pytriton.protocol.http2 import ErrorCode
+from pytriton.protocol.kserve_pb import parse_message
+from pytriton.protocol.kserve_pb_response import (
+    encode_stream_failure,
+    encode_stream_refusal,
+)
+from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
+from pytriton.serving.server.grpc.call import Call, frame_message, gather
+from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors
+from pytriton.serving.server.grpc.streamed_request import StreamedMember, StreamedRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.protocol.grpc import CallHead, MessageAssembler
+    from pytriton.protocol.kserve_pb import BuiltRequest
+    from pytriton.protocol.kserve_pb_parsed import ParsedMessage
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.api.gatherer import Gatherer
+    from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.infer import InferService
+    from pytriton.serving.server.shared_memory.region_request import RegionRequest
+
+# With this many requests in flight, or this much in responses that wait for earlier ones, further
+# requests are not read, so that the window of the stream closes. The number is far above the
+# largest batches.
+MAX_IN_FLIGHT = 2048
+MAX_ANSWER_BYTES = 64 << 20
+# If the client leaves this much unread, its call is reset. Only responses of coupled models can
+# reach it: their requests were executing when the client became slow.
+MAX_UNREAD_BYTES = 2 << 30
+_STRICT_ERRORS = ("triton_grpc_error", "true")
+
+
+class StreamInferCall(Call):
+    """One call of ModelStreamInfer."""
+
+    __slots__ = (
+        "_answer_bytes",
+        "_in_flight",
+        "_is_half_closed",
+        "_is_paused",
+        "_is_strict",
+        "_ordered",
+        "_waits_since_ns",
+        "columns",
+        "service",
+    )
+
+    def __init__(
+        self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
+    ) -> None:
+        super().__init__(connection, stream_id, head)
+        self.service = service
+        self.encoding = service.encoding(head)
+        self.columns = service.stream_columns_for(head)
+        self._waits_since_ns = time.monotonic_ns() if service.is_traced else 0
+        self._is_strict = _STRICT_ERRORS in head.metadata
+        self._is_half_closed = False
+        self._is_paused = False
+        self._answer_bytes = 0  # of responses that wait for earlier ones
+        self._in_flight: dict[StreamedRequest, None] = {}  # an ordered set
+        # The requests to coupled models, in the order in which their responses have to be sent.
+        self._ordered: collections.deque[StreamedRequest] = collections.deque()
+
+    # Receiving requests
+
+    def make_assembler(self) -> MessageAssembler:
+        """Returns the assembler of the requests."""
+        return self.service.assembler(self.head, self.connection.max_message_bytes)
+
+    def on_message(self, message: Buffer) -> None:
+        """Pass a request to the engine, later if it is one of many that take some time."""
+        work = self.connection.work
+        if len(message) > MEDIUM_BYTES and not work.loop_budget.is_free():
+            work.run_in_turn(self, self._begin, message)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: Buffer) -> None:
+        """Pass a request to the engine; an error in the request ends only that request."""
+        columns, began_ns = self.columns, self._waits_since_ns
+        if began_ns:  # it waits for the next request from now on
+            self._waits_since_ns = time.monotonic_ns()
+        if columns is not None and columns.take(self, message):
+            return
+        parsed, raw = parse_message(message)
+        streamed = StreamedRequest(self, parsed, began_ns)
+        self._in_flight[streamed] = None
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self.is_full = True
+        try:
+            model = self._find_model(parsed)
+            streamed.is_decoupled = model.spec.decoupled
+            if not streamed.is_decoupled:
+                self._ordered.append(streamed)
+            work = (parsed, raw, model.spec, self.head)
+            if model.spec.sequence is not None and columns is not None:
+                columns.submit()  # requests of its sequence may be among those that came before
+            if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
+                then = functools.partial(self._start, streamed, model.spec)
+                self.connection.work.run_in_thread(self, then, self._try_build, *work)
+            else:
+                built = self.service.build(*work)
+                is_sequence = model.spec.sequence is not None
+                is_plain = not (built.class_counts or built.request.uses_regions)
+                if is_sequence and columns is not None and is_plain:
+                    columns.learn(model, built.request, message, raw)
+                self._start(streamed, model.spec, built)
+        except ServerError as error:
+            if streamed.is_decoupled is None:  # errors about unknown models keep the order, too
+                self._ordered.append(streamed)
+            self.refuse_request(streamed, error)
+
+    def add_member(self, message: bytes, request_id: bytes, gatherer: Gatherer) -> StreamedMember:
+        """Add a request to a coupled model that travels as a column."""
+        member = StreamedMember(self, message, request_id, gatherer)
+        self._in_flight[member] = None
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self.is_full = True
+        self._ordered.append(member)
+        return member
+
+    def _try_build(self, *work: Any) -> BuiltRequest | ServerError:
+        """Build a large request in a thread; returns the error if the request is malformed."""
+        try:
+            return self.service.build(*work)
+        except ServerError as error:
+            return error
+
+    def _start(
+        self, streamed: StreamedRequest, spec: ModelSpec, built: BuiltRequest | ServerError
+    ) -> None:
+        if isinstance(built, ServerError):
+            self.refuse_request(streamed, built)
+            return
+        try:
+            streamed.start(built, spec, is_paused=self._is_paused)
+        except ServerError as error:  # its tensors are in shared memory that cannot be used
+            self.refuse_request(streamed, error)
+
+    def wait_until_submitted(self, request: RegionRequest) -> None:
+        """Process no further message while inputs of a request are read from shared memory."""
+        if request.is_reading:
+            self.is_busy = True
+            request.on_submitted = self._on_submitted
+
+    def _on_submitted(self) -> None:
+        self.is_busy = False
+        if self.is_open:
+            self.resume_input()
+
+    def _find_model(self, parsed: ParsedMessage) -> ServedModel:
+        engine = self.service.engine
+        if engine.is_exiting:
+            raise UnavailableError(
+                "GRPC server is shutting down and has stopped accepting new requests."
+            )
+        return engine.lookup(parsed.model_name, parsed.model_version)
+
+    def on_half_close(self) -> None:
+        """End the call once all requests are answered."""
+        self._is_half_closed = True
+        self._finish_if_done()
+
+    def on_abandoned(self) -> None:
+        """Cancel all requests."""
+        in_flight, self._in_flight = self._in_flight, {}
+        self._ordered.clear()
+        self._answer_bytes = 0
+        for streamed in in_flight:
+            streamed.cancel()
+
+    # Sending responses
+
+    def is_waiting_for(self, streamed: StreamedRequest) -> bool:
+        """Returns whether responses to a request still have to be sent."""
+        return streamed in self._in_flight
+
+    def deliver(
+        self, streamed: StreamedRequest, parts: list[Buffer] | None, *, final: bool
+    ) -> None:
+        """Send a response, of a coupled model after those to earlier requests; None: no message."""
+        if streamed.is_decoupled:
+            if parts is not None:
+                self._send(parts)
+            if final:
+                self._end_request(streamed)
+            return
+        streamed.answer = parts
+        turns = self._ordered
+        if turns[0] is not streamed:
+            self._count_waiting_response(parts)
+            return
+        while turns and (answer := turns[0].answer) is not None:
+            ended = turns.popleft()
+            if ended is not streamed:
+                self._answer_bytes -= sum(map(len, answer))
+            self._send(answer)
+            self._end_request(ended)
+
+    def deliver_framed(self, members: Sequence[StreamedMember], messages: Sequence[bytes]) -> None:
+        """Send responses of coupled models, each with its prefix, in one buffer if it is turn."""
+        turns, in_flight = self._ordered, self._in_flight
+        ready: list[Buffer] = []
+        for member, message in zip(members, messages, strict=True):
+            if member not in in_flight:
+                continue
+            if turns[0] is not member:  # an earlier request has no response yet
+                member.answer = [message[PREFIX_BYTES:]]
+                self._count_waiting_response(member.answer)
+                continue
+            turns.popleft()
+            del in_flight[member]
+            ready.append(message)
+            while turns and (answer := turns[0].answer) is not None:
+                self._answer_bytes -= sum(map(len, answer))
+                ready += gather(frame_message(answer))
+                in_flight.pop(turns.popleft(), None)
+        if ready:
+            self._pause_unless(is_ready=self.send_framed(gather(ready)))
+            if self.is_full:
+                self._resume_input_if_possible()
+            self._finish_if_done()
+
+    def _count_waiting_response(self, answer: list[Buffer] | None) -> None:
+        """Count a response that waits for those to earlier requests."""
+        self._answer_bytes += sum(map(len, answer or ()))
+        if self._answer_bytes >= MAX_ANSWER_BYTES:
+            self.is_full = True
+        if self._answer_bytes >= MAX_UNREAD_BYTES:
+            self.drop(ErrorCode.ENHANCE_YOUR_CALM)
+
+    def refuse_request(self, streamed: StreamedRequest, error: ServerError) -> None:
+        """Send the error of a request that was not passed to a model."""
+        parts = encode_stream_refusal(error.message, streamed.parsed.id)
+        self.deliver(streamed, parts, final=True)
+
+    def fail_request(
+        self, streamed: StreamedRequest, error: ServerError, *, final: bool = True
+    ) -> None:
+        """Send an error that occurred while a request was executed."""
+        if self._is_strict:
+            self.on_abandoned()
+            self.fail(error)
+            return
+        parsed = streamed.parsed
+        parts = encode_stream_failure(
+            error.message, parsed.id, parsed.model_name, parsed.model_version, is_final=final
+        )
+        self.deliver(streamed, parts, final=final)
+
+    def _end_request(self, streamed: StreamedRequest) -> None:
+        self._in_flight.pop(streamed, None)
+        if self.is_full:
+            self._resume_input_if_possible()
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self._is_half_closed and not self._in_flight:
+            self.finish()
+
+    # Flow control
+
+    def _send(self, parts: list[Buffer]) -> None:
+        self._pause_unless(is_ready=self.send(parts))
+
+    def _pause_unless(self, *, is_ready: bool) -> None:
+        if is_ready:
+            return
+        if not self._is_paused:
+            self._is_paused = self.is_full = True
+            for streamed in self._in_flight:
+                streamed.pause()
+        elif self.connection.http2.queued_bytes(self.stream_id) >= MAX_UNREAD_BYTES:
+            self.drop(ErrorCode.ENHANCE_YOUR_CALM)
+
+    def on_writable(self) -> None:
+        """Resume the models that were paused because the client read slowly."""
+        self._is_paused = False
+        for streamed in list(self._in_flight):
+            streamed.resume()
+        self._resume_input_if_possible()
+
+    def _resume_input_if_possible(self) -> None:
+        self.is_full = (
+            self._is_paused
+            or len(self._in_flight) >= MAX_IN_FLIGHT
+            or self._answer_bytes >= MAX_ANSWER_BYTES
+        )
+        self.resume_input()

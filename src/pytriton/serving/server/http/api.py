@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP endpoints: each passes a request to the engine or returns information about the server.
+
+Every request passes through `handle`, which routes it, checks authorisation and checks the method,
+in this order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import (
+    ServerError,
+    UnavailableError,
+    UnsupportedError,
+    error_for_clients,
+)
+from pytriton.base.messages import InferRequest
+from pytriton.protocol.output_format import ALL_JSON
+from pytriton.serving.server.api import documents
+from pytriton.serving.server.api.authorization import Authorization
+from pytriton.serving.server.api.authorization import Protocol as ApiProtocol
+from pytriton.serving.server.api.repository_service import RepositoryService
+from pytriton.serving.server.api.status import HTTP_RESTRICTED
+from pytriton.serving.server.http.bodies import Bodies
+from pytriton.serving.server.http.columns import ColumnLearner, may_be_column
+from pytriton.serving.server.http.exchange import Exchange, PendingExchange
+from pytriton.serving.server.http.generate import (
+    GenerateEvents,
+    GenerateExchange,
+    InferEvents,
+    accepts_events,
+)
+from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.infer import (
+    EngineExchange,
+    EngineService,
+    HeaderUse,
+    InferExchange,
+    respond_server_error,
+)
+from pytriton.serving.server.http.log_settings import LogEndpoint
+from pytriton.serving.server.http.repository import RepositoryEndpoints
+from pytriton.serving.server.http.routes import Endpoint, Route, Router, first_segment
+from pytriton.serving.server.http.shared_memory import SharedMemoryEndpoints
+from pytriton.serving.server.http.trace_settings import TraceEndpoint
+from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.serving.engine.client import Answer, EngineClient
+    from pytriton.serving.server.api.background import Background
+    from pytriton.serving.server.codec.pool import CodecPool
+    from pytriton.serving.server.http.bodies import Deferred, ReadInfer
+    from pytriton.serving.server.http.columns import ColumnRequests
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_TEXT_TYPE = b"text/plain"
+_MAX_DIGITS = 19  # of a valid length
+
+
+class Resolved:
+    """How requests with one head are answered: they are allowed."""
+
+    __slots__ = ("columns", "handler", "may_be_column", "route")
+
+    def __init__(
+        self, handler: Callable[..., Exchange | None], route: Route, *, may_be_column: bool
+    ) -> None:
+        self.handler = handler
+        self.route = route
+        self.may_be_column = may_be_column  # and `columns` may be set later
+        self.columns: ColumnRequests | None = None  # for requests like the last one with this head
+
+
+class Resolve(Protocol):
+    """Finds what answers the requests of another API on the port."""
+
+    def __call__(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+        """Returns how an allowed request is answered; otherwise responds with an error."""
+
+
+class HttpApi(HttpHandler):
+    """Answers the requests of all HTTP connections."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+        background: Background | None = None,
+        codec: CodecPool | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        super().__init__(options.limits, loop, options.http.address)
+        self.tasks = BackgroundTasks(loop)
+        self._engine = engine
+        self._logged_problem = ""  # the last logged reason for not being ready
+        self._server_id = options.id
+        self._router = Router()
+        # Of other APIs on this port, by the first segment of their paths.
+        self.other_apis: dict[bytes, Resolve] = {}
+        self.authorization = Authorization(options.http_restricted, ApiProtocol.HTTP)
+        self._bodies = Bodies(
+            loop, self.tasks, options.limits.http_max_input_bytes, background, codec
+        )
+        pattern = options.http_header_forward_pattern
+        headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
+        self.is_timed = tracing is not None
+        if shared_memory is None:
+            shared_memory = local_shared_memory(
+                engine, loop, is_allowed=options.allow_client_shared_memory
+            )
+        self.service = EngineService(engine, headers, self._bodies, shared_memory)
+        self._learner = ColumnLearner(self.service, loop)
+        repository = RepositoryEndpoints(
+            RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
+        )
+        traces = TraceEndpoint(engine, self._bodies, self.respond_when_known)
+        self._handlers: dict[str, Callable[..., Exchange | None]] = {
+            "live": self._live,
+            "ready": self._ready,
+            "server_metadata": self._server_metadata,
+            "model_metadata": self._model_metadata,
+            "model_ready": self._model_ready,
+            "model_config": self._model_config,
+            "model_statistics": self._model_statistics,
+            "all_statistics": self._model_statistics,
+            "infer": self._infer,
+            "generate": self._generate,
+            "generate_stream": self._generate_stream,
+            "repository_index": repository.index,
+            "repository_load": repository.load,
+            "repository_unload": repository.unload,
+            "trace_setting": traces.settings,
+            "logging": LogEndpoint(engine, self._bodies, self.respond_when_known).answer,
+            **SharedMemoryEndpoints(
+                shared_memory, self._bodies, self.respond_when_known
+            ).handlers(),
+        }
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Allocate memory for a large body, that of its model if possible, to avoid a copy."""
+        route = self._router.resolve(head.target)
+        if route is None or route.endpoint.handler != "infer":
+            return super().body_memory(head)
+        refusal = self.authorization.refusal(route.endpoint.api, head.headers.get)
+        model = self._engine.find(route.model, route.version)
+        memory = None
+        if refusal is None and model is not None:
+            announced = head.headers.get(b"inference-header-content-length", b"0")
+            is_number = announced.isdigit() and len(announced) <= _MAX_DIGITS
+            memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
+        return super().body_memory(head) if memory is None else memory
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a request now, or return the exchange that will answer it."""
+        # A head that was seen before, byte for byte, is routed and authorised already: 1 us less.
+        resolved: Resolved | None = request.head.resolved
+        if resolved is None:
+            resolved = request.head.resolved = self._resolve(connection, request.head)
+            if resolved is None:
+                return None
+        try:
+            if resolved.columns is not None:
+                exchange = resolved.columns.take(connection, request, resolved.route)
+                if exchange is not None:
+                    return exchange
+            return resolved.handler(connection, request, resolved.route)
+        except ServerError as error:
+            respond_server_error(connection, error)
+        return None
+
+    def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+        """Find the method that answers an allowed request; otherwise respond with an error."""
+        route = self._router.resolve(head.target)
+        if route is None or route.endpoint.handler not in self._handlers:
+            resolve = self.other_apis.get(first_segment(head.target))
+            if resolve is not None:
+                return resolve(connection, head)
+            connection.respond_error(404, "Not Found")
+            return None
+        endpoint = route.endpoint
+        if not self.admits(connection, head, endpoint):
+            return None
+        headers = self.service.headers
+        is_plain = headers is None or headers.fits_columns(head)
+        is_candidate = endpoint.handler == "infer" and is_plain and may_be_column(head)
+        return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
+
+    def admits(self, connection: HttpConnection, head: RequestHead, endpoint: Endpoint) -> bool:
+        """Check authorisation and the method; responds with an error if a request must not pass."""
+        refusal = self.authorization.refusal(endpoint.api, head.headers.get)
+        if refusal is not None:
+            connection.respond_error(HTTP_RESTRICTED, refusal)
+        elif head.method not in endpoint.methods:
+            connection.respond_error(405, "Method Not Allowed", endpoint.allow)
+        else:
+            return True
+        return False
+
+    def close(self) -> None:
+        """Cancel running tasks when the server stops."""
+        self.tasks.cancel()
+        self._bodies.close()
+
+    def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
+        """Start a coroutine that answers; it is not cancelled if the client disconnects."""
+        self.tasks.start(_answer_errors(connection, lambda: work))
+        return Exchange()
+
+    def settings_body(self, request: HttpRequest) -> Buffer:
+        """Returns the body of a request with a few options; see `Bodies.settings`."""
+        return self._bodies.settings(request)
+
+    # Endpoints
+
+    def _live(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        self._refuse_when_exiting()
+        connection.respond(200, (), _TEXT_TYPE)
+
+    def _ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        self._refuse_when_exiting()
+        respond = partial(self._respond_ready, connection)
+        return self.respond_when_known(connection, self._engine.problem(), respond)
+
+    def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
+        """Respond with Triton's statuses; for 400, the body contains the reason."""
+        if problem and problem != self._logged_problem:
+            logger.info("The server is not ready: %s", problem)
+        self._logged_problem = problem
+        if problem:
+            connection.respond_error(400, f"Server is not ready: {problem}")
+        else:
+            connection.respond(200, (), _TEXT_TYPE)
+
+    def _refuse_when_exiting(self) -> None:
+        if self._engine.is_exiting:
+            raise UnavailableError("Server exiting")
+
+    def _server_metadata(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        connection.respond(200, (documents.server_metadata(self._server_id),))
+
+    def _model_metadata(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        model = self._engine.lookup(route.model, route.version)
+        versions = (
+            [model.spec.version] if route.version else self._engine.ready_versions(route.model)
+        )
+        connection.respond(200, (documents.model_metadata(model.spec, versions),))
+
+    def _model_ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        def respond(is_ready: bool) -> None:
+            if is_ready:
+                connection.respond(200, (), _TEXT_TYPE)
+            else:
+                connection.respond_error(400, "Model version not ready")
+
+        is_ready = self._engine.is_model_ready(route.model, route.version)
+        return self.respond_when_known(connection, is_ready, respond)
+
+    def respond_when_known(
+        self, connection: HttpConnection, answer: Answer[T], respond: Callable[[T], None]
+    ) -> Exchange | None:
+        """Respond with the engine's answer, now or when it has come."""
+        if not isinstance(answer, Coroutine):
+            respond(answer)
+            return None
+
+        async def respond_later() -> None:
+            respond(await answer)
+
+        return self.run_task(connection, respond_later())
+
+    def _model_config(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        model = self._engine.lookup(route.model, route.version)
+        connection.respond(200, (model.config_json,))
+
+    def _model_statistics(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        def respond(models: list[dict[str, Any]]) -> None:
+            connection.respond(200, (documents.model_statistics(models),))
+
+        statistics = self._engine.statistics(route.model, route.version)
+        return self.respond_when_known(connection, statistics, respond)
+
+    def _infer(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        model = self._engine.lookup(route.model, route.version)
+        kind: type[InferExchange | InferEvents] = InferExchange
+        if model.spec.decoupled:
+            if not accepts_events(request.head.headers):
+                raise UnsupportedError(
+                    "HTTP end point doesn't support models with decoupled transaction policy"
+                )
+            kind = InferEvents
+        exchange = kind(self.service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
+        reading = self._bodies.infer(request, model)
+        if isinstance(reading, tuple):
+            exchange.submit(request.head, *reading)
+            resolved: Resolved = request.head.resolved
+            if resolved.may_be_column and reading[1] is ALL_JSON and not reading[0].uses_regions:
+                resolved.columns = self._learner.learn(model, reading[0])
+            return exchange
+        submit = partial(self._submit_later, exchange, request.head, reading)
+        return self._read_later(connection, exchange, submit)
+
+    async def _submit_later(
+        self, exchange: InferExchange | InferEvents, head: RequestHead, read: Deferred[ReadInfer]
+    ) -> None:
+        exchange.submit(head, *await read())
+
+    def _generate(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        return self._begin_generate(GenerateExchange, connection, request, route)
+
+    def _generate_stream(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        return self._begin_generate(GenerateEvents, connection, request, route)
+
+    def _begin_generate(
+        self,
+        kind: type[GenerateExchange | GenerateEvents],
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: Route,
+    ) -> Exchange:
+        model = self._engine.lookup(route.model, route.version)
+        exchange = kind(self.service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
+        reading = self._bodies.generate(request, model)
+        if isinstance(reading, InferRequest):
+            exchange.start(request.head, reading)
+            return exchange
+
+        async def submit_later() -> None:
+            exchange.start(request.head, await reading())
+
+        return self._read_later(connection, exchange, submit_later)
+
+    def _read_later(
+        self, connection: HttpConnection, exchange: EngineExchange, submit: Deferred[None]
+    ) -> Exchange:
+        """Read a request in the background and start it, unless the client disconnects."""
+
+        async def begin() -> None:
+            await submit()
+            if connection.is_writing_paused:
+                exchange.pause()
+
+        return PendingExchange(exchange, self.tasks.start(_answer_errors(connection, begin)))
+
+
+async def _answer_errors(connection: HttpConnection, work: Deferred[None]) -> None:
+    try:
+        await work()
+    except Exception as error:  # noqa: BLE001  the client gets it
+        failure = error_for_clients(error, "it served a request in the background")
+        respond_server_error(connection, failure)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parses request bodies and encodes response bodies; large ones outside of the event loop."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from pytriton.base.errors import (
+    InvalidArgumentError,
+    ServerError,
+    error_for_clients,
+)
+from pytriton.base.lazy_module import LazyModule
+from pytriton.protocol.compression import decompress, decompress_small
+from pytriton.protocol.generate import parse_generate
+from pytriton.protocol.kserve_json import parse_header_length, parse_infer
+from pytriton.protocol.repository import read_load
+from pytriton.serving.server.api.background import SMALL_BYTES, Background
+from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES, LoopBudget
+
+Answer = TypeVar("Answer")
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from pytriton.base.background_tasks import BackgroundTasks
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import InferRequest
+    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.repository import LoadOverrides
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.codec import pool
+    from pytriton.serving.server.codec.pool import CodecPool
+    from pytriton.serving.server.http.reader import HttpRequest
+
+    ReadInfer = tuple[InferRequest, OutputFormat]
+    Deferred: TypeAlias = Callable[[], Awaitable[Answer]]
+else:
+    pool = LazyModule("pytriton.serving.server.codec.pool")
+
+logger = logging.getLogger(__name__)
+
+# The limit for requests whose bodies only have a few options; larger ones are not parsed.
+MAX_SETTINGS_BYTES = 64 << 10
+
+
+class Bodies:
+    """Parses and encodes the bodies of one port.
+
+    If a body is large, a method returns a function instead; calling and awaiting that gives the
+    result. Both raise ServerError if the body is malformed.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tasks: BackgroundTasks,
+        max_bytes: int,
+        background: Background | None = None,
+        codec: CodecPool | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._background = background or Background(loop, "http")
+        self._loop = loop
+        self._open_codec = codec
+        self._max_bytes = max_bytes
+        self._loop_budget = LoopBudget(loop)
+
+    def close(self) -> None:
+        """Stop all threads and processes."""
+        if self._open_codec is not None:
+            self._open_codec.close()
+        self._background.close()
+
+    @property
+    def _codec(self) -> CodecPool:
+        if self._open_codec is None:
+            self._open_codec = pool.CodecPool(self._loop)
+        return self._open_codec
+
+    # Requests
+
+    def infer(self, http: HttpRequest, model: ServedModel) -> ReadInfer | Deferred[ReadInfer]:
+        """Parse an infer request; returns it and the format of its outputs."""
+        headers = http.head.headers
+        body: Buffer = http.body
+        if b"content-encoding" in headers:
+            inflated = self._inflated(http)
+            if inflated is None:
+                return partial(self._infer_inflated, http, model)
+            body = inflated
+        header_length = None
+        length_text = headers.get(b"inference-header-content-length")
+        if length_text is not None:
+            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
+        if len(body) > SMALL_BYTES and (header_length is None or header_length > SMALL_BYTES):
+            json_length = header_length or len(body)
+            return partial(self._read_infer, body, json_length, model)
+        json_length = len(body) if header_length is None else header_length
+        if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
+            read = partial(parse_infer, body, header_length, model.spec)
+            return partial(self._loop_budget.run, read)
+        return parse_infer(body, header_length, model.spec)
+
+    def _read_infer(
+        self, body: Buffer, json_length: int, model: ServedModel
+    ) -> Awaitable[ReadInfer]:
+        return self._codec.infer(body, json_length, model.spec, self._max_bytes, model.body_memory)
+
+    async def _infer_inflated(self, http: HttpRequest, model: ServedModel) -> ReadInfer:
+        headers = http.head.headers
+        body = await self._inflate(http)
+        header_length = None
+        length_text = headers.get(b"inference-header-content-length")
+        if length_text is not None:
+            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
+        json_length = len(body) if header_length is None else header_length
+        if json_length <= SMALL_BYTES:
+            if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
+                read = partial(parse_infer, body, header_length, model.spec)
+                return await self._loop_budget.run(read)
+            return parse_infer(body, header_length, model.spec)
+        return await self._read_infer(body, json_length, model)
+
+    def generate(
+        self, http: HttpRequest, model: ServedModel
+    ) -> InferRequest | Deferred[InferRequest]:
+        """Parse a generate request."""
+        if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise InvalidArgumentError(
+                "Unsupported content-encoding, only 'identity' is supported."
+            )
+        if len(http.body) > SMALL_BYTES:
+            return partial(self._codec.generate, http.body, model.spec, model.body_memory)
+        if len(http.body) > MEDIUM_BYTES and not self._loop_budget.is_free():
+            return partial(self._loop_budget.run, partial(parse_generate, http.body, model.spec))
+        return parse_generate(http.body, model.spec)
+
+    def load(self, http: HttpRequest) -> LoadOverrides | Deferred[LoadOverrides]:
+        """Parse a request to load a model."""
+        body: Buffer = http.body
+        if body and b"content-encoding" in http.head.headers:
+            inflated = self._inflated(http)
+            if inflated is None:
+                return partial(self._load_inflated, http)
+            body = inflated
+        if len(body) > SMALL_BYTES:
+            return partial(self._codec.load, body)
+        return read_load(body)
+
+    async def _load_inflated(self, http: HttpRequest) -> LoadOverrides:
+        body = await self._inflate(http)
+        return await self._codec.load(body)
+
+    def settings(self, http: HttpRequest) -> Buffer:
+        """Returns the decompressed body of a request with a few options, which is always small."""
+        body: Buffer | None = http.body
+        if body and b"content-encoding" in http.head.headers:
+            body = self._inflated(http, MAX_SETTINGS_BYTES)
+        if body is None or len(body) > MAX_SETTINGS_BYTES:
+            raise InvalidArgumentError(
+                f"expected a body of at most {MAX_SETTINGS_BYTES} bytes for this request, got more"
+            )
+        return body
+
+    def _inflated(self, http: HttpRequest, small_bytes: int = SMALL_BYTES) -> Buffer | None:
+        """Returns the decompressed body; None if it is not small, before or after that."""
+        encoding = http.head.headers[b"content-encoding"].decode("latin-1")
+        if len(http.body) > small_bytes:
+            return None
+        return decompress_small(http.body, encoding, self._max_bytes, small_bytes)
+
+    async def _inflate(self, http: HttpRequest) -> Buffer:
+        encoding = http.head.headers[b"content-encoding"].decode("latin-1")
+        return await self._background.run(decompress, http.body, encoding, self._max_bytes)
+
+    # Responses
+
+    def write_in_thread(
+        self,
+        write: Callable[[], Answer],
+        on_written: Callable[[Answer], None],
+        on_error: Callable[[ServerError], None],
+    ) -> None:
+        """Encode a body in a thread, then call `on_written` or `on_error` in the event loop."""
+        self._write(partial(self._background.run, write), on_written, on_error)
+
+    def can_write_now(self) -> bool:
+        """Returns whether a body of more than `MEDIUM_BYTES` may be written in this iteration."""
+        return self._loop_budget.is_free()
+
+    def write_in_turn(
+        self,
+        write: Callable[[], Answer],
+        on_written: Callable[[Answer], None],
+        on_error: Callable[[ServerError], None],
+    ) -> None:
+        """Encode a body in a later iteration of the event loop, then call one of the two."""
+        self._write(partial(self._loop_budget.run, write), on_written, on_error)
+
+    def _write(
+        self,
+        write: Deferred[Answer],
+        on_written: Callable[[Answer], None],
+        on_error: Callable[[ServerError], None],
+    ) -> None:
+        async def work() -> None:
+            try:
+                answer = await write()
+            except Exception as error:  # noqa: BLE001  it is logged
+                on_error(as_server_error(error))
+            else:
+                on_written(answer)
+
+        self._tasks.start(work())
+
+
+def as_server_error(error: Exception) -> ServerError:
+    """Returns the error for the client of a response that could not be written."""
+    return error_for_clients(error, "it wrote a response")

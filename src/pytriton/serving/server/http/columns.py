@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small infer requests that travel as columns, because many like them came before.
+
+After some requests of one structure, later ones are read by a `RequestPattern`, gathered into a
+chunk and answered from the columns of a batch, without records and tensors for each. Requests that
+differ in anything, even in a header that matters, take the ordinary way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.errors import ServerError
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.protocol.answer_pattern import AnswerPattern, structure_of
+from pytriton.protocol.compression import choose_encoding
+from pytriton.protocol.output_format import ALL_JSON
+from pytriton.protocol.request_pattern import RequestPattern
+from pytriton.protocol.request_pattern import structure_of as structure_of_request
+from pytriton.serving.engine.sequence.correlation_id import accepted_types
+from pytriton.serving.engine.validation import validate
+from pytriton.serving.server.api.gatherer import Iterations, gatherer_for
+from pytriton.serving.server.http.bodies import as_server_error
+from pytriton.serving.server.http.exchange import Exchange
+from pytriton.serving.server.http.infer import InferExchange, respond_server_error
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.protocol.request_pattern import Structure
+    from pytriton.runtime.executor.columns import OutputColumn
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.infer import EngineService
+    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.http.routes import Route
+
+MAX_BODY_BYTES = 4096
+LEARNED_AFTER = 16  # requests of a structure; making a pattern takes as long as 40 requests save
+MAX_LEARNED = 512  # structures of all models; each takes 10 KiB
+MAX_COUNTED = 64  # structures of a model that are not learned yet
+MAX_MODELS = 256
+
+# A request with one of these headers is more than its JSON.
+_OTHER_HEADERS = (b"content-encoding", b"inference-header-content-length")
+
+
+def may_be_column(head: RequestHead) -> bool:
+    """Returns whether a small infer request with this head is only JSON, and its answer, too."""
+    headers = head.headers
+    if head.is_http_10 or not head.keep_alive or head.content_length > MAX_BODY_BYTES:
+        return False
+    if any(name in headers for name in _OTHER_HEADERS):
+        return False
+    accepted = headers.get(b"accept-encoding")
+    return accepted is None or choose_encoding(accepted.decode("latin-1")) == "identity"
+
+
+class ColumnExchange(Exchange):
+    """A request in a chunk."""
+
+    __slots__ = ("_chunk", "_gatherer", "_index")
+
+    def __init__(self, gatherer: Gatherer, chunk: GatheredChunk, index: int) -> None:
+        self._gatherer = gatherer
+        self._chunk = chunk
+        self._index = index
+
+    def abandon(self) -> None:
+        """Cancel the request, because the client has disconnected."""
+        self._gatherer.cancel(self._chunk, self._index)
+
+
+class ColumnRequests:
+    """Reads, gathers and answers the requests of one structure for a model; it is their sink.
+
+    Args:
+        service: What all exchanges of the port share.
+        iterations: Tells when to submit what was gathered.
+        spec: The specification of the model.
+        request: A valid request of this structure.
+        structure: Its structure.
+    """
+
+    def __init__(
+        self,
+        service: EngineService,
+        iterations: Iterations,
+        spec: ModelSpec,
+        request: InferRequest,
+        structure: Structure,
+    ) -> None:
+        self._service = service
+        self._spec = spec
+        self._rows = request.rows if spec.max_batch_size else None
+        self._structure = structure
+        pattern = RequestPattern(structure, in_sequence=spec.sequence is not None)
+        self._id_types = accepted_types(spec)
+        self._read = pattern.read
+        self._read_in_sequence = pattern.read_in_sequence
+        names = [name for name, _, _ in structure]
+        self._gatherer = gatherer_for(iterations, spec, request, names, self)
+        self._answers: AnswerPattern | None = None
+        self._tracing = None if service.headers is None else service.headers.tracing
+
+    def take(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        """Serve a request; returns None if it has to be read in the ordinary way."""
+        engine = self._service.engine
+        model = engine.lookup(route.model, route.version)
+        if model.spec is not self._spec or engine.is_exiting:
+            return None
+        if self._spec.sequence is not None:
+            return self._take_in_sequence(connection, request, route, model)
+        inputs = self._read(request.body)
+        if inputs is None:
+            return None
+        gatherer = self._gatherer
+        if not gatherer.is_alone(model):
+            if self._tracing is not None and not self._tracing.passes(self._spec.name):
+                return None
+            chunk, index = gatherer.add(model, inputs, connection)
+            return ColumnExchange(gatherer, chunk, index)
+        exchange = InferExchange(self._service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
+        exchange.submit(request.head, self._record(inputs), ALL_JSON)
+        return exchange
+
+    def _take_in_sequence(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, model: ServedModel
+    ) -> Exchange | None:
+        read = self._read_in_sequence(request.body)
+        if read is None or type(read[1].sequence_id) not in self._id_types:
+            return None
+        inputs, parameters = read
+        gatherer = self._gatherer
+        if not gatherer.is_alone(model):
+            if self._tracing is not None and not self._tracing.passes(self._spec.name):
+                return None
+            sequence = (parameters.sequence_id, parameters.flags, "")
+            chunk, index = gatherer.add_in_sequence(model, inputs, connection, sequence)
+            return ColumnExchange(gatherer, chunk, index)
+        record = self._record(inputs)
+        record.correlation_id, record.flags = parameters.sequence_id, parameters.flags
+        exchange = InferExchange(self._service, model, route.version, connection)
+        exchange.began_ns = request.began_ns
+        exchange.submit(request.head, record, ALL_JSON)
+        return exchange
+
+    def _record(self, inputs: Sequence[bytes]) -> InferRequest:
+        tensors = {
+            name: InferTensor(name, dtype, shape, data)
+            for (name, dtype, shape), data in zip(self._structure, inputs, strict=True)
+        }
+        return InferRequest(self._spec.name, tensors)
+
+    def on_rows(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        """Answer requests whose outputs are in the columns of a batch."""
+        answers = self._answers
+        if answers is None or answers.structure != structure_of(outputs):
+            spec = self._spec
+            answers = AnswerPattern(
+                spec.name, str(spec.version), self._rows, outputs, spec.answer_parameters
+            )
+            self._answers = answers
+        bodies = answers.encode(outputs, row, end - first)
+        if bodies is None:
+            self._respond_each(chunk, first, end, outputs, row)
+            return
+        for connection, body in zip(chunk.callers[first:end], bodies, strict=True):
+            connection.respond_json(body)
+        chunk.end(end - first)
+
+    def _respond_each(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        for index in range(first, end):
+            response = self._response(outputs, row)
+            row += self._rows or 1
+            try:
+                self.on_outcome(chunk, index, response, None, is_refused=False)
+            except Exception as error:  # noqa: BLE001  it is logged
+                self.on_outcome(chunk, index, None, as_server_error(error), is_refused=False)
+
+    def _response(self, outputs: Sequence[OutputColumn], row: int) -> InferResponse:
+        """Returns the response whose first row is `row`."""
+        rows = self._rows
+        tensors = []
+        for column in outputs:
+            shape = column.shape if rows is None else (rows, *column.shape)
+            data = column.data[row * column.row_bytes : (row + (rows or 1)) * column.row_bytes]
+            tensors.append(InferTensor(column.name, column.dtype, shape, data))
+        spec = self._spec
+        return InferResponse(spec.name, str(spec.version), "", tensors, spec.answer_parameters)
+
+    def on_outcome(
+        self,
+        chunk: Any,
+        index: int,
+        response: InferResponse | None,
+        error: ServerError | None,
+        *,
+        is_refused: bool,
+    ) -> None:
+        """Answer one request like one that is not in a chunk."""
+        connection: HttpConnection = chunk.callers[index]
+        if error is not None:
+            respond_server_error(connection, error)
+        else:
+            exchange = InferExchange(self._service, chunk.model, "", connection)
+            exchange.set_format(None, ALL_JSON)
+            exchange.on_response(response, final=True)
+        chunk.end(1)
+
+
+class _ModelStructures:
+    """What is known about the requests for one model, whose version is written in one way."""
+
+    __slots__ = ("counts", "learned", "spec")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.counts: dict[Structure, int] = {}
+        self.learned: dict[Structure, ColumnRequests] = {}
+
+
+class ColumnLearner:
+    """Notices structures of requests that repeat.
+
+    Args:
+        service: What all exchanges of the port share.
+        loop: The event loop.
+    """
+
+    def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._iterations = Iterations(service.engine, loop)
+        self._models: dict[tuple[str, int, str], _ModelStructures] = {}
+        self._learned_count = 0
+
+    def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
+        """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
+        in_sequence = model.spec.sequence is not None
+        structure = structure_of_request(request, in_sequence=in_sequence)
+        if structure is None or not model.takes_columns:
+            return None
+        known = self._structures(model.spec, request.model_version)
+        learned = known.learned.get(structure)
+        if learned is not None:
+            return learned
+        counts = known.counts
+        count = counts[structure] = counts.get(structure, 0) + 1
+        if len(counts) > MAX_COUNTED:  # clients send all kinds of requests
+            counts.clear()
+        if count < LEARNED_AFTER:
+            return None
+        try:
+            validate(request, model.spec)
+        except ServerError:
+            return None
+        if self._learned_count >= MAX_LEARNED:
+            self._forget_all()
+            known = self._structures(model.spec, request.model_version)
+        learned = ColumnRequests(self._service, self._iterations, model.spec, request, structure)
+        known.learned[structure] = learned
+        self._learned_count += 1
+        return learned
+
+    def _forget_all(self) -> None:
+        """Begin anew, so that structures that were common once take no place for ever."""
+        self._models.clear()
+        self._learned_count = 0
+
+    def _structures(self, spec: ModelSpec, version: str) -> _ModelStructures:
+        key = (spec.name, spec.version, version)
+        known = self._models.get(key)
+        if known is None or known.spec is not spec:
+            if len(self._models) >= MAX_MODELS:
+                self._forget_all()
+            known = self._models[key] = _ModelStructures(spec)
+        return known

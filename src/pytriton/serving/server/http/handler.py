@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state that the connections of one port share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytriton.serving.server.api.origins import OriginPolicy
+from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
+from pytriton.serving.server.http.reader import HttpRequest, RequestHead, private_memory
+from pytriton.serving.server.http.watch import IdleWatch, ProgressWatch
+from pytriton.serving.server.process.connection_set import ConnectionSet
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.options.server_options import Limits
+
+
+class HttpHandler:
+    """The base class of request handlers; see `RequestHandler`.
+
+    Args:
+        limits: The limits for one client.
+        loop: The event loop.
+        address: The address that the port listens on.
+    """
+
+    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        self.limits = limits
+        self.origins = OriginPolicy(address)
+        self.loop = loop
+        self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
+        self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read
+        self.cached_heads: dict[bytes, RequestHead] = {}
+        self.is_timed = False
+        self.is_leaving = False  # clients are asked to go to another server
+        self.connection_class: type[HttpConnection] = HttpConnection
+        self.watch = ProgressWatch(loop)
+        self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
+
+    def make_connection(self) -> HttpConnection:
+        """Returns the protocol object for a new connection."""
+        return self.connection_class(self)
+
+    def let_clients_leave(self) -> None:
+        """Close each connection after its next answer, also those that are opened from now on."""
+        self.is_leaving = True
+        for connection in self.connections:
+            connection.close_after_answer()
+
+    def body_memory(self, head: RequestHead) -> memoryview:
+        """Returns the memory for the body of a large request; pages are not touched in advance."""
+        return private_memory(head.content_length)
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a request now, or return the exchange that will answer it."""
+        raise NotImplementedError

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inference over HTTP: passes requests to the engine, and its responses to the client."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytriton.base.errors import ServerError
+from pytriton.base.messages import TraceOrigin
+from pytriton.protocol.compression import (
+    ACCEPT_ENCODING,
+    UnknownEncodingError,
+    choose_encoding,
+    compress,
+)
+from pytriton.protocol.kserve_response import encode_infer_response
+from pytriton.protocol.large_response import encode_large_infer_response
+from pytriton.serving.server.api.background import SMALL_BYTES
+from pytriton.serving.server.api.header_forwarding import HeaderForwarding
+from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
+from pytriton.serving.server.api.status import HTTP_STATUS
+from pytriton.serving.server.http.exchange import Exchange
+from pytriton.serving.server.http.text import JSON_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import InferRequest, InferResponse, ResponseSink, TracedSink
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.shared_memory import RegionPlace
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.http.bodies import Bodies
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.reader import RequestHead
+    from pytriton.serving.server.shared_memory.region_request import RegionRequest
+    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+_BINARY_TYPE = b"application/octet-stream"
+_ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
+
+
+class HeaderUse:
+    """Uses request headers: forwards them as parameters, and reads the parent span of a trace."""
+
+    def __init__(self, pattern: str | None, tracing: TraceBeginner | None) -> None:
+        self._forwarding = HeaderForwarding(pattern) if pattern else None
+        self.tracing = tracing
+
+    def forward(self, head: RequestHead, request: InferRequest) -> None:
+        """Add headers as parameters; InvalidArgumentError if one must not be forwarded."""
+        if self._forwarding is not None:
+            self._forwarding.apply(head.header_list, request)
+
+    def fits_columns(self, head: RequestHead) -> bool:
+        """Returns whether the headers of a request add nothing to it, unless it is sampled."""
+        return self._forwarding is None and b"traceparent" not in head.headers
+
+    def begin_trace(
+        self,
+        head: RequestHead,
+        request: InferRequest,
+        began_ns: int,
+        spec: ModelSpec,
+        sink: ResponseSink,
+    ) -> TracedSink | None:
+        """Returns a sink that traces the request and wraps `sink`; None if it is not sampled."""
+        if self.tracing is None:
+            return None
+        headers = head.headers
+        traceparent = headers.get(b"traceparent", b"").decode("latin-1")
+        tracestate = headers.get(b"tracestate", b"").decode("latin-1")
+        origin = TraceOrigin("HTTP", traceparent, tracestate, began_ns)
+        return self.tracing.begin(request, spec, origin, sink)
+
+
+class EngineService(NamedTuple):
+    """What all exchanges of a port share."""
+
+    engine: EngineClient
+    headers: HeaderUse | None  # None if no header adds anything to a request
+    bodies: Bodies
+    shared_memory: SharedMemory
+
+
+class EngineExchange(Exchange):
+    """A request that the engine executes; it is the sink for the responses.
+
+    Args:
+        service: What all exchanges of the port share.
+        model: The model that the request is for.
+        version: The version as in the request.
+        connection: The connection for the response.
+    """
+
+    __slots__ = (
+        "_connection", "_inference", "_is_answered", "_model", "_service", "_version", "began_ns"
+    )  # fmt: skip
+
+    def __init__(
+        self, service: EngineService, model: ServedModel, version: str, connection: HttpConnection
+    ) -> None:
+        self._service = service
+        self._model = model
+        self._version = version
+        self._connection = connection
+        # None until the engine has the request, or its inputs are being read.
+        self._inference: Inference | RegionRequest | None = None
+        self._is_answered = False
+        self.began_ns = 0  # when the first bytes of the request came; 0 if that is not known
+
+    def start(self, head: RequestHead, request: InferRequest) -> None:
+        """Pass the request to the engine."""
+        service = self._service
+        spec = self._model.spec
+        if spec.namespace:
+            request.model_name = spec.identifier  # the name alone may mean several models
+        request.model_version = self._version
+        request.received_ns = time.monotonic_ns()
+        if request.uses_regions:
+            self._start_with_regions(head, request)
+            return
+        trace = None
+        if service.headers is not None:
+            service.headers.forward(head, request)
+            trace = service.headers.begin_trace(head, request, self.began_ns, spec, self)
+        self._inference = service.engine.infer(request, self if trace is None else trace, trace)
+
+    def _start_with_regions(self, head: RequestHead, request: InferRequest) -> None:
+        """Pass a request to the engine with tensors in the client's shared memory."""
+        service = self._service
+        headers = service.headers
+        if headers is not None:
+            headers.forward(head, request)
+
+        def submit(request: InferRequest, sink: ResponseSink) -> Inference:
+            trace = None
+            if headers is not None:
+                spec = self._model.spec
+                trace = headers.begin_trace(head, request, self.began_ns, spec, sink)
+            return service.engine.infer(request, sink if trace is None else trace, trace)
+
+        self._inference = service.shared_memory.begin(request, self._places(), self, submit)
+
+    def _places(self) -> dict[str, RegionPlace]:
+        """Returns where outputs go that the client wants in shared memory."""
+        return {}
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send a response of the model."""
+        raise NotImplementedError
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Send an error instead of a response."""
+        raise NotImplementedError
+
+    def on_refused(self, error: ServerError) -> None:
+        """Answer with the error."""
+        self._is_answered = True
+        respond_server_error(self._connection, error)
+
+    def abandon(self) -> None:
+        """Cancel the request, because the client has disconnected."""
+        if self._inference is not None:
+            self._inference.cancel()
+
+    def pause(self) -> None:
+        """Pause the model, because the client reads responses too slowly."""
+        if self._inference is not None:
+            self._inference.pause()
+
+    def resume(self) -> None:
+        """Resume the model."""
+        if self._inference is not None:
+            self._inference.resume()
+
+
+class InferExchange(EngineExchange):
+    """An infer request for a coupled model."""
+
+    __slots__ = ("_accept_encoding", "_format")
+
+    def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
+        """Pass the request to the engine."""
+        self.set_format(head.headers.get(b"accept-encoding"), output_format)
+        self.start(head, request)
+
+    def set_format(self, accept_encoding: bytes | None, output_format: OutputFormat) -> None:
+        """Set the format of the response: the client's header, and what its request says."""
+        self._accept_encoding = accept_encoding
+        self._format = output_format
+
+    def _places(self) -> dict[str, RegionPlace]:
+        """Returns where outputs go that the client wants in shared memory."""
+        return self._format.places()
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send the only response of a coupled model."""
+        if response is None:
+            self._connection.respond_error(500, "expected a single response, got 0")
+            return
+        for tensor in response.outputs:
+            if len(tensor.data) > MEDIUM_BYTES:
+                if self._is_deferred(response):
+                    return
+                break
+        parts, content_type, headers = self._write(response, encode_infer_response)
+        self._connection.respond(200, parts, content_type, headers)
+
+    def _is_deferred(self, response: InferResponse) -> bool:
+        """Respond later if encoding takes long, or takes too long for now; returns whether so."""
+        bodies = self._service.bodies
+        if self._takes_long(response, SMALL_BYTES):
+            write = partial(self._write, response)
+            bodies.write_in_thread(write, self._respond, self.on_error)
+            return True
+        if not self._takes_long(response, MEDIUM_BYTES) or bodies.can_write_now():
+            return False
+        write = partial(self._write, response, encode_infer_response)
+        bodies.write_in_turn(write, self._respond, self.on_error)
+        return True
+
+    def _respond(self, answer: tuple[Sequence[Buffer], bytes, bytes]) -> None:
+        self._connection.respond(200, *answer)
+
+    def _takes_long(self, response: InferResponse, max_bytes: int) -> bool:
+        """Returns whether an output of more bytes has to become JSON, classes or compressed."""
+        default, listed = self._format
+        encoding = self._encoding()
+        for tensor in response.outputs:
+            if len(tensor.data) > max_bytes:
+                choice = listed.get(tensor.name, default)
+                if choice.class_count or not choice.binary or encoding != "identity":
+                    return True
+        return False
+
+    def _encoding(self) -> str:
+        if self._accept_encoding is None:
+            return "identity"
+        return choose_encoding(self._accept_encoding.decode("latin-1"))
+
+    def _write(
+        self,
+        response: InferResponse,
+        encode: Callable[..., tuple[int | None, list[Buffer]]] = encode_large_infer_response,
+    ) -> tuple[Sequence[Buffer], bytes, bytes]:
+        """Returns the parts of the body, its content type and further headers."""
+        spec = self._model.spec
+        header_length, parts = encode(
+            response, self._format, is_batched=spec.max_batch_size > 0, labels=spec.labels
+        )
+        headers = b""
+        if header_length is not None:
+            headers = b"Inference-Header-Content-Length: %d\r\n" % header_length
+        if self._accept_encoding is not None:
+            encoding = self._encoding()
+            if encoding != "identity":
+                parts = [*compress(parts, encoding)]
+                headers += b"Content-Encoding: %b\r\n" % encoding.encode()
+        return parts, JSON_TYPE if header_length is None else _BINARY_TYPE, headers
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Send the error."""
+        respond_server_error(self._connection, error)
+
+
+def respond_server_error(connection: HttpConnection, error: ServerError) -> None:
+    """Answer with an error of the engine."""
+    headers = _ACCEPT_ENCODING_HEADER if isinstance(error, UnknownEncodingError) else b""
+    connection.respond_error(HTTP_STATUS[error.code], error.message, headers)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry point of the server process that `Triton` starts; it gets its settings over a socket."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
+from pytriton.exceptions import PyTritonError
+from pytriton.runtime.transport.control import ControlLink, Done, Start
+from pytriton.runtime.transport.loop_spinner import allow_spinning
+from pytriton.serving.server.binding.binder import BinderSession
+from pytriton.serving.server.binding.binder_port import BinderPort
+from pytriton.serving.server.command.serving_protocol import OpenPorts
+from pytriton.serving.server.command.startup import log_ports
+from pytriton.serving.server.core import Core
+from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.process.cores import surroundings, usable_cores
+from pytriton.serving.server.process.descriptors import raise_limit
+from pytriton.serving.server.process.event_loop import end_process, freeze_memory, new_event_loop
+from pytriton.serving.server.process.log_output import open_missing_streams
+from pytriton.serving.server.process.log_ring import keep_lines
+from pytriton.serving.server.process.logs import set_up_logging
+from pytriton.serving.server.process.process_watch import ProcessWatch
+from pytriton.serving.server.server import Server, authorizations, prepare_front_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from pytriton.runtime.executor.python_process import StartedZygote
+
+    StartServer = Callable[..., Awaitable["RunningServer"]]
+
+logger = logging.getLogger(__name__)
+
+
+class RunningServer(Protocol):
+    """A server whose ports are open."""
+
+    @property
+    def core(self) -> Core:
+        """Its models."""
+
+    @property
+    def server(self) -> Server:
+        """Its ports."""
+
+    async def stop(self, timeout_s: float) -> object:
+        """Refuse new requests, finish those in flight, stop everything."""
+
+    async def abandon(self) -> None:
+        """Stop at once: the parent process has ended."""
+
+
+class BoundServing:
+    """A server with bound models only."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
+    ) -> None:
+        self.core = core = Core(options, loop)
+        self.server = Server(core, options, loop, zygote)
+        self._loop = loop
+        self._binder_port = BinderPort(
+            core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function
+        )
+
+    async def start(self) -> None:
+        """Listen for clients, and for processes that want to bind models."""
+        self.core.start()
+        await self.server.start()
+        self._binder_port.start(self.server.ports)
+
+    async def stop(self, timeout_s: float) -> None:
+        """See `RunningServer`."""
+        end = self._loop.time() + timeout_s
+        self._binder_port.stop_listening()
+        self.server.refuse_requests()
+        await self.core.end_models(timeout_s)
+        await self.server.end_connections(end - self._loop.time())
+        await self.core.close(end - self._loop.time())
+        await self._binder_port.stop()
+
+    async def abandon(self) -> None:
+        """See `RunningServer`."""
+        await self._binder_port.stop()
+
+
+async def start_bound_serving(
+    options: ServerOptions,
+    loop: asyncio.AbstractEventLoop,
+    zygote: StartedZygote | None = None,
+) -> BoundServing:
+    """Start a server without repositories."""
+    serving = BoundServing(options, loop, zygote)
+    await serving.start()
+    return serving
+
+
+def main(
+    arguments: Sequence[str] | None = None, start_server: StartServer = start_bound_serving
+) -> None:
+    """Run a server for the process that holds the other end of the control socket."""
+    raise_limit()
+    open_missing_streams()
+    parser = argparse.ArgumentParser(prog="pytriton server process")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args(arguments)
+    # A terminal sends SIGINT to the whole process group; the parent decides when to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    link = ControlLink(socket.socket(fileno=options.control_fd))
+    try:
+        start = link.receive()
+    except EOFError:
+        return
+    assert isinstance(start, Start)
+    try:
+        settings = msgspec.structs.replace(
+            ServerOptions.from_triton_config(start.config, surroundings=surroundings()),
+            awaits_models=start.awaits_models,
+        )
+        set_up_logging(settings.log)
+        if settings.has_page:
+            keep_lines(settings.log.switches)
+    except (PyTritonError, OSError) as error:
+        link.send(_failure(error))
+        return
+    zygote = prepare_front_ends(settings)
+    serving = _serve(link, settings, options.parent, partial(start_server, zygote=zygote))
+    allow_spinning(usable_cores())
+    new_event_loop().run_until_complete(serving)
+    end_process(0)
+
+
+async def _serve(
+    link: ControlLink, options: ServerOptions, parent: int, start_server: StartServer
+) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[bool] = loop.create_future()
+
+    def end(is_orderly: bool) -> None:
+        if not ended.done():
+            ended.set_result(is_orderly)
+
+    loop.add_signal_handler(signal.SIGTERM, end, True)
+    _end_with_parent(loop, parent, end)
+    try:
+        serving = await _start_unless_ended(start_server(options, loop), ended)
+    except (ServerError, PyTritonError, OSError) as error:
+        link.send(_failure(error))
+        return
+    if serving is None:
+        return
+    ports = serving.server.ports
+    open_ports = OpenPorts(
+        ports.http_port, ports.grpc_port, ports.metrics_port, *serving.server.cloud_ports
+    )
+    log_ports(open_ports, options)
+    core = serving.core
+    session = BinderSession(
+        link, core.engine, loop, core.cache, end, core.turns, core.load_function
+    )
+    session.start(ports)
+    freeze_memory()
+    if await ended:
+        await serving.stop(options.exit_timeout_s)
+    else:
+        await serving.abandon()
+    await session.close()
+
+
+async def _start_unless_ended(
+    starting: Awaitable[RunningServer], ended: asyncio.Future[bool]
+) -> RunningServer | None:
+    """Returns the started server; None if it should end before, since loading may take long."""
+    task = asyncio.ensure_future(starting)
+    ends: set[asyncio.Future[Any]] = {task, ended}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task})
+    return None
+
+
+def _failure(error: ServerError | PyTritonError | OSError) -> Done:
+    """Returns the message to the parent about a failed start."""
+    if isinstance(error, ServerError):
+        return Done(0, error.message, error.code)
+    if isinstance(error, PyTritonError):  # a setting is wrong
+        return Done(0, error.message, InvalidArgumentError.code)
+    # For example a log file that cannot be written.
+    return Done(0, f"the server cannot start: {error}", InternalError.code)
+
+
+def _end_with_parent(
+    loop: asyncio.AbstractEventLoop, parent: int, end: Callable[[bool], None]
+) -> None:
+    """Stop when the parent ends, even if a child of it still holds the control socket open."""
+    if ProcessWatch(loop, parent, lambda: end(False)).start():
+        return
+    if os.getppid() != parent:
+        end(False)
+        return
+    loop.call_later(1.0, _end_with_parent, loop, parent, end)
+
+
+if __name__ == "__main__":
+    main()

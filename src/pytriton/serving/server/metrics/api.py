@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics port: `/metrics` in Prometheus' text format, and the page if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.lazy_module import LazyModule
+from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.server.http.exchange import Exchange, PendingExchange
+from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.metrics.driver_thread import call_driver
+from pytriton.serving.server.metrics.gpus import find_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.metrics import cluster as cluster_metrics
+    from pytriton.serving.server.metrics import page as metrics_page
+    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.metrics.gpus import GpuReader, GpuReading
+    from pytriton.serving.server.metrics.machine import MachineReading
+    from pytriton.serving.server.metrics.page import MetricsPage
+    from pytriton.serving.server.options.server_options import Limits, ServerOptions
+else:  # for the first scrape
+    cluster_metrics = LazyModule("pytriton.serving.server.metrics.cluster")
+    metrics_page = LazyModule("pytriton.serving.server.metrics.page")
+
+logger = logging.getLogger(__name__)
+
+_CONTENT_TYPE = b"text/plain; charset=utf-8"
+_ALLOW = b"Allow: GET, HEAD\r\n"
+MAX_BODY_BYTES = 64 << 20
+# So many models are read at once, in 2 ms; then requests have their turn.
+_MODELS_AT_ONCE = 32
+_GPU_WAIT_S = 1.0  # then a scrape shows what was read before
+
+
+def _no_cluster() -> None:
+    """Returns nothing: all instances run on this machine."""
+
+
+class OtherPaths(Protocol):
+    """Answers requests for paths that are not about metrics."""
+
+    def owns(self, path: bytes) -> bool:
+        """Returns whether it answers requests for a path."""
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a request now, or return the exchange that will answer it."""
+
+
+class MetricsApi(HttpHandler):
+    """Answers scrapes.
+
+    Args:
+        engine: The server's engine, whose statistics are shown.
+        options: The server's settings.
+        loop: The event loop.
+        custom: Returns the custom metrics of models.
+        cluster: Returns what is known of the cluster that instances run on, if there is one.
+        accepting: Returns the families about the acceptance of clients.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        custom: Callable[[], Iterable[Family]] = tuple,
+        cluster: Callable[[], ClusterStatus | None] = _no_cluster,
+        accepting: Callable[[], Iterable[Family]] = tuple,
+    ) -> None:
+        super().__init__(_limits(options), loop, options.metrics.address)
+        self._engine = engine
+        self._custom = custom
+        self._cluster = cluster
+        self._accepting = accepting
+        self._options = options.metrics_options
+        self._tasks = BackgroundTasks(loop)
+        self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
+        self._gpus: GpuReader | None = None
+        self._gpu_readings: Sequence[GpuReading] = ()
+        self._gpus_read_at = -math.inf
+        self._gpu_task: asyncio.Task[None] | None = None
+
+    @functools.cached_property
+    def _page(self) -> MetricsPage:
+        return metrics_page.MetricsPage(self._options)
+
+    def start(self, find: Callable[[], GpuReader | None] = find_gpus) -> None:
+        """Look for GPUs, in a thread: their driver may take a while."""
+        if self._options.gpu:
+            self._tasks.start(self._find_gpus(find))
+
+    async def _find_gpus(self, find: Callable[[], GpuReader | None]) -> None:
+        self._gpus = await call_driver(find)
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a scrape."""
+        path = request.head.target.partition(b"?")[0]
+        if self.other_paths is not None and self.other_paths.owns(path):
+            return self.other_paths.handle(connection, request)
+        if request.head.method not in (b"GET", b"HEAD"):
+            connection.respond_error(405, "Method Not Allowed", _ALLOW)
+            return None
+        if path not in (b"/metrics", b"/metrics/"):
+            connection.respond(200, (), _CONTENT_TYPE)
+            return None
+        models = self._models()
+        if len(models) <= _MODELS_AT_ONCE and self._gpus is None:
+            page = self._page.begin()
+            for model in models:
+                page.add(model)
+            connection.respond(200, self._page.finish(page, self._others(models)), _CONTENT_TYPE)
+            return None
+        task = self._tasks.start(self._answer(connection, models, self._gpus))
+        return PendingExchange(Exchange(), task)
+
+    async def _answer(
+        self, connection: HttpConnection, models: list[ServedModel], gpus: GpuReader | None
+    ) -> None:
+        try:
+            parts = await self._read(models, gpus)
+        except Exception:
+            logger.exception("metrics could not be read")
+            connection.respond_error(500, "metrics could not be read")
+        else:
+            connection.respond(200, parts, _CONTENT_TYPE)
+
+    async def page(self) -> bytes:
+        """Returns the metrics of now, for those who ask elsewhere."""
+        return b"".join(await self._read(self._models(), self._gpus))
+
+    async def machine(self) -> tuple[MachineReading | None, Sequence[GpuReading]]:
+        """Returns the numbers of the machine, if they are served, and of its GPUs."""
+        if self._gpus is not None:
+            await self._refresh_gpus(self._gpus)
+        return self._page.machine_now() if self._options.cpu else None, self._gpu_readings
+
+    def _models(self) -> list[ServedModel]:
+        # A version that failed to load, or is unloaded, has no statistics to show.
+        return [model for model in self._engine.models() if _has_served(model)]
+
+    def _others(self, models: list[ServedModel]) -> Iterator[Family]:
+        yield from self._accepting()
+        yield from cluster_metrics.cluster_families(self._cluster(), models)
+        yield from self._custom()
+
+    async def _read(self, models: list[ServedModel], gpus: GpuReader | None) -> Sequence[bytes]:
+        if gpus is not None:
+            await self._refresh_gpus(gpus)
+        page = self._page.begin({} if gpus is None else gpus.uuids)
+        for first in range(0, len(models), _MODELS_AT_ONCE):
+            for model in models[first : first + _MODELS_AT_ONCE]:
+                page.add(model)
+            await asyncio.sleep(0)
+        return self._page.finish(page, self._others(models), self._gpu_readings)
+
+    async def _refresh_gpus(self, gpus: GpuReader) -> None:
+        """Read them in a thread, no more often than the interval allows.
+
+        A driver that hangs keeps that thread, but neither the scrape nor the server.
+        """
+        now = self.loop.time()
+        if self._gpu_task is not None and not self._gpu_task.done():
+            return
+        if now - self._gpus_read_at < self._options.interval_ms / 1000:
+            return
+        self._gpus_read_at = now
+        self._gpu_task = self._tasks.start(self._read_gpus(gpus))
+        await asyncio.wait([self._gpu_task], timeout=_GPU_WAIT_S)
+
+    async def _read_gpus(self, gpus: GpuReader) -> None:
+        try:
+            self._gpu_readings = await call_driver(gpus.read)
+        except Exception as error:  # noqa: BLE001  whatever a driver does, the others are shown
+            logger.warning("GPUs could not be read: %s", error)
+            self._gpu_readings = ()
+
+
+def _limits(options: ServerOptions) -> Limits:
+    """Returns the limits of this port: what the page's form sends needs no gigabytes."""
+    limits = options.limits
+    most = min(limits.http_max_input_bytes, MAX_BODY_BYTES)
+    return msgspec.structs.replace(limits, http_max_input_bytes=most)
+
+
+def _has_served(model: ServedModel) -> bool:
+    is_loaded = model.state in (ModelState.READY, ModelState.UNLOADING)
+    return is_loaded or bool(model.instances or model.missing_instances)

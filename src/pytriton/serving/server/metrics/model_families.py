@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metric families with values for each model: Triton's, and histograms beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytriton.serving.engine.latency import latencies as names
+from pytriton.serving.engine.latency.histogram import Histogram, count_within
+from pytriton.serving.engine.latency.latencies import Latencies, Summaries
+from pytriton.serving.engine.latency.summary import Summary
+from pytriton.serving.engine.stats import Duration, FailureReason, InferenceDurations
+from pytriton.serving.server.api.documents import ReportedModel
+from pytriton.serving.server.metrics.exposition import (
+    Number,
+    histogram_lines,
+    labels_text,
+    number_text,
+    summary_lines,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One model version, with what several families read."""
+
+    model: ReportedModel
+    labels: str
+    durations: InferenceDurations
+    latencies: Latencies | None
+
+    @classmethod
+    def of(cls, model: ReportedModel, gpu_uuids: Mapping[int, str]) -> Reading:
+        """Read a model; its labels have the device if all its instances are on one GPU."""
+        spec = model.spec
+        labels = {f"_{tag}": value for tag, value in spec.metric_tags.items()}
+        labels |= {"model": spec.name, "version": str(spec.version)}
+        if spec.namespace:
+            labels["namespace"] = spec.namespace
+        if spec.gpu is not None and spec.gpu in gpu_uuids:
+            labels["gpu_uuid"] = gpu_uuids[spec.gpu]
+        statistics = model.statistics
+        durations = statistics.inference_durations()
+        return cls(model, labels_text(labels), durations, statistics.latencies)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """A family; `lines` returns those of one model, which may be none."""
+
+    name: str
+    kind: str
+    help: str
+    lines: Callable[[Reading], str]
+
+
+_Read = Callable[[Reading], Number]
+_WITH_CACHED = "(includes cached requests)"
+_WITHOUT_CACHED = "(does not include cached requests)"
+_COMPUTE_HELP = {
+    "input": f"Cumulative compute input duration in microseconds {_WITHOUT_CACHED}",
+    "infer": f"Cumulative compute inference duration in microseconds {_WITHOUT_CACHED}",
+    "output": f"Cumulative inference compute output duration in microseconds {_WITHOUT_CACHED}",
+}
+
+
+def _value(kind: str, name: str, help_text: str, read: _Read) -> ModelFamily:
+    return ModelFamily(
+        name,
+        kind,
+        help_text,
+        lambda reading: f"{name}{{{reading.labels}}} {number_text(read(reading))}\n",
+    )
+
+
+def _counter(name: str, help_text: str, read: _Read) -> ModelFamily:
+    return _value("counter", name, help_text, read)
+
+
+def _gauge(name: str, help_text: str, read: _Read) -> ModelFamily:
+    return _value("gauge", name, help_text, read)
+
+
+def _cache_counter(name: str, help_text: str, read: _Read) -> ModelFamily:
+    family = _counter(name, help_text, read)
+
+    def lines(reading: Reading) -> str:
+        return family.lines(reading) if reading.model.spec.response_cache else ""
+
+    return ModelFamily(name, family.kind, help_text, lines)
+
+
+def _failures(reading: Reading) -> str:
+    # `version` is the last label, and `reason` comes right before it.
+    at = reading.labels.rindex("version=")
+    before, version = reading.labels[:at], reading.labels[at:]
+    head = f"nv_inference_request_failure{{{before}reason="
+    failures = reading.model.statistics.failures
+    return "".join(
+        [f'{head}"{reason.value}",{version}}} {failures[reason]}\n' for reason in FailureReason]
+    )
+
+
+def _histogram(
+    name: str,
+    help_text: str,
+    histogram: Callable[[Latencies], Histogram | None],
+    total: _Read,
+) -> ModelFamily:
+    def lines(reading: Reading) -> str:
+        counted = None if reading.latencies is None else histogram(reading.latencies)
+        if counted is None:
+            return ""
+        counts = counted.cumulative()
+        return histogram_lines(name, reading.labels, counted.bounds, counts, total(reading))
+
+    return ModelFamily(name, "histogram", help_text, lines)
+
+
+def _batch_sizes(reading: Reading) -> str:
+    if reading.latencies is None or not reading.latencies.batch_sizes:
+        return ""
+    bounds, statistics = reading.latencies.batch_sizes, reading.model.statistics
+    counts = count_within(statistics.batch_sizes(), bounds)
+    return histogram_lines(names.BATCH_SIZE, reading.labels, bounds, counts, statistics.batch_rows)
+
+
+def _summary(
+    name: str,
+    help_text: str,
+    summary: Callable[[Summaries], Summary | None],
+    duration: Callable[[InferenceDurations], Duration],
+) -> ModelFamily:
+    def lines(reading: Reading) -> str:
+        latencies = reading.latencies
+        if latencies is None or latencies.summaries is None:
+            return ""
+        counted = summary(latencies.summaries)
+        if counted is None:
+            return ""
+        ranks = [quantile.rank for quantile in latencies.summaries.quantiles]
+        values = counted.values_at(ranks, latencies.time_slice())
+        total = duration(reading.durations).ns // 1000
+        return summary_lines(name, reading.labels, ranks, values, counted.count, total)
+
+    return ModelFamily(name, "summary", help_text, lines)
+
+
+COUNTS = (
+    _counter(
+        "nv_inference_request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda reading: reading.durations.success.count,
+    ),
+    ModelFamily(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        _failures,
+    ),
+    _counter(
+        "nv_inference_count",
+        f"Number of inferences performed {_WITHOUT_CACHED}",
+        lambda reading: reading.model.statistics.inference_count,
+    ),
+    _counter(
+        "nv_inference_exec_count",
+        f"Number of model executions performed {_WITHOUT_CACHED}",
+        lambda reading: reading.model.statistics.execution_count,
+    ),
+)
+LATENCY_COUNTERS = (
+    _counter(
+        "nv_inference_request_duration_us",
+        f"Cumulative inference request duration in microseconds {_WITH_CACHED}",
+        lambda reading: reading.durations.success.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_queue_duration_us",
+        f"Cumulative inference queuing duration in microseconds {_WITH_CACHED}",
+        lambda reading: reading.durations.queue.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_compute_input_duration_us",
+        _COMPUTE_HELP["input"],
+        lambda reading: reading.durations.compute_input.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_compute_infer_duration_us",
+        _COMPUTE_HELP["infer"],
+        lambda reading: reading.durations.compute_infer.ns // 1000,
+    ),
+    _counter(
+        "nv_inference_compute_output_duration_us",
+        _COMPUTE_HELP["output"],
+        lambda reading: reading.durations.compute_output.ns // 1000,
+    ),
+)
+CACHE = (
+    _cache_counter(
+        "nv_cache_num_hits_per_model",
+        "Number of cache hits per model",
+        lambda reading: reading.durations.cache_hit.count,
+    ),
+    _cache_counter(
+        "nv_cache_hit_duration_per_model",
+        "Total cache hit duration per model, in microseconds",
+        lambda reading: reading.durations.cache_hit.ns // 1000,
+    ),
+    _cache_counter(
+        "nv_cache_num_misses_per_model",
+        "Number of cache misses per model",
+        lambda reading: reading.durations.cache_miss.count,
+    ),
+    _cache_counter(
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        lambda reading: reading.durations.cache_miss.ns // 1000,
+    ),
+)
+GAUGES = (
+    _gauge(
+        "nv_inference_pending_request_count",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+        lambda reading: reading.model.statistics.pending_count,
+    ),
+    _gauge(
+        "nv_model_load_duration_secs",
+        "Model load time in seconds",
+        lambda reading: reading.model.statistics.load_ns / 1e9,
+    ),
+    _gauge(  # not one of Triton's
+        "nv_inference_running_request_count",
+        "Instantaneous number of requests that instances work on per-model.",
+        lambda reading: reading.model.running_count,
+    ),
+)
+HISTOGRAMS = (
+    _histogram(
+        names.FIRST_RESPONSE,
+        "Duration from request to first response in milliseconds",
+        lambda latencies: latencies.first_response,
+        lambda reading: (reading.latencies.first_response_ns if reading.latencies else 0) / 1e6,
+    ),
+    # Triton has none of those that follow.
+    _histogram(
+        names.REQUEST,
+        f"Duration of successful requests from receipt to response in seconds {_WITH_CACHED}",
+        lambda latencies: latencies.request,
+        lambda reading: reading.durations.success.ns / 1e9,
+    ),
+    _histogram(
+        names.QUEUE,
+        f"Time that successful requests waited in the queue in seconds {_WITHOUT_CACHED}",
+        lambda latencies: latencies.queue,
+        lambda reading: reading.durations.queue.ns / 1e9,
+    ),
+    _histogram(
+        names.COMPUTE,
+        "Time from the start of the execution of successful requests to their outputs in seconds "
+        f"{_WITHOUT_CACHED}",
+        lambda latencies: latencies.compute,
+        lambda reading: (
+            (
+                reading.durations.compute_input.ns
+                + reading.durations.compute_infer.ns
+                + reading.durations.compute_output.ns
+            )
+            / 1e9
+        ),
+    ),
+    ModelFamily(
+        names.BATCH_SIZE,
+        "histogram",
+        "Number of inferences in each model execution",
+        _batch_sizes,
+    ),
+)
+SUMMARIES = (
+    _summary(
+        "nv_inference_request_summary_us",
+        f"Summary of inference request duration in microseconds {_WITH_CACHED}",
+        lambda summaries: summaries.request,
+        lambda durations: durations.success,
+    ),
+    _summary(
+        "nv_inference_queue_summary_us",
+        f"Summary of inference queuing duration in microseconds {_WITH_CACHED}",
+        lambda summaries: summaries.queue,
+        lambda durations: durations.queue,
+    ),
+    _summary(
+        "nv_inference_compute_input_summary_us",
+        _COMPUTE_HELP["input"],
+        lambda summaries: summaries.compute_input,
+        lambda durations: durations.compute_input,
+    ),
+    _summary(
+        "nv_inference_compute_infer_summary_us",
+        _COMPUTE_HELP["infer"],
+        lambda summaries: summaries.compute_infer,
+        lambda durations: durations.compute_infer,
+    ),
+    _summary(
+        "nv_inference_compute_output_summary_us",
+        _COMPUTE_HELP["output"],
+        lambda summaries: summaries.compute_output,
+        lambda durations: durations.compute_output,
+    ),
+    _summary(
+        "nv_cache_hit_summary_per_model",
+        "Summary of cache hit counts/durations per model, in microseconds.",
+        lambda summaries: summaries.cache_hit,
+        lambda durations: durations.cache_hit,
+    ),
+    _summary(
+        "nv_cache_miss_summary_per_model",
+        "Summary of cache miss counts/durations per model, in microseconds.",
+        lambda summaries: summaries.cache_miss,
+        lambda durations: durations.cache_miss,
+    ),
+)

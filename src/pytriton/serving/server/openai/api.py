@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's routes on the HTTP port, for models that have opted in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import orjson
+
+from pytriton.protocol.openai.documents import model_document
+from pytriton.protocol.openai.embeddings import read_embeddings
+from pytriton.protocol.openai.errors import OpenAIError, unknown_model, wrong
+from pytriton.protocol.openai.generation import check_served, read_generation
+from pytriton.protocol.openai.members import Members
+from pytriton.serving.server.http.api import Resolved
+from pytriton.serving.server.http.routes import Endpoint, Route, request_path
+from pytriton.serving.server.http.text import JSON_TYPE
+from pytriton.serving.server.openai.embeddings import EmbeddingsExchange
+from pytriton.serving.server.openai.generation import EventsAnswer, WholeAnswer
+from pytriton.serving.server.openai.responses import (
+    as_openai_error,
+    id_header,
+    request_id,
+    respond_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.base.messages import InferRequest
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.http.api import HttpApi
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
+    from pytriton.serving.server.openai.parts import PartsExchange
+
+    Handler = Callable[[HttpConnection, HttpRequest, Route, str], Exchange | None]
+
+MAX_BODY_BYTES = 8 << 20  # it is read at once: 8 MiB take up to 0.1 s
+
+_GET = frozenset({b"GET", b"HEAD"})
+_POST = frozenset({b"POST"})
+_MODELS = Endpoint("models", "metadata", _GET)
+_MODEL = Endpoint("model", "metadata", _GET)
+_ENDPOINTS: dict[bytes, Endpoint] = {
+    b"/v1/models": _MODELS,
+    b"/v1/chat/completions": Endpoint("chat", "inference", _POST),
+    b"/v1/completions": Endpoint("completions", "inference", _POST),
+    b"/v1/embeddings": Endpoint("embeddings", "inference", _POST),
+}
+_ANY = Endpoint("unknown", "inference", frozenset())
+_MODEL_PATH = b"/v1/models/"
+
+
+class OpenAIApi:
+    """Answers the requests of OpenAI's clients.
+
+    Args:
+        http: The API of the port, whose way to the engine and whose authorisation it uses.
+        engine: The engine.
+        created: When the models were made, as far as clients are told: the server's start.
+    """
+
+    def __init__(self, http: HttpApi, engine: EngineClient, created: int) -> None:
+        self._http = http
+        self._engine = engine
+        self._created = created
+        self._handlers: dict[str, Handler] = {
+            "models": self._models,
+            "model": self._model,
+            "chat": self._generate,
+            "completions": self._generate,
+            "embeddings": self._embed,
+        }
+
+    def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+        """Find the method that answers an allowed request; otherwise respond with an error."""
+        path = request_path(head.target) or b""
+        endpoint, name = _ENDPOINTS.get(path, _ANY), ""
+        if path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH):
+            endpoint = _MODEL
+            name = unquote(path.removeprefix(_MODEL_PATH).decode("latin-1"))
+        problem = self._refusal(head, endpoint, path)
+        if problem is not None:
+            respond_error(connection, problem, request_id(head))
+            return None
+        return Resolved(self._answer, Route(endpoint, name), may_be_column=False)
+
+    def _refusal(self, head: RequestHead, endpoint: Endpoint, path: bytes) -> OpenAIError | None:
+        refusal = self._http.authorization.refusal(
+            endpoint.api, head.headers.get, accepts_bearer=True
+        )
+        if refusal is not None:
+            return OpenAIError(
+                401,
+                f"{refusal} or a bearer token with its value",
+                code="invalid_api_key",
+                headers=b"WWW-Authenticate: Bearer\r\n",
+            )
+        method = head.method.decode("latin-1")
+        if endpoint is _ANY:
+            shown = path.decode("latin-1")
+            return OpenAIError(404, f"Unknown request: {method} {shown}.", code="unknown_url")
+        if head.method not in endpoint.methods:
+            return OpenAIError(
+                405,
+                f"Expected {' or '.join(sorted(map(bytes.decode, endpoint.methods)))} "
+                f"for this path, got {method}.",
+                code="method_not_allowed",
+                headers=endpoint.allow,
+            )
+        return None
+
+    def _find(self, name: str) -> ServedModel | None:
+        model = self._engine.find(name)
+        return None if model is None or model.spec.openai is None else model
+
+    def _answer(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> Exchange | None:
+        identifier = request_id(request.head)
+        try:
+            return self._handlers[route.endpoint.handler](connection, request, route, identifier)
+        except Exception as error:  # noqa: BLE001  it is answered, and logged if it is unexpected
+            respond_error(connection, as_openai_error(error), identifier)
+            return None
+
+    # Endpoints
+
+    def _models(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> None:
+        names = [name for name in self._engine.ready_models() if self._find(name)]
+        data = [model_document(name, self._created) for name in names]
+        self._respond(connection, {"object": "list", "data": data}, identifier)
+
+    def _model(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> None:
+        if self._find(route.model) is None:
+            raise unknown_model(route.model)
+        self._respond(connection, model_document(route.model, self._created), identifier)
+
+    def _respond(self, connection: HttpConnection, document: object, identifier: str) -> None:
+        connection.respond(200, (orjson.dumps(document),), JSON_TYPE, id_header(identifier))
+
+    def _generate(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> Exchange:
+        members, name, model = self._read(request, route.endpoint.handler)
+        is_chat = route.endpoint.handler == "chat"
+        generation = read_generation(members, model.spec, is_chat=is_chat)
+        kind = EventsAnswer if generation.is_stream else WholeAnswer
+        exchange = kind(connection, identifier, name, model.spec, generation)
+        return self._start(exchange, model, request, generation.requests)
+
+    def _embed(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+    ) -> Exchange:
+        members, name, model = self._read(request, route.endpoint.handler)
+        openai = model.spec.openai
+        assert openai is not None
+        job = read_embeddings(members, model.spec)
+        bodies = self._http.service.bodies
+        exchange = EmbeddingsExchange(connection, identifier, name, openai.embedding, job, bodies)
+        return self._start(exchange, model, request, job.requests)
+
+    def _read(self, request: HttpRequest, route: str) -> tuple[Members, str, ServedModel]:
+        """Read the members of a request, and find its model, which the route must serve."""
+        size = len(request.body)
+        if size > MAX_BODY_BYTES:
+            raise OpenAIError(
+                413,
+                f"expected a body of at most {MAX_BODY_BYTES} bytes, got {size}",
+                code="request_too_large",
+            )
+        encoding = request.head.headers.get(b"content-encoding", b"identity")
+        if encoding.lower() != b"identity":
+            raise OpenAIError(
+                400, f"expected a body without compression, got {encoding.decode('latin-1')}"
+            )
+        members = Members(request.body)
+        name = members.text("model")
+        if not name:
+            raise wrong("model", "expected the name of a model as 'model', got none")
+        model = self._engine.lookup(name)
+        check_served(model.spec, name, route)
+        return members, name, model
+
+    def _start(
+        self,
+        exchange: PartsExchange,
+        model: ServedModel,
+        request: HttpRequest,
+        requests: list[InferRequest],
+    ) -> Exchange:
+        service = self._http.service
+        try:
+            exchange.start(service, model, request.head, requests, request.began_ns)
+        except Exception:
+            exchange.abandon()  # nobody takes what the parts that have begun would answer
+            raise
+        return exchange

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of metrics."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import msgspec
+
+from pytriton.serving.engine.latency.latencies import (
+    DEFAULT_BATCH_SIZE_BUCKETS,
+    DEFAULT_LATENCY_BUCKETS_S,
+    LatencyPlan,
+)
+from pytriton.serving.engine.latency.summary import Quantile
+from pytriton.serving.engine.metric_rules import are_bounds
+from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
+
+logger = logging.getLogger(__name__)
+
+# What C++'s `stod`, with which Triton reads numbers, takes of the beginning of a text.
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+DEFAULT_QUANTILES = (
+    Quantile(0.5, 0.05),
+    Quantile(0.9, 0.01),
+    Quantile(0.95, 0.001),
+    Quantile(0.99, 0.001),
+    Quantile(0.999, 0.001),
+)
+_FLAG = "metrics_config"
+_SETTINGS = (
+    "counter_latencies",
+    "summary_latencies",
+    "summary_quantiles",
+    "histogram_latencies",
+    "latency_histograms",
+    "latency_buckets",
+    "batch_size_buckets",
+)
+
+
+class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which metrics are served, and how old those of the machine may be."""
+
+    cpu: bool = True
+    gpu: bool = True
+    interval_ms: float = 2000.0
+    counter_latencies: bool = True
+    pinned_memory_pool_bytes: int = 256 << 20
+    latencies: LatencyPlan = LatencyPlan()
+
+
+def read_metrics_options(flags: Flags) -> MetricsOptions:
+    """Read the settings of metrics; raises PyTritonValidationError for a bad value."""
+    settings = Flags(_read_settings(flags))
+    latencies = LatencyPlan(
+        histograms=settings.boolean("latency_histograms", default=True),
+        latency_buckets_s=_buckets(settings, "latency_buckets", DEFAULT_LATENCY_BUCKETS_S),
+        batch_size_buckets=_buckets(settings, "batch_size_buckets", DEFAULT_BATCH_SIZE_BUCKETS),
+        first_responses=settings.boolean("histogram_latencies", default=False),
+        quantiles=_quantiles(settings),
+    )
+    return MetricsOptions(
+        cpu=flags.boolean("allow_cpu_metrics", default=True),
+        gpu=flags.boolean("allow_gpu_metrics", default=True),
+        interval_ms=flags.positive_number("metrics_interval_ms", 2000.0),
+        counter_latencies=settings.boolean("counter_latencies", default=True),
+        pinned_memory_pool_bytes=flags.integer("pinned_memory_pool_byte_size", 256 << 20),
+        latencies=latencies,
+    )
+
+
+def _read_settings(flags: Flags) -> dict[str, str]:
+    settings = flags.settings(_FLAG)
+    for name, value in settings.items():
+        if not value or "," in name:
+            raise FlagError(
+                _FLAG, f"--metrics-config option format is <setting>=<value>. Got {name}={value}"
+            )
+        if name not in _SETTINGS:  # it may be one of another version of Triton
+            known = ", ".join(_SETTINGS)
+            logger.warning("--metrics-config %s has no effect; known are %s", name, known)
+    return settings
+
+
+def _buckets(settings: Flags, name: str, default: tuple[float, ...]) -> tuple[float, ...]:
+    text = settings.optional_text(name)
+    if text is None:
+        return default
+    try:
+        bounds = tuple(float(bound) for bound in text.split(","))
+    except ValueError:
+        bounds = ()
+    if not bounds or not are_bounds(bounds) or bounds[0] <= 0:
+        raise bad_value(_FLAG, f"{name}=<ascending numbers with commas between>", text)
+    return bounds
+
+
+def _quantiles(settings: Flags) -> tuple[Quantile, ...]:
+    is_wanted = settings.boolean("summary_latencies", default=False)
+    text = settings.optional_text("summary_quantiles")
+    quantiles = [] if text is None else [_quantile(option) for option in text.split(",")]
+    valid = tuple(quantile for quantile in quantiles if quantile is not None)
+    return (valid or DEFAULT_QUANTILES) if is_wanted else ()
+
+
+def _quantile(option: str) -> Quantile | None:
+    """Read `<quantile>:<error>`. What is not valid is logged and left out, as in Triton."""
+    rank, delimiter, error = option.partition(":")
+    if not delimiter:
+        logger.error(
+            "Invalid option: [%s]. No ':' delimiter found. Expected format is <quantile>:<error>",
+            option,
+        )
+        return None
+    numbers = [_NUMBER.match(text) for text in (rank, error)]
+    if not all(numbers):
+        logger.error("Invalid option: [%s]. Expected two numbers", option)
+        return None
+    quantile = Quantile(*(float(number[0]) for number in numbers if number is not None))
+    if any(number is not None and number.end() < len(number.string) for number in numbers):
+        read = f"{quantile.rank:g}:{quantile.error:g}"
+        logger.warning("The option [%s] is read as %s, which it begins with", option, read)
+    if not 0 <= quantile.rank <= 1:
+        logger.error("Invalid option: [%s]. Expected a quantile from 0 to 1", option)
+        return None
+    return quantile

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a server that loads models from repositories, read from their flags."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from pytriton.base.errors import InvalidArgumentError
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.serving.engine.rate_limiter import RateLimitResource
+from pytriton.serving.repository.reading.executor_choice import Executor
+from pytriton.serving.repository.remote.location import is_remote, read_location
+from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
+
+logger = logging.getLogger(__name__)
+
+ControlMode = Literal["none", "poll", "explicit"]
+
+DEFAULT_BACKEND_DIRECTORY = "/opt/tritonserver/backends"
+DEFAULT_AGENT_DIRECTORY = "/opt/tritonserver/repoagents"
+# As the only model to load, this name stands for all models.
+ALL_MODELS = "*"
+
+_DEFAULT_POLL_S = 15
+_DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
+_MEBIBYTE = 1 << 20
+# The integer settings of the Python backend, with their minimums.
+_PYTHON_INTEGERS = {
+    "shm-default-byte-size": _MEBIBYTE,
+    "shm-growth-byte-size": 1,
+    "shm_message_queue_size": 1,
+    "stub-timeout-seconds": 1,
+    "thread-pool-size": 1,
+}
+_PYTHON_TEXTS = ("shm-region-prefix-name", "python-runtime")
+_RESOURCE = re.compile(r"(?P<name>[^:]+):(?P<count>\d+)(?::(?P<device>\d+))?")
+
+
+class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of model repositories; the defaults are Triton's."""
+
+    paths: tuple[str, ...] = ()
+    model_control_mode: ControlMode = "none"
+    load_models: tuple[str, ...] = ()  # in explicit mode; `ALL_MODELS` stands for all
+    repository_poll_s: int = 0  # 0: no polling
+    model_config_name: str | None = None
+    auto_complete: bool = True
+    load_thread_count: int = 4
+    load_retry_count: int = 0
+    namespacing: bool = False  # models of several repositories may have the same name
+    allow_links: bool = False  # links that point out of the repositories
+    load_timeout_s: float = 0.0  # 0: no limit
+    backend_directory: str = DEFAULT_BACKEND_DIRECTORY
+    agent_directory: str = DEFAULT_AGENT_DIRECTORY  # no agents are loaded from there
+    # By backend, with an empty name for settings of all backends. The values are texts.
+    backend_config: Mapping[str, Mapping[str, str]] = {}
+    default_max_batch_size: int = 4
+    min_compute_capability: float = 7.5
+    rate_limit: bool = False
+    rate_limit_resources: tuple[RateLimitResource, ...] = ()
+    executor: Executor = "local"  # of models whose configuration does not choose it
+
+    def backend_settings(self, backend: str) -> dict[str, str]:
+        """Returns all settings of a backend, as the startup table and models show them."""
+        settings = {
+            "auto-complete-config": str(self.auto_complete).lower(),
+            "backend-directory": self.backend_directory,
+            "min-compute-capability": f"{self.min_compute_capability:f}",
+            **self.backend_config.get("", {}),
+            **self.backend_config.get(backend, {}),
+        }
+        ordered = {name: settings[name] for name in sorted(settings)}
+        if _DEFAULT_MAX_BATCH_SIZE not in self.backend_config.get(backend, {}):
+            # Triton appends it, except where the backend has its own.
+            ordered.pop(_DEFAULT_MAX_BATCH_SIZE, None)
+            ordered[_DEFAULT_MAX_BATCH_SIZE] = str(self.default_max_batch_size)
+        return ordered
+
+
+def read_repository_options(flags: Flags) -> RepositoryOptions:
+    """Read the flags of repositories.
+
+    Raises:
+        PyTritonValidationError: for a bad value, or flags that contradict each other.
+    """
+    mode: ControlMode = flags.choice("model_control_mode", "none", ("none", "poll", "explicit"))
+    backend_config = _backend_config(flags)
+    max_batch_size = backend_config.get("", {}).get(_DEFAULT_MAX_BATCH_SIZE, "4")
+    poll_s = flags.integer("repository_poll_secs", _DEFAULT_POLL_S)
+    return RepositoryOptions(
+        paths=_paths(flags),
+        model_control_mode=mode,
+        load_models=_load_models(flags, mode),
+        repository_poll_s=poll_s if mode == "poll" else 0,
+        model_config_name=_model_config_name(flags),
+        auto_complete=_auto_complete(flags),
+        load_thread_count=flags.integer("model_load_thread_count", 4, minimum=1),
+        load_retry_count=flags.integer("model_load_retry_count", 0),
+        namespacing=flags.boolean("model_namespacing", default=False),
+        allow_links=flags.boolean("allow_repository_links", default=False),
+        load_timeout_s=flags.number("model_load_timeout_secs", 0.0),
+        backend_directory=flags.text("backend_directory", DEFAULT_BACKEND_DIRECTORY),
+        agent_directory=flags.text("repoagent_directory", DEFAULT_AGENT_DIRECTORY),
+        backend_config=backend_config,
+        default_max_batch_size=int(max_batch_size),
+        min_compute_capability=flags.positive_number("min_supported_compute_capability", 7.5),
+        rate_limit=_rate_limit(flags),
+        rate_limit_resources=_rate_limit_resources(flags),
+        executor=flags.choice("executor", "local", ("local", "ray")),
+    )
+
+
+def _paths(flags: Flags) -> tuple[str, ...]:
+    paths = flags.texts("model_repository")
+    for path in paths:
+        if not path:  # as of a variable that is not set; it would mean the working folder
+            raise FlagError("model-repository", "Expected a path for --model-repository, got ''")
+        if is_remote(path):
+            try:
+                read_location(path)
+            except InvalidArgumentError as error:
+                raise FlagError("model-repository", error.message) from error
+    return paths
+
+
+def _load_models(flags: Flags, mode: ControlMode) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(flags.texts("load_model")))
+    if names and mode != "explicit":
+        raise PyTritonValidationError(
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        )
+    if ALL_MODELS in names and len(names) > 1:
+        raise PyTritonValidationError(
+            "Wildcard model name '*' must be the ONLY startup model if specified at all."
+        )
+    return names
+
+
+def _model_config_name(flags: Flags) -> str | None:
+    name = flags.optional_text("model_config_name")
+    if name is not None and re.search(r"[\s/]", name):
+        raise bad_value("model_config_name", "a name without spaces and slashes", name)
+    return name
+
+
+def _auto_complete(flags: Flags) -> bool:
+    is_disabled = flags.boolean("disable_auto_complete_config", default=False)
+    return not (flags.boolean("strict_model_config", default=False) or is_disabled)
+
+
+def _backend_config(flags: Flags) -> dict[str, dict[str, str]]:
+    groups: dict[str, dict[str, str]] = {}
+    for text in flags.texts("backend_config"):
+        # A comma after the first equals sign belongs to the value.
+        place, equals, value = text.partition("=")
+        backend, comma, setting = place.rpartition(",")
+        if not (setting and equals) or (comma and not backend):
+            raise FlagError(
+                "backend-config",
+                f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}",
+            )
+        groups.setdefault(backend, {})[setting] = value
+    if _DEFAULT_MAX_BATCH_SIZE in groups.get("", {}):
+        _check_integer(groups[""], _DEFAULT_MAX_BATCH_SIZE, 0)
+    _check_python_settings(groups.get("python", {}))
+    return groups
+
+
+def _check_python_settings(settings: Mapping[str, str]) -> None:
+    for setting, value in settings.items():
+        if setting in _PYTHON_INTEGERS:
+            _check_integer(settings, setting, _PYTHON_INTEGERS[setting])
+        elif setting not in _PYTHON_TEXTS:
+            logger.warning("--backend-config: the Python backend has no setting %s", setting)
+        elif not value:
+            raise bad_value("backend_config", f"a text as {setting}", value)
+
+
+def _check_integer(settings: Mapping[str, str], setting: str, minimum: int) -> None:
+    value = settings[setting]
+    if not value.isdecimal() or int(value) < minimum:
+        raise bad_value("backend_config", f"an integer of at least {minimum} as {setting}", value)
+
+
+def _rate_limit(flags: Flags) -> bool:
+    return flags.choice("rate_limit", "off", ("off", "execution_count")) == "execution_count"
+
+
+def _rate_limit_resources(flags: Flags) -> tuple[RateLimitResource, ...]:
+    resources = []
+    for text in flags.texts("rate_limit_resource"):
+        match = _RESOURCE.fullmatch(text)
+        if match is None:
+            raise FlagError(
+                "rate-limit-resource",
+                "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or "
+                f"'<resource_name>:<count>'. Got {text}",
+            )
+        device = None if match["device"] is None else int(match["device"])
+        count = int(match["count"])
+        resources.append(RateLimitResource(name=match["name"], count=count, device=device))
+    return tuple(resources)

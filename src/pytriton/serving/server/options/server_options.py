@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the server's process, read from flags or from `TritonConfig`.
+
+The flag `--http-port` is the field `http_port` of `TritonConfig`; both arrive here as one mapping.
+The records are sent to another process. The values of restricted APIs are secrets, so no `repr`
+shows them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pytriton.base.ray_options import RayOptions
+from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.serving.server.api.authorization import (
+    Protocol,
+    RestrictedGroup,
+    parse_restricted_groups,
+)
+from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.options.access_log_options import (
+    AccessLogOptions,
+    read_access_log_options,
+)
+from pytriton.serving.server.options.cloud_options import (
+    SageMakerOptions,
+    VertexAiOptions,
+    read_sagemaker_options,
+    read_vertex_ai_options,
+)
+from pytriton.serving.server.options.endpoints import Endpoint, read_endpoints
+from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
+from pytriton.serving.server.options.frontends import (
+    ONE_CORE,
+    Surroundings,
+    read_frontend_processes,
+)
+from pytriton.serving.server.options.log_options import LogOptions, read_log_options
+from pytriton.serving.server.options.metrics_options import MetricsOptions, read_metrics_options
+from pytriton.serving.server.options.page_options import PageOptions, read_page_options
+from pytriton.serving.server.options.ray_options import read_ray_options
+from pytriton.serving.server.options.repository_options import (
+    RepositoryOptions,
+    read_repository_options,
+)
+from pytriton.utils.trace_config import KNOWN_SETTINGS
+
+logger = logging.getLogger(__name__)
+
+# Triton's limit on the body of an HTTP request.
+REPOSITORY_HTTP_MAX_INPUT_BYTES = 64 << 20
+# PyTriton's servers never had that limit; their limit is that of a gRPC message.
+BOUND_HTTP_MAX_INPUT_BYTES = (2 << 30) - 1
+
+_COMPRESSION_LEVELS = ("none", "low", "medium", "high")
+# They set the sizes of pools and threads that this server does not have, folders of plug-ins that
+# it does not load, or devices that it leaves to its models.
+_WITHOUT_EFFECT = (
+    "buffer_manager_thread_count",
+    "cache_directory",
+    "cuda_memory_pool_byte_size",
+    "cuda_virtual_address_size",
+    "enable_peer_access",
+    "grpc_infer_allocation_pool_size",
+    "grpc_infer_thread_count",
+    "grpc_max_response_pool_size",
+    "host_policy",
+    "model_load_gpu_limit",
+    "sagemaker_thread_count",
+    "vertex_ai_thread_count",
+)
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The PEM files of an encrypted gRPC endpoint."""
+
+    server_cert: str
+    server_key: str
+    root_cert: str | None = None
+    mutual: bool = False  # clients must have a certificate
+
+
+class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When a gRPC connection is probed, and when it is closed because of its age."""
+
+    time_ms: int = 7_200_000
+    timeout_ms: int = 20_000
+    permit_without_calls: bool = False
+    max_pings_without_data: int = 2
+    min_recv_ping_interval_without_data_ms: int = 300_000
+    max_ping_strikes: int = 2
+    max_connection_age_ms: int | None = None
+    max_connection_age_grace_ms: int | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits for one client; beyond them it is refused or disconnected."""
+
+    http_max_input_bytes: int = REPOSITORY_HTTP_MAX_INPUT_BYTES
+    http_max_header_bytes: int = 64 << 10
+    http_max_chunks: int = 65536  # non-empty ones of one body
+    grpc_max_message_bytes: int = (2 << 30) - 1
+    # From the connect to a request's first byte, and from there to the end of its headers.
+    header_timeout_s: float = 60.0
+    body_stall_timeout_s: float = 60.0  # without progress while a body is received
+    write_stall_timeout_s: float = 300.0  # without progress while a response is sent
+    http_idle_timeout_s: float = 3600.0  # between two requests of a connection; 0: no limit
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of a server process; the defaults are Triton's."""
+
+    id: str = "triton"
+    http: Endpoint = Endpoint(port=DEFAULT_HTTP_PORT)
+    grpc: Endpoint = Endpoint(port=DEFAULT_GRPC_PORT)
+    metrics: Endpoint = Endpoint(port=DEFAULT_METRICS_PORT)
+    sagemaker: Endpoint = Endpoint(port=8080, allow=False)
+    vertex_ai: Endpoint = Endpoint(port=8080, allow=False)
+    sagemaker_options: SageMakerOptions = SageMakerOptions()
+    vertex_ai_options: VertexAiOptions = VertexAiOptions()
+    http_restricted: tuple[RestrictedGroup, ...] = ()
+    grpc_restricted: tuple[RestrictedGroup, ...] = ()
+    # Searched anywhere in a header's name; upper and lower case are equal.
+    http_header_forward_pattern: str | None = None
+    grpc_header_forward_pattern: str | None = None
+    grpc_tls: TlsOptions | None = None
+    grpc_keepalive: KeepaliveOptions = KeepaliveOptions()
+    grpc_response_compression: str = "none"
+    log: LogOptions = LogOptions()
+    access_log: AccessLogOptions = AccessLogOptions()
+    metrics_options: MetricsOptions = MetricsOptions()
+    page: PageOptions = PageOptions()  # it is served on the metrics port
+    limits: Limits = Limits()
+    repository: RepositoryOptions = RepositoryOptions()
+    ray: RayOptions = RayOptions()  # of models that run there
+    exit_on_error: bool = True
+    exit_timeout_s: int = 30
+    exit_grace_s: float = 0.0  # not ready any more, but still accepting requests
+    strict_readiness: bool = True
+    awaits_models: bool = False  # not ready before the process that started it says so
+    cache_bytes: int = 0  # size of the response cache; 0: no cache
+    trace_settings: tuple[str, ...] = ()
+    frontend_processes: int = 0  # for HTTP and gRPC; 0: in the server's own process
+    allow_client_shared_memory: bool = False  # whether clients may register shared memory
+
+    @property
+    def has_page(self) -> bool:
+        """Whether there is a page, which needs the metrics port."""
+        return self.page.allow and self.metrics.allow
+
+    def services(self) -> dict[Service, Endpoint]:
+        """Returns the endpoints of all services, in the order in which they are opened."""
+        return {
+            Service.GRPC: self.grpc,
+            Service.HTTP: self.http,
+            Service.SAGEMAKER: self.sagemaker,
+            Service.VERTEX_AI: self.vertex_ai,
+        }
+
+    @classmethod
+    def from_triton_config(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        default_http_max_input_bytes: int = BOUND_HTTP_MAX_INPUT_BYTES,
+        default_allow_client_shm: bool = True,
+        surroundings: Surroundings = ONE_CORE,
+    ) -> ServerOptions:
+        """Read the fields of `TritonConfig`, or flags with underscores for dashes.
+
+        Args:
+            config: values by name; None leaves the choice to the server.
+            default_http_max_input_bytes: the limit if `http_max_input_size` is not given;
+                a server of repositories passes `REPOSITORY_HTTP_MAX_INPUT_BYTES`.
+            default_allow_client_shm: whether clients may register shared memory if
+                `allow_client_shm` is not given; a server of repositories passes False.
+            surroundings: the machine and the environment, for settings that depend on them.
+
+        Returns:
+            The settings.
+
+        Raises:
+            PyTritonValidationError: for an unknown name, a value of the wrong type or out of range,
+                or two endpoints with the same address.
+        """
+        flags = Flags(config)
+        variables = surroundings.variables
+        endpoints = read_endpoints(flags, variables)
+        http_restricted = _restricted(flags, "http_restricted_api", Protocol.HTTP)
+        options = cls(
+            id=flags.text("id", "triton"),
+            http=endpoints.http,
+            grpc=endpoints.grpc,
+            metrics=endpoints.metrics,
+            sagemaker=endpoints.sagemaker,
+            vertex_ai=endpoints.vertex_ai,
+            sagemaker_options=read_sagemaker_options(
+                variables if endpoints.sagemaker.allow else {}
+            ),
+            vertex_ai_options=read_vertex_ai_options(
+                flags, variables if endpoints.vertex_ai.allow else {}
+            ),
+            http_restricted=http_restricted,
+            grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
+            http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),
+            grpc_header_forward_pattern=flags.pattern("grpc_header_forward_pattern"),
+            grpc_tls=_tls(flags),
+            grpc_keepalive=_keepalive(flags),
+            grpc_response_compression=flags.choice(
+                "grpc_infer_response_compression_level", "none", _COMPRESSION_LEVELS
+            ),
+            log=read_log_options(flags),
+            access_log=read_access_log_options(flags),
+            metrics_options=read_metrics_options(flags),
+            page=read_page_options(flags, variables, http_restricted),
+            limits=_limits(flags, default_http_max_input_bytes),
+            repository=read_repository_options(flags),
+            ray=read_ray_options(flags),
+            exit_on_error=flags.boolean("exit_on_error", default=True),
+            exit_timeout_s=flags.integer("exit_timeout_secs", 30),
+            exit_grace_s=flags.number("exit_grace_secs", 0.0),
+            strict_readiness=flags.boolean("strict_readiness", default=True),
+            cache_bytes=_cache_bytes(flags),
+            trace_settings=_trace_settings(flags),
+            frontend_processes=read_frontend_processes(flags, surroundings),
+            allow_client_shared_memory=flags.boolean(
+                "allow_client_shm", default=default_allow_client_shm
+            ),
+        )
+        flags.ignore(*_WITHOUT_EFFECT)
+        flags.refuse_unread()
+        return options
+
+
+def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[RestrictedGroup, ...]:
+    try:
+        return parse_restricted_groups(flags.texts(name), protocol)
+    except PyTritonValidationError as error:
+        raise FlagError(name, error.message) from None
+
+
+def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
+    size = flags.integer("http_max_input_size", default_http_max_input_bytes, minimum=-(2**63))
+    if size <= 0:
+        raise FlagError(
+            "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
+        )
+    return Limits(
+        http_max_input_bytes=size,
+        http_idle_timeout_s=flags.number("http_idle_timeout_secs", Limits().http_idle_timeout_s),
+    )
+
+
+def _tls(flags: Flags) -> TlsOptions | None:
+    mutual = flags.boolean("grpc_use_ssl_mutual", default=False)
+    wanted = flags.boolean("grpc_use_ssl", default=False) or mutual
+    files = {
+        name: flags.optional_text(name)
+        for name in ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
+    }
+    if not wanted:
+        return None
+    needed = list(files) if mutual else ["grpc_server_cert", "grpc_server_key"]
+    for name in needed:
+        if files[name] is None:
+            raise bad_value(name, "a PEM file, as gRPC is to be encrypted,", None)
+    return TlsOptions(
+        server_cert=str(files["grpc_server_cert"]),
+        server_key=str(files["grpc_server_key"]),
+        root_cert=files["grpc_root_cert"],
+        mutual=mutual,
+    )
+
+
+def _keepalive(flags: Flags) -> KeepaliveOptions:
+    default = KeepaliveOptions()
+    interval = "grpc_http2_min_recv_ping_interval_without_data"
+    return KeepaliveOptions(
+        time_ms=flags.integer("grpc_keepalive_time", default.time_ms),
+        timeout_ms=flags.integer("grpc_keepalive_timeout", default.timeout_ms),
+        permit_without_calls=flags.boolean("grpc_keepalive_permit_without_calls", default=False),
+        max_pings_without_data=flags.integer(
+            "grpc_http2_max_pings_without_data", default.max_pings_without_data
+        ),
+        min_recv_ping_interval_without_data_ms=flags.integer(
+            interval, default.min_recv_ping_interval_without_data_ms
+        ),
+        max_ping_strikes=flags.integer("grpc_http2_max_ping_strikes", default.max_ping_strikes),
+        max_connection_age_ms=flags.optional_integer("grpc_max_connection_age"),
+        max_connection_age_grace_ms=flags.optional_integer("grpc_max_connection_age_grace"),
+    )
+
+
+def _trace_settings(flags: Flags) -> tuple[str, ...]:
+    settings = flags.texts("trace_config")
+    for text in settings:
+        setting, equals, _ = text.partition("=")
+        if not (setting and equals):
+            raise FlagError(
+                "trace_config",
+                f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}",
+            )
+        if setting not in KNOWN_SETTINGS:  # it may be one of another version of Triton
+            known = " ".join(KNOWN_SETTINGS)
+            logger.warning("--trace-config %s has no effect; known are %s", setting, known)
+    return settings
+
+
+def _cache_bytes(flags: Flags) -> int:
+    size = flags.optional_integer("response_cache_byte_size")
+    caches = flags.grouped_settings("cache_config", "cache")
+    if size is not None and caches:
+        raise PyTritonValidationError(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both "
+            "provided. Please provide one or the other."
+        )
+    if len(caches) > 1:
+        raise PyTritonValidationError(
+            "found multiple cache configurations, but only a single cache is currently supported"
+        )
+    for cache, settings in caches.items():
+        if cache != "local" or settings.keys() != {"size"}:
+            # Values are not shown: those of other caches may be passwords.
+            came = " ".join(f"{cache},{setting}=..." for setting in settings)
+            raise bad_value("cache_config", "local,size=<bytes>", came)
+        if not settings["size"].isdecimal() or not int(settings["size"]):
+            raise bad_value("cache_config", "a number of bytes as size", settings["size"])
+        size = int(settings["size"])
+    return size or 0

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page on the metrics port: its files, its data, and requests that it passes to the engine.
+
+Every request passes through `handle`, which finds its route, checks the method and authorisation.
+What changes something, and the log, need the page's token in a header. A browser adds no header by
+itself, so a page of another site can cause nothing here; the reader refuses its requests besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import platform
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.model_spec import identifier_of
+from pytriton.protocol.compression import choose_encoding
+from pytriton.protocol.json_text import dump_json
+from pytriton.protocol.openapi import openapi_document
+from pytriton.serving.server.api.cluster_view import cluster_view
+from pytriton.serving.server.api.status import HTTP_RESTRICTED
+from pytriton.serving.server.http.api import HttpApi
+from pytriton.serving.server.http.exchange import Exchange, PendingExchange
+from pytriton.serving.server.http.reader import HttpRequest
+from pytriton.serving.server.page import documents, routes
+from pytriton.serving.server.page.access import PageAccess
+from pytriton.serving.server.page.samples import Sampler
+from pytriton.serving.server.page.static_files import static_files
+from pytriton.serving.server.process.log_ring import kept_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.runtime.transport.control import Started
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.control import IndexEntry, ModelControl
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.page.routes import PageRoute
+    from pytriton.serving.server.page.samples import ReadCluster, ReadMachine
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+    Headers = Callable[[bytes], bytes | None]
+
+logger = logging.getLogger(__name__)
+
+_NO_SNIFFING = b"X-Content-Type-Options: nosniff\r\n"
+_DATA_HEADERS = b"Cache-Control: no-store\r\n" + _NO_SNIFFING
+_FILE_HEADERS = (
+    b"Cache-Control: no-cache\r\n"  # a copy may be kept, and is compared by its ETag
+    b"Content-Security-Policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
+    b"frame-ancestors 'none'; object-src 'none'\r\n"
+    b"Referrer-Policy: no-referrer\r\n"
+    b"X-Frame-Options: DENY\r\n" + _NO_SNIFFING
+)
+_MODELS_AT_ONCE = 32
+_JSON = b"application/json"
+
+
+class PageApi:
+    """Answers what a browser with the page asks for.
+
+    Args:
+        engine: The server's engine, whose statistics are shown.
+        control: Knows all models, also those that are not loaded.
+        client: The interface of its engine, which requests of the form go to.
+        options: Its settings.
+        loop: The event loop.
+        read_machine: Returns the numbers of the machine and of its GPUs.
+        cluster: Returns what is known of the cluster that instances run on, if there is one.
+        tracing: Decides which requests are traced; None if none are.
+        ports: The ports that are open.
+        started_s: When the server started, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        control: ModelControl,
+        client: EngineClient,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        read_machine: ReadMachine,
+        cluster: ReadCluster,
+        tracing: TraceBeginner | None,
+        ports: Started,
+        started_s: float,
+    ) -> None:
+        self._tracing = tracing
+        self._ports = ports
+        self._control = control
+        self._client = client
+        self._options = options
+        self._loop = loop
+        self._access = PageAccess(options.http_restricted, options.page.token)
+        self._engine = engine
+        self._cluster_status = cluster
+        self._sampler = Sampler(engine, read_machine, cluster)
+        self._tasks = BackgroundTasks(loop)
+        self._started_s = started_s
+        self._http: HttpApi | None = None
+        self._openapi_turn = asyncio.Lock()
+        self._data: dict[str, Callable[[HttpRequest], Coroutine[Any, Any, bytes]]] = {
+            "server": self._server,
+            "models": self._models,
+            "samples": self._samples,
+            "cluster": self._cluster,
+            "log": self._log,
+            "settings": self._settings,
+            "openapi": self._openapi,
+        }
+
+    def close(self) -> None:
+        """Cancel what is running when the server stops."""
+        self._tasks.cancel()
+        if self._http is not None:
+            self._http.close()
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+        """Answer a request now, or return the exchange that will answer it."""
+        head = request.head
+        route = routes.find(head.target.partition(b"?")[0])
+        if route is None or (route.kind == "file" and route.name not in static_files()):
+            connection.respond_error(404, "Not Found", _DATA_HEADERS)
+            return None
+        if head.method not in route.methods:
+            connection.respond_error(405, "Method Not Allowed", route.allow + _DATA_HEADERS)
+            return None
+        needs = route.needs_token
+        refusal = self._access.refusal(route.api, head.headers.get, needs_token=needs)
+        if refusal is not None:
+            connection.respond_error(HTTP_RESTRICTED, refusal, _DATA_HEADERS)
+            return None
+        if route.kind == "file":
+            _send_file(connection, request, route.name)
+            return None
+        if route.kind == "forwarded":
+            return self._forward(connection, request, route)
+        task = self._tasks.start(_answer(connection, self._data[route.name](request)))
+        return PendingExchange(Exchange(), task)
+
+    def _forward(
+        self, connection: HttpConnection, request: HttpRequest, route: PageRoute
+    ) -> Exchange | None:
+        """Let the endpoint of the HTTP port answer an allowed request."""
+        if self._http is None:  # made when the page is used first
+            options = msgspec.structs.replace(
+                self._options, allow_client_shared_memory=False, http_restricted=()
+            )
+            self._http = HttpApi(self._client, options, self._loop, self._tracing)
+        headers = {k: v for k, v in request.head.headers.items() if k != b"accept-encoding"}
+        head = msgspec.structs.replace(
+            request.head, target=route.target, headers=headers, resolved=None
+        )
+        return self._http.handle(connection, HttpRequest(head, request.body, request.began_ns))
+
+    # Data
+
+    async def _server(self, request: HttpRequest) -> bytes:
+        header = request.head.headers.get
+        facts = {
+            "version": await asyncio.to_thread(_version),
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "started": self._started_s,
+            "has_token": self._access.has_token,
+            "is_allowed": self._access.refusal("", header, needs_token=True) is None,
+            "other_headers": self._access.other_headers,
+        }
+        return dump_json(documents.server_document(self._options, self._ports, facts))
+
+    async def _models(self, request: HttpRequest) -> bytes:
+        entries = []
+        rows = self._known_models(request.head.headers.get)
+        for at, (entry, model) in enumerate(rows):
+            entries.append(documents.model_entry(entry, model))
+            if at % _MODELS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return dump_json({"models": entries})
+
+    def _known_models(self, header: Headers) -> list[tuple[IndexEntry, ServedModel | None]]:
+        """Returns the models that a client may know; those that are ready are metadata.
+
+        Raises:
+            PageRefusalError: It may know none.
+        """
+        index_refusal = self._access.refusal("model-repository", header)
+        metadata_refusal = self._access.refusal("metadata", header)
+        if index_refusal is not None and metadata_refusal is not None:
+            raise PageRefusalError(metadata_refusal)
+        is_all = index_refusal is None
+        entries = self._control.index(ready=not is_all)
+        if metadata_refusal is not None:
+            return [(entry, None) for entry in entries]
+        return [(entry, self._served(entry)) for entry in entries]
+
+    def _served(self, entry: IndexEntry) -> ServedModel | None:
+        if entry.state != documents.READY:
+            return None
+        identifier = identifier_of(entry.namespace, entry.name)
+        return self._client.find(identifier, entry.version)
+
+    async def _samples(self, request: HttpRequest) -> bytes:
+        await self._sampler.refresh()
+        history = self._sampler.history
+        samples = history.after(_number_after(request))
+        return b'{"started":%r,"last":%d,"samples":%b}' % (
+            self._started_s,
+            history.last_number,
+            samples,
+        )
+
+    async def _cluster(self, request: HttpRequest) -> bytes:
+        status = self._cluster_status()
+        document = None
+        if status is not None:
+            view = cluster_view(status, self._engine.models())
+            document = documents.cluster_document(view)
+        return dump_json({"cluster": document})
+
+    async def _log(self, request: HttpRequest) -> bytes:
+        ring = kept_lines()
+        lines = [] if ring is None else ring.after(_number_after(request))
+        return msgspec.json.encode({"started": self._started_s, "lines": lines})
+
+    async def _settings(self, request: HttpRequest) -> bytes:
+        return dump_json({"settings": documents.settings_rows(self._options)})
+
+    async def _openapi(self, request: HttpRequest) -> bytes:
+        header = request.head.headers.get
+        specs = [each.spec for _, each in self._known_models(header) if each is not None]
+        host = (header(b"host") or b"localhost").decode("latin-1")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        url = f"http://{name}:{self._ports.http_port}" if self._ports.http_port else "/"
+        headers_of_apis = self._access.headers_of_apis
+        # In a thread, as each model has half a millisecond of schemas. One at a time: with threads
+        # for 16 clients, each answer of the event loop took 15 ms instead of 3.
+        async with self._openapi_turn:
+            return await asyncio.to_thread(_openapi_text, specs, url, headers_of_apis)
+
+
+class PageRefusalError(Exception):
+    """A client may not have what it asks for."""
+
+
+def _openapi_text(specs: list[ModelSpec], url: str, headers_of_apis: dict[str, str]) -> bytes:
+    return dump_json(openapi_document(specs, url, _version(), headers_of_apis))
+
+
+@functools.cache
+def _version() -> str:
+    from importlib import metadata  # noqa: PLC0415  takes 50 ms, and most servers never need it
+
+    return metadata.version("pytriton")
+
+
+async def _answer(connection: HttpConnection, work: Coroutine[Any, Any, bytes]) -> None:
+    try:
+        body = await work
+    except PageRefusalError as refusal:
+        connection.respond_error(HTTP_RESTRICTED, str(refusal), _DATA_HEADERS)
+    except Exception:
+        logger.exception("data of the page could not be read")
+        connection.respond_error(500, "the data could not be read; the log says why", _DATA_HEADERS)
+    else:
+        connection.respond(200, (body,), _JSON, _DATA_HEADERS)
+
+
+def _send_file(connection: HttpConnection, request: HttpRequest, name: str) -> None:
+    file = static_files()[name]
+    headers = b"ETag: %b\r\nVary: Accept-Encoding\r\n%b" % (file.etag, _FILE_HEADERS)
+    asked = request.head.headers
+    if asked.get(b"if-none-match") == file.etag:
+        connection.respond(304, (), file.content_type, headers)
+    elif choose_encoding(asked.get(b"accept-encoding", b"").decode("latin-1")) == "gzip":
+        headers += b"Content-Encoding: gzip\r\n"
+        connection.respond(200, (file.packed,), file.content_type, headers)
+    else:
+        connection.respond(200, (file.content,), file.content_type, headers)
+
+
+def _number_after(request: HttpRequest) -> int:
+    """Returns the number in `?after=<number>`; 0 if there is none."""
+    query = parse_qs(request.head.target.partition(b"?")[2].decode("latin-1"))
+    text = query.get("after", ["0"])[0]
+    return int(text) if text.isdecimal() and len(text) < 16 else 0

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the cores that this process may use: those of the machine, less what a container forbids.
+
+A container limits processor time with a quota of its control group (cgroup), version 1 or 2, which
+`os.cpu_count` does not see. The parsers are pure; only `usable_cores` reads files.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Iterator
+
+from pytriton.serving.server.options.cloud_options import CLOUD_VARIABLES
+from pytriton.serving.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
+from pytriton.serving.server.options.page_options import TOKEN_VARIABLE
+
+_GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
+# Where version 1 has its quotas: the controller's own folder, or one that it shares.
+_CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+
+
+def surroundings() -> Surroundings:
+    """Returns what this machine and this environment say to settings that are not given."""
+    return Surroundings(
+        cores=usable_cores(),
+        frontend_processes=os.environ.get(FRONTENDS_VARIABLE),
+        variables={
+            name: os.environ[name]
+            for name in (*CLOUD_VARIABLES, TOKEN_VARIABLE)
+            if name in os.environ
+        },
+    )
+
+
+def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:
+    """Returns the number of cores that this process may use, at least 1.
+
+    Args:
+        root: the folder that contains `proc` and `sys`; tests have one of their own.
+    """
+    quotas = _quotas(root, _read(root / "proc/self/cgroup"))
+    # The part of a core beyond a whole number is left for the kernel and other processes.
+    return max(1, math.floor(min([float(_scheduled_cores()), *quotas])))
+
+
+def group_paths(text: str) -> tuple[str, str]:
+    """Returns the paths of a process's groups in version 2 and in version 1.
+
+    The text is that of /proc/self/cgroup. Each line is `number:controllers:path`; version 2 has the
+    number 0 and no controllers. A path that is not there is the root, as in most containers.
+    """
+    version_2 = version_1 = "/"
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not path.startswith("/"):
+            continue
+        if number == "0" and not controllers:
+            version_2 = path
+        elif "cpu" in controllers.split(","):
+            version_1 = path
+    return version_2, version_1
+
+
+def cores_of_cpu_max(text: str) -> float:
+    """Returns the cores of a `cpu.max`, `<quota> <period>` or `max <period>`; inf: no limit."""
+    quota, _, period = text.strip().partition(" ")
+    return cores_of_quota(quota, period)
+
+
+def cores_of_quota(quota: str, period: str) -> float:
+    """Returns the cores of a quota and a period in microseconds; no number, or -1: no limit."""
+    try:
+        cores = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return math.inf
+    return cores if cores > 0 else math.inf
+
+
+def _quotas(root: pathlib.Path, own_groups: str) -> Iterator[float]:
+    """Yields the limits of this process's groups and of all groups that these are in."""
+    version_2, version_1 = group_paths(own_groups)
+    groups = root / _GROUPS
+    for folder in _with_parents(groups, version_2):
+        yield cores_of_cpu_max(_read(folder / "cpu.max"))
+    for controller in _CPU_FOLDERS:
+        for folder in _with_parents(groups / controller, version_1):
+            yield cores_of_quota(
+                _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+            )
+
+
+def _with_parents(top: pathlib.Path, path: str) -> Iterator[pathlib.Path]:
+    relative = pathlib.PurePosixPath(path.lstrip("/"))
+    for part in (relative, *relative.parents):
+        yield top / part
+
+
+def _read(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not on this system, not in this container, or not for this user
+        return ""
+
+
+def _scheduled_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Event loop, garbage collection and transport helpers of server processes."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import gc
+import os
+import select
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from pytriton.base.dtypes import Buffer
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Make the fastest event loop of the platform."""
+    try:
+        import uvloop  # noqa: PLC0415  not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def writer_of_parts(transport: Any) -> Callable[[list[Buffer]], None]:
+    """Returns a function that writes several buffers to a transport, without a copy if possible."""
+    # From Python 3.12.0 to 3.13.1, `writelines` of asyncio's own transports does not pause the
+    # protocol when they are full, and may use the file descriptor of a closed socket.
+    if type(transport).__module__ == "asyncio.selector_events":
+        return lambda parts: transport.write(b"".join(parts))
+    writer: Callable[[list[Buffer]], None] = transport.writelines
+    return writer
+
+
+def has_unread(transport: Any) -> bool:
+    """Returns whether the socket has unread data, or the peer has closed the connection."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def freeze_memory() -> None:
+    """Collect garbage once, then freeze the rest so that later collections skip it."""
+    gc.collect()
+    gc.freeze()
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process without taking its modules apart, which takes a server 60 ms."""
+    atexit._run_exitfuncs()  # noqa: SLF001  the public way is to take everything apart
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader may have ended
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server: opens the ports of a core, and closes their connections in order."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytriton.base.errors import UnavailableError
+from pytriton.base.lazy_module import LazyModule
+from pytriton.runtime.transport.control import Started
+from pytriton.serving.server.access_log.opening import check_destination
+from pytriton.serving.server.api.authorization import Authorization, Protocol
+from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.frontend.front_end import FrontEnd
+from pytriton.serving.server.metrics.api import MetricsApi
+from pytriton.serving.server.page.opening import UnopenedPage
+from pytriton.serving.server.process.acceptor import Acceptor
+from pytriton.serving.server.process.client_opener import ClientOpener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytriton.runtime.executor.python_process import StartedZygote
+    from pytriton.serving.server.cloud import vertex_ai
+    from pytriton.serving.server.core import Core
+    from pytriton.serving.server.frontend import pool as front_end_pool
+    from pytriton.serving.server.frontend import zygote as front_end_zygote
+    from pytriton.serving.server.frontend.pool import FrontEndPool
+    from pytriton.serving.server.metrics import machine as machine_metrics
+    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.options.endpoints import Endpoint
+    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.page.api import PageApi
+    from pytriton.serving.server.process.acceptor import ClientTaker
+else:
+    machine_metrics = LazyModule("pytriton.serving.server.metrics.machine")
+    vertex_ai = LazyModule("pytriton.serving.server.cloud.vertex_ai")
+    front_end_pool = LazyModule("pytriton.serving.server.frontend.pool")
+    front_end_zygote = LazyModule("pytriton.serving.server.frontend.zygote")
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+# As Triton calls its services in the log.
+_NAMES = {
+    Service.GRPC: "GRPC",
+    Service.HTTP: "HTTP",
+    Service.SAGEMAKER: "Sagemaker",
+    Service.VERTEX_AI: "Vertex AI",
+}
+_FLUSH_S = 1.0  # for the last metrics to reach their readers
+
+
+class Server:
+    """The ports of one server process. Its models belong to the core."""
+
+    def __init__(
+        self,
+        core: Core,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        zygote: StartedZygote | None = None,
+    ) -> None:
+        self.core = core
+        self.options = options
+        self._loop = loop
+        client = LocalClient(
+            core.engine,
+            core.control,
+            core.trace_settings,
+            strict_readiness=options.strict_readiness,
+            change_log_settings=core.log.change,
+        )
+        client.look_again = core.look_again
+        self._front_end: FrontEnd | FrontEndPool
+        if options.frontend_processes:
+            self._front_end = front_end_pool.FrontEndPool(
+                core.engine, client, core.tracing, options, loop, zygote, core.log.feed
+            )
+        else:
+            self._front_end = front_end = FrontEnd(client, options, loop, core.tracing)
+            front_end.set_verbose(core.log.feed.switches.verbose)
+            core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
+        self._metrics = MetricsApi(
+            core.engine,
+            options,
+            loop,
+            core.custom_metrics,
+            core.cluster_status,
+            self._accepting_families,
+        )
+        client.metrics_page = self._metrics.page
+        client.registrations = core.registrations
+        self._page = UnopenedPage(functools.partial(self._make_page, client))
+        if options.has_page:
+            self._metrics.other_paths = self._page
+        self._acceptors: list[Acceptor] = []
+        self._ports: dict[Service, int] = {}
+        self.metrics_port = 0
+
+    async def start(self) -> None:
+        """Open the ports; raises UnavailableError with the port that could not be opened."""
+        options = self.options
+        if options.vertex_ai.allow:
+            vertex_ai_options = vertex_ai.check_vertex_ai(
+                options.vertex_ai_options,
+                None if self.core.awaits_bound_models else self.core.engine.ready_models(),
+            )
+            options = msgspec.structs.replace(options, vertex_ai_options=vertex_ai_options)
+            self._front_end.set_options(options)
+        try:
+            check_destination(options.access_log)
+        except OSError as error:
+            raise UnavailableError(f"failed to open the access log: {error}") from error
+        await self._front_end.start()
+        for service, endpoint in options.services().items():
+            if endpoint.allow:
+                taker = self._front_end.taker(service)
+                self._ports[service] = self._listen(endpoint, taker, _NAMES[service])
+        if options.metrics.allow:
+            opener = ClientOpener(self._loop, self._metrics.make_connection)
+            self.metrics_port = self._listen(options.metrics, opener, "Metrics", is_essential=True)
+            self._metrics.start()
+            self._page.ports = self.ports
+
+    @property
+    def connection_counts(self) -> tuple[int, int]:
+        """The number of clients that are connected over HTTP and over gRPC."""
+        return self._front_end.connection_counts
+
+    @property
+    def http_port(self) -> int:
+        """The port of HTTP; 0: it is not served."""
+        return self._ports.get(Service.HTTP, 0)
+
+    @property
+    def grpc_port(self) -> int:
+        """The port of gRPC; 0: it is not served."""
+        return self._ports.get(Service.GRPC, 0)
+
+    @property
+    def cloud_ports(self) -> tuple[int, int]:
+        """The ports of SageMaker and Vertex AI; 0: it is not served."""
+        return self._ports.get(Service.SAGEMAKER, 0), self._ports.get(Service.VERTEX_AI, 0)
+
+    @property
+    def ports(self) -> Started:
+        """The ports for clients; 0: the protocol is not served."""
+        return Started(self.http_port, self.grpc_port, self.metrics_port)
+
+    def let_clients_leave(self) -> None:
+        """Serve on, but ask all clients to use other connections, which lead to other servers."""
+        self._front_end.let_clients_leave()
+
+    def refuse_requests(self) -> None:
+        """Refuse new connections and new requests; running requests continue."""
+        self.core.engine.refuse()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._front_end.begin_shutdown()
+
+    async def end_connections(self, timeout_s: float) -> None:
+        """Close all connections, each after its client has received its responses."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await self._front_end.end_connections(timeout_s)
+        scrapes = [connection.end() for connection in list(self._metrics.connections)]
+        if scrapes:
+            await asyncio.wait(scrapes, timeout=_FLUSH_S)
+        self._page.close()
+
+    def _accepting_families(self) -> Iterator[Family]:
+        pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
+        is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
+        return machine_metrics.accepting_families(pauses, is_paused=is_paused)
+
+    def _make_page(
+        self, client: LocalClient, kind: type[PageApi], ports: Started, started_s: float
+    ) -> PageApi:
+        return kind(
+            self.core.engine,
+            self.core.control,
+            client,
+            self.options,
+            self._loop,
+            self._metrics.machine,
+            self.core.cluster_status,
+            self.core.tracing,
+            ports,
+            started_s,
+        )
+
+    def _listen(
+        self,
+        endpoint: Endpoint,
+        clients: ClientTaker,
+        name: str,
+        *,
+        is_essential: bool = False,
+    ) -> int:
+        sock = _bind(endpoint, name)
+        acceptor = Acceptor(self._loop, sock, clients, is_essential=is_essential)
+        acceptor.start()
+        self._acceptors.append(acceptor)
+        port: int = sock.getsockname()[1]
+        logger.debug("%s is served at %s:%d", name, endpoint.address, port)
+        return port
+
+
+def prepare_front_ends(options: ServerOptions) -> StartedZygote | None:
+    """Fork the process that forks front ends, if there will be any.
+
+    This has to be before there is an event loop or a thread, as a fork should not copy them.
+    """
+    return front_end_zygote.fork_front_end_zygote() if options.frontend_processes else None
+
+
+def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:
+    """Returns the restrictions of each protocol, which also apply to processes that bind models."""
+    return {
+        Protocol.HTTP: Authorization(options.http_restricted, Protocol.HTTP),
+        Protocol.GRPC: Authorization(options.grpc_restricted, Protocol.GRPC),
+    }
+
+
+def _bind(endpoint: Endpoint, name: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if endpoint.reuse_port:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((endpoint.address, endpoint.port))
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise UnavailableError(_bind_failure(endpoint, name, error)) from error
+    return sock
+
+
+def _bind_failure(endpoint: Endpoint, name: str, error: OSError) -> str:
+    place = f"{endpoint.address}:{endpoint.port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"failed to start {name} service: Unavailable - Socket '{place}' already in use "
+    return f"failed to start {name} service: Unavailable - Socket '{place}': {error.strerror}"

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The regions of shared memory that clients have registered: names, limits, and Triton's errors.
+
+This decides only; `pytriton.serving.server.shared_memory.region_file` opens, reads and writes. A region
+that was unregistered has no name any more, so no new request finds it; its file is closed when the
+last request that uses it has dropped its reference. So no file is closed while it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.base.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from pytriton.protocol.json_members import utf8
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.protocol.shared_memory import RegionPlace
+
+MAX_SIZE = 2**64 - 1  # the numbers of the protocol are unsigned and have 64 bits
+TRITON_PREFIX = "triton_python_backend_shm_region_"
+# Memory of the Python backend, and of Python's and torch's own processes, is not for clients.
+RESERVED_PREFIXES = (TRITON_PREFIX, "psm_", "sem.", "pymp-", "torch_")
+
+
+class RegionFile(Protocol):
+    """An open object of shared memory; it is closed when nothing refers to it any more."""
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor, by which another process of this server gets the object."""
+
+    @property
+    def size(self) -> int:
+        """Its size now: another process may change it at any time."""
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Read to fill `memory`; returns the number of bytes, fewer if the object ends before."""
+
+    def write(self, data: Buffer, offset: int) -> None:
+        """Write all bytes; raises OSError if there is no room."""
+
+
+class Region:
+    """A part of an object of shared memory that clients use by a name."""
+
+    __slots__ = ("byte_size", "file", "key", "name", "offset")
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, file: RegionFile) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.byte_size = byte_size
+        self.file = file
+
+    def __repr__(self) -> str:
+        return f"<Region {self.name!r} offset={self.offset} byte_size={self.byte_size}>"
+
+
+class RegionSlice:
+    """A part of a region that a request reads or writes; it keeps the region's file open."""
+
+    __slots__ = ("_region", "_start", "byte_size")
+
+    def __init__(self, region: Region, offset: int, byte_size: int) -> None:
+        self._region = region
+        self._start = region.offset + offset
+        self.byte_size = byte_size
+
+    def read_into(self, memory: memoryview) -> None:
+        """Read all bytes into memory of this size; it is one copy.
+
+        Raises:
+            InvalidArgumentError: The client has made the object smaller.
+        """
+        count = self._region.file.read_into(memory, self._start)
+        if count < self.byte_size:
+            raise self._shrunk(count)
+
+    def write(self, data: Buffer) -> None:
+        """Write the beginning of the slice; it is one copy.
+
+        Raises:
+            InvalidArgumentError: The client has made the object smaller.
+            InternalError: There is no memory for the object.
+        """
+        # A write beyond the end would make the object larger again, with memory of the server's
+        # quota. If the client shrinks it after this check, that is all that happens.
+        room = self._region.file.size - self._start
+        if room < len(data):
+            raise self._shrunk(max(room, 0))
+        try:
+            self._region.file.write(data, self._start)
+        except OSError as error:
+            raise InternalError(
+                f"failed to write to shared memory region '{self._region.name}': {error.strerror}"
+            ) from None
+
+    def _shrunk(self, count: int) -> InvalidArgumentError:
+        region = self._region
+        return InvalidArgumentError(
+            f"shared memory region '{region.name}' was made smaller after it was registered: "
+            f"expected {self.byte_size} bytes at offset {self._start} of '{region.key}', "
+            f"got {count}"
+        )
+
+
+class RegionTable:
+    """The registered regions by name."""
+
+    def __init__(self) -> None:
+        self._regions: dict[str, Region] = {}
+
+    def add(self, region: Region) -> None:
+        """Add a region."""
+        self._regions[region.name] = region
+
+    def remove(self, name: str) -> None:
+        """Free a name. An unknown one is no error."""
+        self._regions.pop(name, None)
+
+    def system_regions(self, name: str = "") -> list[Region]:
+        """Returns one region, or all without a name, sorted by name.
+
+        Raises:
+            NotFoundError: There is no region of this name.
+        """
+        if not name:
+            return [self._regions[each] for each in sorted(self._regions)]
+        if name not in self._regions:
+            raise NotFoundError(f"Unable to find system shared memory region: '{name}'")
+        return [self._regions[name]]
+
+    def check_cuda_name(self, name: str) -> None:
+        """Refuse the name of a region of CUDA memory: there are none.
+
+        Raises:
+            NotFoundError: Always.
+        """
+        if name in self._regions:
+            raise NotFoundError(
+                f"The region named '{name}' is registered as system shared memory, not CUDA shared "
+                "memory"
+            )
+        raise NotFoundError(f"Unable to find cuda shared memory region: '{name}'")
+
+    def check_new(self, name: str) -> None:
+        """Refuse a name that is in use; both kinds of memory share the names.
+
+        Raises:
+            AlreadyExistsError: It is in use.
+        """
+        if name in self._regions:
+            raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+
+    def find(self, place: RegionPlace) -> RegionSlice:
+        """Returns the part of a region that a tensor's parameters name.
+
+        Raises:
+            NotFoundError: There is no region of this name.
+            InvalidArgumentError: The part is not inside the region.
+        """
+        region = self._regions.get(place.region)
+        if region is None:
+            raise NotFoundError(f"Unable to find shared memory region: '{place.region}'")
+        offset, byte_size = place.offset, place.byte_size
+        if offset >= region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset for shared memory region: '{place.region}'")
+        if offset + byte_size > MAX_SIZE:
+            raise InvalidArgumentError(
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds "
+                f"maximum value ({MAX_SIZE}) for region '{place.region}'"
+            )
+        # Triton computes the index of the last byte, so nothing at the beginning has none.
+        if offset + byte_size > region.byte_size or not (offset or byte_size):
+            raise InvalidArgumentError(
+                f"Invalid offset + byte size for shared memory region: '{place.region}'"
+            )
+        return RegionSlice(region, offset, byte_size)
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+
+class Regions(RegionTable):
+    """The regions of a server, where clients register them.
+
+    Args:
+        open_file: Opens an object by its key without leading slashes; raises OSError.
+        max_count: How many regions there may be: each of them needs a file descriptor.
+    """
+
+    def __init__(self, open_file: Callable[[str], RegionFile], max_count: int) -> None:
+        super().__init__()
+        self._open_file = open_file
+        self._max_count = max_count
+        # Called with the regions that were added and the names that were removed.
+        self.on_changed: Callable[[Iterable[Region], Iterable[str]], None] = _do_nothing
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a region.
+
+        Raises:
+            ServerError: The name, the key or the numbers are wrong, or the object cannot be opened.
+        """
+        if not name:
+            raise InvalidArgumentError(
+                "'region name' is necessary to register system shared memory region"
+            )
+        utf8(name, "region name")  # paths may have any bytes, but front ends and clients hear of it
+        self.check_new(name)
+        object_name = check_key(name, key)
+        if len(self) >= self._max_count:
+            raise UnavailableError(
+                f"cannot register shared memory region '{name}': {len(self)} regions are "
+                "registered already, and each needs a file descriptor"
+            )
+        try:
+            file = self._open_file(object_name)
+            size = file.size
+        except OSError:
+            raise InternalError(f"Unable to open shared memory region: '{key}'") from None
+        if not byte_size or offset + byte_size > size:
+            raise InvalidArgumentError(
+                f"failed to register shared memory region '{name}': invalid args"
+            )
+        region = Region(name, key, offset, byte_size, file)
+        self.add(region)
+        self.on_changed((region,), ())
+
+    def unregister(self, name: str = "") -> None:
+        """Unregister a region, or all without a name; an unknown one is no error.
+
+        Requests that use it finish as usual.
+        """
+        names = [name] if name else list(self._regions)
+        removed = [each for each in names if each in self._regions]
+        for each in removed:
+            self.remove(each)
+        if removed:
+            self.on_changed((), removed)
+
+
+def check_key(name: str, key: str) -> str:
+    """Check the key of a region; returns the name of the object, without leading slashes.
+
+    Raises:
+        ServerError: The key is not the name of an object that clients may use.
+    """
+    object_name = key.lstrip("/")
+    if key and not object_name:
+        raise InvalidArgumentError(
+            f"cannot register shared memory region '{name}' - invalid shm key '{key}'"
+        )
+    for prefix in RESERVED_PREFIXES:
+        if object_name.startswith(prefix):
+            raise InvalidArgumentError(
+                f"cannot register shared memory region '{name}' with key '{key}' as the key "
+                f"contains the reserved prefix '{prefix}'"
+            )
+    if not object_name or object_name in (".", "..") or "/" in object_name or "\0" in object_name:
+        raise InternalError(f"Unable to open shared memory region: '{key}'")
+    return object_name
+
+
+def _do_nothing(*_: object) -> None:
+    """Report no change: nobody has asked for it."""

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client shared memory as the front ends of both protocols use it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import (
+    InvalidArgumentError,
+    ServerError,
+    UnsupportedError,
+    error_for_clients,
+)
+from pytriton.serving.server.api.background import Background
+from pytriton.serving.server.shared_memory.region_request import RegionRequest
+from pytriton.serving.server.shared_memory.regions import RegionTable
+from pytriton.serving.server.shared_memory.unread import machine_budget
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+    from pytriton.base.messages import InferRequest, ResponseSink
+    from pytriton.protocol.shared_memory import RegionPlace
+    from pytriton.serving.engine.client import Answer, EngineClient
+    from pytriton.serving.server.shared_memory.region_request import Submit
+    from pytriton.serving.server.shared_memory.regions import Region
+
+logger = logging.getLogger(__name__)
+
+_WORKERS = 4  # threads, which only wait for the kernel's copies
+_DISABLED = (
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
+
+
+class RegionControl(Protocol):
+    """Registers regions, in this process or in the core's."""
+
+    @property
+    def table(self) -> RegionTable:
+        """The registered regions, or this process's copy of them."""
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
+        """Register a region; see `Regions`. It is known to all front ends when this is done."""
+
+    def unregister(self, name: str) -> Answer[None]:
+        """Unregister a region, or all without a name."""
+
+
+class SharedMemory:
+    """Answers requests about regions, and serves inference requests that use them.
+
+    Args:
+        control: Registers regions.
+        engine: Serves requests.
+        loop: The event loop.
+        is_allowed: Whether clients may register regions.
+        process_count: The number of front ends that share the machine's memory; 0: this is alone.
+    """
+
+    def __init__(
+        self,
+        control: RegionControl,
+        engine: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_allowed: bool,
+        process_count: int = 0,
+    ) -> None:
+        self._control = control
+        self._engine = engine
+        self._is_allowed = is_allowed
+        self._budget = machine_budget(process_count)
+        self._tasks = BackgroundTasks(loop)
+        self._background = Background(loop, "regions", _WORKERS)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._tasks.cancel()
+        self._background.close()
+
+    # Regions
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
+        """Register a region of system shared memory."""
+        return self._control.register(name, key, offset, byte_size)
+
+    def unregister(self, name: str) -> Answer[None]:
+        """Unregister a region of system shared memory, or all without a name."""
+        return self._control.unregister(name)
+
+    def status(self, name: str) -> list[Region]:
+        """Returns a region of system shared memory, or all without a name."""
+        return self._control.table.system_regions(name)
+
+    def register_cuda(self, name: str) -> None:
+        """Refuse to register a region of CUDA memory, as Triton does without a GPU."""
+        self._control.table.check_new(name)
+        raise InvalidArgumentError(
+            f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+        )
+
+    def check_cuda_status(self, name: str) -> None:
+        """Refuse a name of which there is no region of CUDA memory; without a name, do nothing."""
+        if name:
+            self._control.table.check_cuda_name(name)
+
+    def check_allowed(self) -> None:
+        """Check that clients may register and unregister regions.
+
+        Raises:
+            UnsupportedError: They may not.
+        """
+        if not self._is_allowed:
+            raise UnsupportedError(_DISABLED)
+
+    # Requests
+
+    def begin(
+        self,
+        request: InferRequest,
+        places: Mapping[str, RegionPlace],
+        sink: ResponseSink,
+        submit: Submit,
+    ) -> RegionRequest:
+        """Serve a request that uses regions; see `RegionRequest`.
+
+        Raises:
+            ServerError: A region is unknown, too small, or cannot be read, the request does not fit
+                its model, or there is no room for its inputs.
+        """
+        model = self._engine.lookup(request.model_name, request.model_version)
+        region_request = RegionRequest(request, places, sink, submit, self._run_later, self._budget)
+        region_request.start(self._control.table, model)
+        return region_request
+
+    def _run_later(
+        self, work: Callable[[], None], then: Callable[[ServerError | None], None]
+    ) -> None:
+        async def run() -> None:
+            error: ServerError | None = None
+            try:
+                await self._background.run(work)
+            except Exception as raised:  # noqa: BLE001  the client gets it
+                error = error_for_clients(raised, "it copied shared memory of a client")
+            try:
+                then(error)
+            except Exception:
+                logger.exception("a request with shared memory failed")
+
+        self._tasks.start(run())

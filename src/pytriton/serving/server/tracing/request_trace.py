@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trace of a request: a sink that records times and passes responses to the real sink."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from pytriton.base.messages import TraceContext
+from pytriton.serving.server.tracing.facts import Execution, TensorFact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytriton.base.errors import ServerError
+    from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor, ResponseSink
+    from pytriton.serving.server.tracing.facts import TraceFacts
+
+# Only the first responses of a longer stream and the last are recorded: OpenTelemetry keeps 128
+# events.
+_MAX_EVENTS = 120
+# The recorded executions of one request, if its model executes it many times.
+_MAX_EXECUTIONS = 128
+# About the memory for recorded tensors of one request: the responses of a stream may never end.
+_MAX_TENSOR_BYTES = 64 << 20
+_TENSOR_BYTES = 512  # beside its data
+_CANCELLED = "the request was cancelled"
+
+_monotonic_ns = time.monotonic_ns
+
+
+def new_span_id() -> int:
+    """Returns a random id for a span."""
+    return random.getrandbits(64) or 1
+
+
+def new_trace_id() -> int:
+    """Returns a random id for a trace."""
+    return random.getrandbits(128) or 1
+
+
+def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTensor]) -> None:
+    """Record tensors; their bytes are copied, because models may write to them later."""
+    if facts.tensors is None:
+        return
+    for tensor in tensors:
+        size = len(tensor.data) + _TENSOR_BYTES
+        if facts.tensors and facts.tensor_bytes + size > _MAX_TENSOR_BYTES:
+            facts.tensor_bytes = _MAX_TENSOR_BYTES  # nor any later one, so that no gap is left
+            return
+        facts.tensor_bytes += size
+        facts.tensors.append(
+            TensorFact(activity, tensor.name, tensor.dtype, tensor.shape, bytes(tensor.data))
+        )
+
+
+class RequestTrace:
+    """The trace of one request; see `pytriton.base.messages.TracedSink`.
+
+    Args:
+        facts: the record of the request, which is filled in.
+        sink: receives the responses.
+        end: called once, when the request has ended.
+        has_spans: whether processes of models may add spans to the trace.
+    """
+
+    __slots__ = ("_end", "_facts", "_has_spans", "_is_cancelled", "_is_over", "_sink")
+
+    def __init__(
+        self,
+        facts: TraceFacts,
+        sink: ResponseSink,
+        end: Callable[[TraceFacts], None],
+        *,
+        has_spans: bool = True,
+    ) -> None:
+        self._facts = facts
+        self._sink = sink
+        self._end = end
+        self._has_spans = has_spans
+        self._is_cancelled = False
+        self._is_over = False
+
+    # Called by the engine and by instances
+
+    def context(self, *, is_model_file: bool) -> TraceContext | None:
+        """Returns the parent span for the model's process: the model's, or a bound callable's.
+
+        Without spans, it is only the parent of calls, which bound callables do not make.
+        """
+        facts = self._facts
+        if not self._has_spans:
+            if not is_model_file:
+                return None
+            parent = f"00-{facts.trace_id:032x}-{facts.model_id:016x}-01"
+            return TraceContext(parent, is_internal=True)
+        if not is_model_file and not facts.backend_id:
+            facts.backend_id = new_span_id()
+        span_id = facts.model_id if is_model_file else facts.backend_id
+        return TraceContext(f"00-{facts.trace_id:032x}-{span_id:016x}-01", facts.tracestate)
+
+    def add_execution(self, times_ns: ExecutionTimes) -> None:
+        """Record an execution; another response of the same execution only extends it."""
+        executions = self._facts.executions
+        if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
+            span_id, first = executions[-1]
+            whole = structs.replace(times_ns, infer_start_ns=first.infer_start_ns)
+            executions[-1] = Execution(span_id, whole)
+        elif len(executions) < _MAX_EXECUTIONS:
+            executions.append(Execution(new_span_id(), times_ns))
+
+    def on_cancelled(self) -> None:
+        """Record that the client cancelled the request, whatever the model still sends."""
+        self._is_cancelled = True  # nobody is there to whom responses could be sent
+        self._facts.error = self._facts.error or _CANCELLED
+
+    # Passed on to the sink
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Pass a response on."""
+        answered_ns = _monotonic_ns()
+        if self._facts.tensors is not None and response is not None:
+            record_tensors(self._facts, "TENSOR_BACKEND_OUTPUT", response.outputs)
+        self._sink.on_response(response, final=final)
+        self._record_response(answered_ns, final=final)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Pass an error on."""
+        answered_ns = _monotonic_ns()
+        self._facts.error = self._facts.error or error.message or _CANCELLED
+        try:
+            self._sink.on_error(error, final=final)
+        finally:
+            self._record_response(answered_ns, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Pass a refusal on; the request ends with it."""
+        self._facts.error = error.message
+        self._facts.is_refused = True
+        try:
+            self._sink.on_refused(error)
+        finally:
+            self._finish(_monotonic_ns())
+
+    def _record_response(self, answered_ns: int, *, final: bool) -> None:
+        facts = self._facts
+        is_sent = facts.protocol and not self._is_cancelled
+        if is_sent and (final or len(facts.events) < _MAX_EVENTS):
+            facts.events += (
+                ("INFER_RESPONSE_COMPLETE", answered_ns),
+                (f"{facts.protocol}_SEND_START", answered_ns),
+                (f"{facts.protocol}_SEND_END", _monotonic_ns()),
+            )
+        if final:
+            self._finish(answered_ns)
+
+    def _finish(self, answered_ns: int) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._facts.answered_ns = answered_ns
+        self._facts.end_ns = _monotonic_ns()
+        self._end(self._facts)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which requests are traced, and passes what is recorded of them to the exporter."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.serving.server.tracing.facts import TraceFacts
+from pytriton.serving.server.tracing.file_exporter import FileExporter
+from pytriton.serving.server.tracing.file_writer import TraceFileWriter
+from pytriton.serving.server.tracing.request_trace import (
+    RequestTrace,
+    new_span_id,
+    new_trace_id,
+    record_tensors,
+)
+from pytriton.serving.server.tracing.settings import LEVEL
+from pytriton.serving.server.tracing.span_export import SpanExport
+from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.utils.trace_config import INSTALL_HINT, OFF
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pytriton.base.messages import (
+        InferRequest,
+        ResponseSink,
+        TraceContext,
+        TracedSink,
+        TraceOrigin,
+    )
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.serving.server.tracing.facts import TraceExporter
+    from pytriton.serving.server.tracing.settings import TraceSettings
+
+logger = logging.getLogger(__name__)
+
+# Version 00 of W3C Trace Context; later versions may append fields.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-|\Z)")
+_LENGTH = 55
+_SAMPLED = 1
+
+
+class TraceParent(NamedTuple):
+    """The client's span, which is the parent of the request's."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+def parse_traceparent(text: str) -> TraceParent | None:
+    """Parse a `traceparent` header; returns None if it is invalid."""
+    found = _TRACEPARENT.match(text)
+    if found is None or (text.startswith("00") and len(text) != _LENGTH):
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    if not trace_id or not span_id:
+        return None
+    return TraceParent(trace_id, span_id, bool(flags & _SAMPLED))
+
+
+class TraceBeginner(Protocol):
+    """Decides which requests are traced."""
+
+    def begin(
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
+    ) -> TracedSink | None:
+        """Returns a sink that traces the request and wraps `sink`; None if it is not traced."""
+
+    def passes(self, model_name: str) -> bool:
+        """Count a request that is not traced; returns False if `begin` has to decide instead."""
+
+
+class Tracing:
+    """Begins the traces of requests, and passes what was recorded to the exporter."""
+
+    def __init__(self, settings: TraceSettings, exporter: TraceExporter) -> None:
+        self.settings = settings
+        settings.on_retired = exporter.retire
+        self._exporter = exporter
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    def start(cls, settings: TraceSettings, loop: asyncio.AbstractEventLoop) -> Tracing | None:
+        """Start tracing; returns None if traces could not go anywhere.
+
+        Raises:
+            InvalidArgumentError: a setting is wrong.
+            UnavailableError: OpenTelemetry is not installed.
+        """
+        config = settings.config
+        if not config.makes_traces:
+            if settings.view()[LEVEL] != [OFF]:
+                logger.warning("Nothing is traced: no file for traces is given (triton,file).")
+            return None
+        if not config.is_opentelemetry:
+            return cls(settings, FileExporter(TraceFileWriter(config.file), loop.call_later))
+        try:
+            return cls(settings, SpanExporter(SpanExport(config)))
+        except ValueError as error:
+            raise InvalidArgumentError(str(error)) from error
+        except ImportError as error:
+            raise UnavailableError(INSTALL_HINT) from error
+
+    def begin(
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
+    ) -> RequestTrace | None:
+        """Begin the trace of a request, if its client asks for it or sampling selects it."""
+        sampling = self.settings.sampling(spec.name)
+        if sampling is None:
+            return None
+        parent = None
+        if origin.traceparent and self._exporter.has_spans:
+            parent = parse_traceparent(origin.traceparent)
+        if parent is None:
+            is_taken = sampling.takes_one() if origin.is_sampled else sampling.takes_next()
+            if not is_taken:
+                return None
+            facts = self._new_facts(request, spec, new_trace_id())
+        elif not parent.is_sampled:
+            return None
+        else:
+            facts = self._new_facts(request, spec, parent.trace_id)
+            facts.parent_id, facts.tracestate = parent.span_id, origin.tracestate
+        facts.protocol = origin.protocol
+        facts.began_ns, facts.received_ns = origin.began_ns, request.received_ns
+        facts.sampling = sampling
+        return self._begin(facts, request, sink)
+
+    def passes(self, model_name: str) -> bool:
+        """Count a request that is not traced; returns False if `begin` has to decide instead."""
+        sampling = self.settings.sampling(model_name)
+        return sampling is None or sampling.passes_next()
+
+    def begin_call(
+        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
+    ) -> RequestTrace | None:
+        """Begin the trace of a request that a model makes for a traced request."""
+        span = parse_traceparent(parent.traceparent)
+        if span is None:
+            return None
+        facts = self._new_facts(request, spec, span.trace_id)
+        facts.parent_id, facts.tracestate = span.span_id, parent.tracestate
+        facts.is_call = True
+        return self._begin(facts, request, sink)
+
+    def _new_facts(self, request: InferRequest, spec: ModelSpec, trace_id: int) -> TraceFacts:
+        return TraceFacts(
+            trace_id=trace_id,
+            number=next(self._numbers),
+            model_name=spec.name,
+            model_version=spec.version,
+            is_ensemble=spec.platform == "ensemble",
+            request_id=request.id,
+            infer_id=new_span_id(),
+            model_id=new_span_id(),
+            start_ns=time.monotonic_ns(),
+        )
+
+    def _begin(
+        self, facts: TraceFacts, request: InferRequest, sink: ResponseSink
+    ) -> RequestTrace | None:
+        exporter = self._exporter
+        if not exporter.begin(facts):
+            return None
+        if facts.tensors is not None:
+            record_tensors(facts, "TENSOR_QUEUE_INPUT", request.inputs.values())
+        return RequestTrace(facts, sink, exporter.end, has_spans=exporter.has_spans)
+
+    async def close(self, timeout_s: float) -> None:
+        """Export the rest, if that is possible in time."""
+        await self._exporter.close(timeout_s)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `pytriton`: what each one checks, and where it writes its logs and report."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.lazy_module import LazyModule
+from pytriton.tools.check.environment import report_environment
+from pytriton.tools.check.monitoring import DEFAULT_LOG_FORMAT
+from pytriton.tools.check.packages import PACKAGE, installed_packages, version_of
+from pytriton.tools.check.report import Finding, Report, State
+
+if TYPE_CHECKING:
+    from pytriton.tools.check import serving
+else:  # broken or missing packages must not hide the other findings
+    serving = LazyModule("pytriton.tools.check.serving")
+
+logger = logging.getLogger(__name__)
+
+TEMPORARY_PREFIX = "pytriton_workspace_"
+_SCHEMA = 1  # of the JSON; increased if an existing member changes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command found, and where its files are."""
+
+    command: str
+    report: Report
+    workspace: pathlib.Path | None  # None if it was temporary and is not needed any more
+    archive: pathlib.Path | None
+    archive_error: str | None  # why it could not be made
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing failed."""
+        return not self.report.count(State.FAILED)
+
+    def to_text(self) -> str:
+        """Returns the last lines of the output."""
+        failed, notes = self.report.count(State.FAILED), self.report.count(State.NOTE)
+        verdict = "Everything works" if self.is_ok else f"{failed} of the checks failed, see above"
+        lines = [f"{verdict}; worth a look, see above: {notes}." if notes else f"{verdict}."]
+        lines += [f"Report and logs: {path}" for path in (self.workspace, self.archive) if path]
+        if self.archive_error:
+            lines.append(f"No zip file could be written: {self.archive_error}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the whole outcome as a JSON document, which docs/check.md describes."""
+        return {
+            "schema": _SCHEMA,
+            "pytriton": version_of(PACKAGE),
+            "command": self.command,
+            "ok": self.is_ok,
+            "sections": self.report.to_json(),
+            "workspace": self.workspace and str(self.workspace),
+            "archive": self.archive and str(self.archive),
+        }
+
+
+def run_command(
+    name: str, workspace: pathlib.Path | None, *, packs: bool | None, show: Callable[[str], None]
+) -> Outcome:
+    """Run a command and keep its logs.
+
+    Args:
+        name: name of the command.
+        workspace: folder to make for the logs; None makes a temporary one.
+        packs: whether to make a zip file beside the folder; None makes one of a folder that was
+            asked for, and of a temporary one if something failed.
+        show: called with each line of the report when it is known.
+
+    Returns:
+        What was found.
+
+    Raises:
+        FileExistsError: The workspace exists already.
+        OSError: The logs cannot be written.
+    """
+    report = Report(show)
+    if workspace is not None:
+        folder = workspace.resolve()
+        folder.mkdir(parents=True)
+        _run_into(folder, name, report)
+        archive, error = _zip_folder(folder) if packs is not False else (None, None)
+        return Outcome(name, report, folder, archive, error)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+    try:
+        _run_into(folder, name, report)
+    except BaseException:  # such as Ctrl-C; the user does not know of the folder yet
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    archive, error = None, None
+    is_needed = packs or report.count(State.FAILED) > 0
+    if is_needed and packs is not False:
+        archive, error = _zip_folder(folder)
+    if is_needed and archive is None:
+        return Outcome(name, report, folder, None, error)
+    shutil.rmtree(folder)
+    return Outcome(name, report, None, archive, None)
+
+
+def _run_into(folder: pathlib.Path, name: str, report: Report) -> None:
+    COMMANDS[name].run(folder, report)
+    _write(folder / "report.txt", report.to_text())
+
+
+def _zip_folder(folder: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
+    """Make a zip file beside a folder; returns its path, or why it could not be made."""
+    try:
+        archive = shutil.make_archive(str(folder.absolute()), "zip", folder)
+    except OSError as error:  # such as a read-only folder
+        return None, str(error)
+    return pathlib.Path(archive), None
+
+
+def _environment(folder: pathlib.Path, report: Report) -> None:
+    with _log_to_file(folder / "env_log.txt"):
+        _write(folder / "packages.txt", installed_packages())
+        report_environment(report)
+
+
+def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
+    """Returns the command that runs a function of `pytriton.tools.check.serving`."""
+
+    def run(folder: pathlib.Path, report: Report) -> None:
+        with _log_to_file(folder / f"{function}_log.txt"):
+            try:
+                check = getattr(serving, function)
+            except ImportError as error:
+                logger.exception("Error occurred in command: %s", function)
+                report.begin("Checking whether servers and clients can be imported")
+                report.add(Finding.of_error(function, error))
+            else:
+                check(folder, report)
+
+    return run
+
+
+def _examples(folder: pathlib.Path, report: Report) -> None:
+    for function in ("example_add_sub", "example_add_sub_script", "example_repository"):
+        _example(function)(_new_folder(folder / function), report)
+
+
+def _check(folder: pathlib.Path, report: Report) -> None:
+    _environment(_new_folder(folder / "env"), report)
+    _examples(_new_folder(folder / "examples"), report)
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    # File names may have any encoding.
+    path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+
+
+def _new_folder(folder: pathlib.Path) -> pathlib.Path:
+    folder.mkdir()
+    return folder
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that reports a failure to write when it is closed, not with every line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+@contextlib.contextmanager
+def _log_to_file(path: pathlib.Path) -> Iterator[None]:
+    """Write everything that is logged in this context to a file."""
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter(DEFAULT_LOG_FORMAT))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line."""
+
+    help: str
+    run: Callable[[pathlib.Path, Report], None]
+
+
+COMMANDS = {
+    "check": Command("whether serving works here: env, then examples", _check),
+    "env": Command("report on this machine, its Python and its packages", _environment),
+    "example-add-sub": Command(
+        "serve a model from this process and ask it", _example("example_add_sub")
+    ),
+    "example-add-sub-script": Command(
+        "the same with the server in a script", _example("example_add_sub_script")
+    ),
+    "example-repository": Command(
+        "the same with tritonserver and a model.py", _example("example_repository")
+    ),
+    "examples": Command("all examples", _examples),
+}

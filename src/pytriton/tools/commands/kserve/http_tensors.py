@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and answers in the JSON of KServe and of Triton's generate extension; no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pytriton.base import dtypes
+from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.tools.commands.kserve.records import (
+    Answer,
+    Document,
+    NamedArray,
+    Question,
+    array_of_elements,
+    array_of_raw,
+    raw_bytes,
+)
+
+_OF_THE_ANSWER = frozenset({"model_name", "model_version", "id"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """The body of a request; `head_length` is that of its JSON if binary tensors follow."""
+
+    body: bytes
+    head_length: int | None
+
+
+def encode(question: Question, *, is_binary: bool) -> EncodedRequest:
+    """Make the body of a request for inference.
+
+    Args:
+        question: what is asked.
+        is_binary: whether the server understands tensors in binary, which every datatype has.
+    """
+    document: dict[str, Any] = {"inputs": []}
+    if question.request_id:
+        document["id"] = question.request_id
+    parameters = dict(question.parameters)
+    if is_binary and not question.outputs:
+        parameters["binary_data_output"] = True
+    if parameters:
+        document["parameters"] = parameters
+    if question.outputs:
+        wish = {"parameters": {"binary_data": True}} if is_binary else {}
+        document["outputs"] = [{"name": name, **wish} for name in question.outputs]
+    blobs = []
+    for tensor in question.inputs:
+        entry: dict[str, Any] = {
+            "name": tensor.name,
+            "shape": list(tensor.array.shape),
+            "datatype": tensor.datatype,
+        }
+        if is_binary:
+            blobs.append(raw_bytes(tensor))
+            entry["parameters"] = {"binary_data_size": len(blobs[-1])}
+        else:
+            entry["data"] = plain_elements(tensor)
+        document["inputs"].append(entry)
+    head = json.dumps(document).encode()
+    return EncodedRequest(b"".join([head, *blobs]), len(head) if is_binary else None)
+
+
+def decode(body: bytes, head_length: int | None) -> Answer:
+    """Read the answer to a request for inference.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is not such an answer.
+    """
+    document = json.loads(body if head_length is None else body[:head_length])
+    at = len(body) if head_length is None else head_length
+    outputs = []
+    for entry in document.get("outputs", ()):
+        datatype, shape = entry["datatype"], tuple(entry["shape"])
+        size = entry.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            array = array_of_elements(entry["data"], datatype, shape)
+        else:
+            array = array_of_raw(body[at : at + size], datatype, shape)
+            at += size
+        outputs.append(NamedArray(entry["name"], datatype, array))
+    return Answer(
+        document.get("model_name", ""),
+        str(document.get("model_version", "")),
+        document.get("id", ""),
+        document.get("parameters", {}),
+        tuple(outputs),
+    )
+
+
+def plain_elements(tensor: NamedArray) -> list[Any]:
+    """Returns the elements for JSON, in one list.
+
+    Raises:
+        AskError: There are bytes that are no text, which JSON cannot carry.
+    """
+    if tensor.datatype != dtypes.BYTES.name:
+        elements: list[Any] = tensor.array.reshape(-1).tolist()
+        return elements
+    try:
+        return [each.decode() for each in dtypes.array_to_bytes_elements(tensor.array)]
+    except UnicodeDecodeError as error:
+        raise AskError(
+            f"Input '{tensor.name}' has bytes that are no text, which this request cannot carry: "
+            "ask over gRPC."
+        ) from error
+
+
+def generate_body(question: Question, metadata: Document) -> dict[str, Any]:
+    """Make the body of a request for a stream.
+
+    Raises:
+        AskError: A shape cannot be expressed; over gRPC it can.
+    """
+    declared = {tensor["name"]: tensor["shape"] for tensor in metadata.get("inputs", ())}
+    body: dict[str, Any] = {}
+    if question.request_id:
+        body["id"] = question.request_id
+    body.update(question.parameters)
+    for tensor in question.inputs:
+        shape = generated_shape(declared.get(tensor.name, [-1]), tensor.array.size)
+        if shape != tensor.array.shape:
+            raise AskError(
+                f"A stream over HTTP cannot carry input '{tensor.name}' with the shape "
+                f"{list(tensor.array.shape)}: ask over gRPC."
+            )
+        elements = plain_elements(tensor)
+        body[tensor.name] = elements[0] if len(elements) == 1 else elements
+    return body
+
+
+def generated_shape(declared: Sequence[int], count: int) -> tuple[int, ...] | None:
+    """Returns the shape that a server gives to so many elements; None if it refuses them."""
+    fixed = math.prod(size for size in declared if size > 0)
+    if not count or count % fixed:
+        return None
+    rest = count // fixed
+    shape = []
+    for size in reversed(declared):
+        if size > 0:
+            shape.append(size)
+        else:
+            shape.append(rest)
+            rest = 1
+    return tuple(reversed(shape)) if rest == 1 else None
+
+
+def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> Answer:
+    """Read one event of a stream, where each output is a flat member."""
+    datatypes = {tensor["name"]: tensor["datatype"] for tensor in metadata.get("outputs", ())}
+    outputs = []
+    for name, datatype in datatypes.items():
+        if name in document and (not wanted or name in wanted):
+            value = document[name]
+            elements = value if isinstance(value, list) else [value]
+            array = array_of_elements(elements, datatype, (len(elements),))
+            outputs.append(NamedArray(name, datatype, array))
+    parameters = {
+        name: value
+        for name, value in document.items()
+        if name not in datatypes and name not in _OF_THE_ANSWER
+    }
+    return Answer(
+        document.get("model_name", ""),
+        str(document.get("model_version", "")),
+        document.get("id", ""),
+        parameters,
+        tuple(outputs),
+    )

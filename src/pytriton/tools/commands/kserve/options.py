@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that say which server to ask, and the connections that they give."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pytriton.base.lazy_module import LazyModule
+from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.client.auth import create_auth_headers
+from pytriton.tools.commands.kserve.address import (
+    Address,
+    AddressError,
+    metrics_address,
+    parse_address,
+)
+from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.tools.commands.kserve.http_server import HttpServer
+from pytriton.tools.commands.kserve.records import Server
+
+if TYPE_CHECKING:
+    from pytriton.tools.commands.kserve import grpc_server
+else:  # grpc takes as long to import as all the rest together
+    grpc_server = LazyModule("pytriton.tools.commands.kserve.grpc_server")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Connection:
+    """A server and the port of its metrics."""
+
+    address: Address
+    server: Server
+    metrics_address: Address
+    metrics: HttpServer
+    has_token: bool
+
+    def close(self) -> None:
+        self.server.close()
+        self.metrics.close()
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all commands have which ask a server."""
+    group = parser.add_argument_group("the server")
+    group.add_argument(
+        "-u",
+        "--url",
+        default="localhost",
+        metavar="ADDRESS",
+        help="such as localhost:8000 (the default), https://models.example.com, "
+        "grpc://localhost:8001 or grpcs://…",
+    )
+    group.add_argument(
+        "-i", "--protocol", choices=("http", "grpc"), help="for an address without a scheme"
+    )
+    group.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"access token, which some questions need; the variable {TOKEN_VARIABLE} is safer, "
+        "as other users of the machine see command lines",
+    )
+    group.add_argument(
+        "-H",
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME:VALUE",
+        help="sent with every request; may be repeated",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="longest wait for an answer (60)",
+    )
+    group.add_argument(
+        "--ca-file", metavar="FILE", help="certificates to trust, for https or grpcs"
+    )
+    group.add_argument(
+        "--metrics-url",
+        metavar="ADDRESS",
+        help="where the metrics are; default is the same host, port 8002 or two after that of HTTP",
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError(text)  # argparse says which option it was
+    return value
+
+
+def connect(options: argparse.Namespace) -> Connection:
+    """Returns the connections that options ask for; nothing is sent yet.
+
+    Raises:
+        AskError: An option is wrong.
+    """
+    try:
+        address = parse_address(options.url, options.protocol)
+        metrics = (
+            parse_address(options.metrics_url, "http")
+            if options.metrics_url
+            else metrics_address(address)
+        )
+    except AddressError as error:
+        raise AskError(f"{str(error)[0].upper()}{str(error)[1:]}.") from error
+    token = options.token or os.environ.get(TOKEN_VARIABLE)
+    given = _headers(options.header)
+    headers = {**_token_header(token, address.protocol), **given}
+    server: Server
+    try:
+        if options.ca_file:
+            pathlib.Path(options.ca_file).read_bytes()
+        if address.protocol == "grpc":
+            # grpc would also print what we say; it reads this when it is imported.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+            server = grpc_server.GrpcServer(address, headers, options.timeout, options.ca_file)
+        else:
+            server = HttpServer(address, headers, options.timeout, options.ca_file)
+    except OSError as error:
+        raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
+    metrics_headers = {**_token_header(token, "http"), **given}
+    metrics_server = HttpServer(metrics, metrics_headers, options.timeout, options.ca_file)
+    return Connection(address, server, metrics, metrics_server, bool(token))
+
+
+def _token_header(token: str | None, protocol: str) -> dict[str, str]:
+    return create_auth_headers(token, protocol) if token else {}
+
+
+def _headers(given: Iterable[str]) -> dict[str, str]:
+    headers = {}
+    for each in given:
+        name, colon, value = each.partition(":")
+        if not (colon and name.strip()):
+            raise AskError(f"Expected a header as NAME:VALUE, got '{each}'.")
+        headers[name.strip()] = value.strip()
+    return headers

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of `pytriton perf`: servers, levels, and who watches them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from pytriton.tools.commands.perf.interrupts import Interrupts
+from pytriton.tools.commands.perf.options import PerfOptions
+from pytriton.tools.commands.perf.target import Target, find_target
+from pytriton.tools.perf.errors import PerfError
+from pytriton.tools.perf.load.interface import Load
+from pytriton.tools.perf.load.levels import (
+    Concurrency,
+    Distribution,
+    FixedSchedule,
+    Intervals,
+    Level,
+    PeriodicConcurrency,
+    RequestRate,
+)
+from pytriton.tools.perf.load.plan import LoadPlan
+from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
+from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
+from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
+from pytriton.tools.perf.measuring.stability import StabilityRules
+from pytriton.tools.perf.measuring.summary import SummaryRules
+from pytriton.tools.perf.measuring.watching import Watcher, Watchers
+from pytriton.tools.perf.output.progress import ProgressDisplay
+from pytriton.tools.perf.output.settings import ReportSettings
+from pytriton.tools.perf.output.text import settings_text
+from pytriton.tools.perf.output.text_watcher import TextWatcher
+from pytriton.tools.perf.server.gauges import GpuGauges, fetch
+
+MakeLoad = Callable[[LoadPlan], Load]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run measured: a list of levels for each server."""
+
+    targets: Sequence[Target]
+    settings: ReportSettings
+    results: Sequence[Sequence[LevelResult]]
+
+
+class PerfSession:
+    """Measures the levels of a run, on each of its servers in turn.
+
+    Args:
+        options: What to measure.
+        make_load: Makes the load generator.
+        show: Prints a text.
+        complain: Prints an error.
+    """
+
+    def __init__(
+        self,
+        options: PerfOptions,
+        make_load: MakeLoad,
+        show: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._make_load = make_load
+        self._show = show
+        self._complain = complain
+
+    def run(self, interrupts: Interrupts) -> Measured:
+        """Measure.
+
+        Raises:
+            PerfError: It cannot be done.
+            LoadError: The load cannot be made.
+        """
+        options = self._options
+        targets: list[Target] = []
+        try:
+            targets.append(find_target(options, options.address, options.model))
+            if options.against is not None:
+                targets.append(find_target(options, options.against, options.against_model))
+            return self._measure(targets, interrupts)
+        finally:
+            for target in targets:
+                target.questions.close()
+
+    def _measure(self, targets: Sequence[Target], interrupts: Interrupts) -> Measured:
+        options = self._options
+        settings = report_settings(options, targets[0])
+        self._set_traces(targets)
+        self._show(settings_text(settings))
+        for note in {target.note for target in targets if target.note}:
+            self._complain(f"Note: there is no Server part, as the server refuses it: {note}")
+        display = self._display(len(targets))
+        sources = [self._source(target, interrupts) for target in targets]
+        watchers = [self._watcher(settings, target, targets, display) for target in targets]
+        profilers = [
+            Profiler(source, profile_rules(options, target), watcher)
+            for source, target, watcher in zip(sources, targets, watchers, strict=True)
+        ]
+        if display is not None:
+            display.start()
+        try:
+            rows = self._sweep(profilers, sources, targets)
+        finally:
+            for source in sources:
+                source.end(at_once=interrupts.is_second)
+            if display is not None:
+                display.stop()
+        return Measured(targets, settings, [list(each) for each in zip(*rows, strict=True)])
+
+    def _sweep(
+        self,
+        profilers: Sequence[Profiler],
+        sources: Sequence[LoadSource],
+        targets: Sequence[Target],
+    ) -> list[list[LevelResult]]:
+        load = self._options.load
+
+        def measure(value: float) -> list[LevelResult]:
+            found = []
+            for profiler, source, target in zip(profilers, sources, targets, strict=True):
+                found.append(profiler.measure(load.mode, value, self._level(value, target)))
+                if len(sources) > 1:
+                    source.end()  # only one server at a time is under load
+            return found
+
+        search = binary(load.loads) if load.is_binary else linear(load.loads)
+        if load.mode is Mode.SCHEDULE:
+            rate = schedule_rate(targets[0].inputs.timestamps_ms)
+            search = linear(LoadRange(rate, rate))
+        if load.mode is Mode.PERIODIC:
+            search = linear(dataclasses.replace(load.loads, start=load.loads.end))
+        allow = self._options.measurement.allow_unstable
+        return sweep(search, measure, keeps_unstable=allow)
+
+    def _level(self, value: float, target: Target) -> Level:
+        load, seed = self._options.load, self._options.given.seed
+        if load.mode is Mode.CONCURRENCY:
+            return Concurrency(int(value))
+        if load.mode is Mode.RATE:
+            kind = Distribution.POISSON if load.is_poisson else Distribution.CONSTANT
+            return RequestRate(value, kind, seed)
+        if load.mode is Mode.INTERVALS:
+            return Intervals(load.intervals_us)
+        if load.mode is Mode.SCHEDULE:
+            return FixedSchedule(target.inputs.timestamps_ms)
+        loads = load.loads
+        return PeriodicConcurrency(int(loads.start), int(loads.end), int(loads.step), load.period)
+
+    def _source(self, target: Target, interrupts: Interrupts) -> LoadSource:
+        measurement, given = self._options.measurement, self._options.given
+        gauges = None
+        if given.collect_metrics:
+            host = target.address.host_and_port.rpartition(":")[0] or "localhost"
+            url = given.metrics_url or f"{host}:8002/metrics"
+            gauges = GpuGauges(lambda: fetch(url), given.metrics_interval / 1000)
+        return LoadSource(
+            lambda: self._make_load(target.plan),
+            target.statistics,
+            WindowRules(measurement.window_ms / 1000, measurement.window_requests),
+            lambda: interrupts.is_wanted,
+            gauges,
+        )
+
+    def _display(self, servers: int) -> ProgressDisplay | None:
+        console = Console(stderr=True)
+        if self._options.given.no_progress or not console.is_terminal or not sys.stderr.isatty():
+            return None
+        measurement, load = self._options.measurement, self._options.load
+        is_counted = bool(measurement.window_requests or measurement.request_count)
+        count = None if load.is_binary else load.loads.count()
+        return ProgressDisplay(
+            console,
+            0.0 if is_counted else measurement.window_ms / 1000,
+            measurement.max_trials,
+            None if count is None else count * servers,
+        )
+
+    def _watcher(
+        self,
+        settings: ReportSettings,
+        target: Target,
+        targets: Sequence[Target],
+        display: ProgressDisplay | None,
+    ) -> Watcher:
+        label = label_of(target, targets) if len(targets) > 1 else ""
+        show, complain = self._show, self._complain
+        if display is not None:
+            show, complain = display.around(show), display.around(complain)
+        text = TextWatcher(
+            settings,
+            show,
+            complain,
+            label,
+            allow_unstable=self._options.measurement.allow_unstable,
+        )
+        return Watchers([text] if display is None else [display.named(label), text])
+
+    def _set_traces(self, targets: Sequence[Target]) -> None:
+        given = self._options.given
+        if not given.trace_level:
+            return
+        for target in targets:
+            if target.address.is_grpc and not given.trace_level:
+                raise PerfError("expected a trace level")
+            target.questions.update_trace(
+                {
+                    "trace_level": given.trace_level,
+                    "trace_rate": [str(given.trace_rate)],
+                    "trace_count": [str(given.trace_count)],
+                    "log_frequency": [str(given.log_frequency)],
+                }
+            )
+
+
+def schedule_rate(timestamps_ms: Sequence[float]) -> float:
+    """The mean rate of a schedule, in requests a second."""
+    span_ms = timestamps_ms[-1] - timestamps_ms[0]
+    return (len(timestamps_ms) - 1) * 1000 / span_ms if span_ms > 0 else float(len(timestamps_ms))
+
+
+def label_of(target: Target, targets: Sequence[Target]) -> str:
+    """A name that tells servers, or else their models, apart."""
+    urls = {each.address.host_and_port for each in targets}
+    address = target.address.host_and_port
+    return address if len(urls) == len(targets) else f"{address} {target.model.name}"
+
+
+def report_settings(options: PerfOptions, target: Target) -> ReportSettings:
+    measurement, load = options.measurement, options.load
+    has_limit = load.mode in {Mode.CONCURRENCY, Mode.RATE} and not load.loads.is_single
+    return ReportSettings(
+        mode=load.mode,
+        is_grpc=target.address.is_grpc,
+        is_async=target.is_async,
+        is_decoupled=target.model.is_decoupled,
+        has_sequences=target.model.has_sequences,
+        batch_size=options.data.batch_size,
+        load_limit=load.loads.end if has_limit else None,
+        latency_limit_ms=measurement.latency_limit_ms,
+        percentile=measurement.percentile,
+        is_binary_search=load.is_binary,
+        is_poisson=load.is_poisson,
+        window_ms=measurement.window_ms,
+        window_requests=measurement.window_requests,
+        request_count=measurement.request_count,
+        max_trials=measurement.max_trials,
+        verbose=options.given.verbose > 0,
+    )
+
+
+def profile_rules(options: PerfOptions, target: Target) -> ProfileRules:
+    measurement = options.measurement
+    return ProfileRules(
+        stability=StabilityRules(
+            percentage=measurement.stability_percentage,
+            max_trials=measurement.max_trials,
+            is_async=target.is_async,
+            limit_us=measurement.latency_limit_ms * 1000.0,
+        ),
+        summary=SummaryRules(
+            options.data.batch_size, measurement.percentile, target.model.is_decoupled
+        ),
+        request_count=measurement.request_count,
+        warmup_count=measurement.warmup_count,
+        keeps_windows=bool(options.given.profile_export_file),
+        single_window=options.load.mode in {Mode.SCHEDULE, Mode.PERIODIC},
+    )

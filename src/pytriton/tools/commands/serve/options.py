@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `pytriton serve`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.base.triton_config import TritonConfig
+from pytriton.model_config.model_config import ModelConfig
+from pytriton.tools.commands.serve.targets import Target, TargetError
+from pytriton.utils.option_parser import OptionParser
+
+_LOG_LEVELS = ("warning", "info", "verbose")
+_DESCRIPTION = """\
+Serve Python functions over HTTP and gRPC. Their type annotations say the inputs and outputs:
+
+  def add(a: float, b: float = 1.0) -> float:
+      return a + b
+
+FILE.py serves all models that it declares with @model of pytriton.decorators, or else all its
+functions and classes with annotations; FILE.py:add serves one of them."""
+_EPILOG = """\
+examples:
+  pytriton serve models.py --reload
+  pytriton serve models.py:Classifier --max-batch-size 16 --batch-delay-us 2000 --instances 2
+  pytriton serve package.module:function --host 0.0.0.0
+
+exit code: 0 after SIGTERM, 1 if it cannot be served, 2 if the command line is wrong, 130 after
+Ctrl-C"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line says; None for what it does not say."""
+
+    targets: tuple[Target, ...]
+    host: str = "127.0.0.1"
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    name: str | None = None
+    max_batch_size: int | None = None
+    batch_delay_us: int | None = None
+    instances: int | None = None
+    reload: bool = False
+    access_token: str | None = None
+    log_level: str = "warning"
+    access_log: str | None = None
+    access_log_format: str | None = None
+
+    def server_config(self) -> TritonConfig:
+        """Returns the settings of the server; the environment says what is left out."""
+        return TritonConfig(
+            http_address=self.host,
+            grpc_address=self.host,
+            metrics_address=self.host,
+            http_port=self.http_port,
+            grpc_port=self.grpc_port,
+            metrics_port=self.metrics_port,
+            log_verbose=1 if self.log_level == "verbose" else None,
+            access_log=pathlib.Path(self.access_log) if self.access_log else None,
+            access_log_format=self.access_log_format,
+        )
+
+    def model_config(self, config: ModelConfig) -> ModelConfig:
+        """Returns the settings of a model with those of the command line."""
+        if self.max_batch_size is not None:
+            config = dataclasses.replace(config, batching=True, max_batch_size=self.max_batch_size)
+        if self.batch_delay_us is None or config.batcher is None or not config.batching:
+            return config
+        batcher = dataclasses.replace(
+            config.batcher, max_queue_delay_microseconds=self.batch_delay_us
+        )
+        return dataclasses.replace(config, batcher=batcher)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a document for a process that serves the same."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Options:
+        """Read what `to_json` has made."""
+        targets = tuple(
+            Target(each["source"], tuple(each["objects"])) for each in document["targets"]
+        )
+        return cls(**(document | {"targets": targets}))
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """Read the command line; a wrong one ends the program with exit code 2."""
+    parser = _parser()
+    values = vars(parser.parse_args(arguments))
+    try:
+        values["targets"] = tuple(Target.parse(text) for text in values["targets"])
+    except TargetError as error:
+        parser.error(str(error))
+    objects = sum(max(1, len(target.objects)) for target in values["targets"])
+    if values["name"] is not None and objects > 1:
+        parser.error(f"--name is for one model, got {objects}")
+    return Options(**values)
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        prog="pytriton serve",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("targets", nargs="+", metavar="FILE.py[:object]", help="what to serve; also package.module")
+    add("--reload", action="store_true", help="serve the new code when a file changes")
+    _add_model_options(parser)
+    _add_server_options(parser)
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    models = parser.add_argument_group("models").add_argument
+    models("--name", help="name of the model; default is that of the function")
+    models(
+        "--max-batch-size",
+        type=_number(1),
+        metavar="ROWS",
+        help="pass whole batches of at most so many rows to the functions",
+    )
+    models(
+        "--batch-delay-us",
+        type=_number(0),
+        metavar="MICROSECONDS",
+        help="how long a request may wait for others to join its batch",
+    )
+    models(
+        "--instances",
+        type=_number(1),
+        metavar="COUNT",
+        help="how many calls run at the same time; a class gets an object for each",
+    )
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    server = parser.add_argument_group("server").add_argument
+    server(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; 0.0.0.0 for other machines, too; default %(default)s",
+    )
+    for port, default in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+        server(
+            f"--{port}-port",
+            type=_number(0, 65535),
+            metavar="PORT",
+            help=f"default {default}; 0 takes a free one",
+        )
+    server(
+        "--access-token",
+        metavar="TOKEN",
+        default=os.environ.get(TOKEN_VARIABLE) or None,
+        help="what the page's actions and administration need; default is that of the variable "
+        f"{TOKEN_VARIABLE}, or a random one",
+    )
+    server(
+        "--log-level",
+        choices=_LOG_LEVELS,
+        default="warning",
+        help="what the server logs; default %(default)s",
+    )
+    server(
+        "--access-log", metavar="FILE", help="write a line about each request; - to this terminal"
+    )
+    server("--access-log-format", choices=("plain", "json"), help="default plain")
+
+
+def _number(least: int, most: int | None = None) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text) if text.lstrip("+-").isdecimal() else None
+        if value is None or value < least or (most is not None and value > most):
+            limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
+            raise argparse.ArgumentTypeError(f"expected a number {limit}, got {text}")
+        return value
+
+    return number

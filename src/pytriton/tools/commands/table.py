@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All commands of `pytriton`, in the order of its help; a module is imported when it is run."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import importlib
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from pytriton.base.openblas import load_without_threads
+
+
+class Group(enum.Enum):
+    """The headings of the help."""
+
+    SERVE = "Serve models and ask them"
+    MEASURE = "Measure and tune"
+    LOOK_AFTER = "Look after a server"
+    CHECK = "Check this machine"
+    COMPILE = "Programs in C"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A command: how the help shows it, and the module that runs it."""
+
+    group: Group
+    name: str
+    arguments: str  # as the help shows them
+    help: str  # one line without a full stop
+    module: str  # has `run(arguments, show, complain)`, which returns the exit code
+    passes_name: bool = False  # whether the name is the first of the arguments for the module
+
+
+class Module(Protocol):
+    """What the module of a command has."""
+
+    run: Callable[[list[str], Callable[[str], None], Callable[[str], None]], int]
+
+
+def _check(name: str, text: str) -> Row:
+    """Returns the row of a check; one module runs all of them."""
+    return Row(Group.CHECK, name, "", text, "pytriton.tools.commands.checks", passes_name=True)
+
+
+ROWS = (
+    Row(
+        Group.SERVE,
+        "serve",
+        "FILE.py[:object]",
+        "serve functions, with tensors from their type annotations",
+        "pytriton.tools.commands.serve.command",
+    ),
+    Row(
+        Group.SERVE,
+        "infer",
+        "MODEL [name=value]",
+        "ask a model of any KServe v2 server and print the answer",
+        "pytriton.tools.commands.infer.command",
+    ),
+    Row(
+        Group.SERVE,
+        "models",
+        "[MODEL]",
+        "list the models of a server: states, inputs, outputs",
+        "pytriton.tools.commands.models.command",
+    ),
+    Row(
+        Group.MEASURE,
+        "perf",
+        "MODEL",
+        "measure a model under load, with plots and comparisons",
+        "pytriton.tools.commands.perf.command",
+    ),
+    Row(
+        Group.MEASURE,
+        "tune",
+        "MODEL",
+        "find the batch size, delay and instances of a model",
+        "pytriton.tools.commands.tune.command",
+    ),
+    Row(
+        Group.LOOK_AFTER,
+        "top",
+        "",
+        "live view of a server: requests, queues, batches, latencies",
+        "pytriton.tools.commands.top.command",
+    ),
+    Row(
+        Group.LOOK_AFTER,
+        "trace",
+        "FILE",
+        "summarise files of traces",
+        "pytriton.tools.trace_summary.command",
+    ),
+    _check("check", "whether serving works here: env, then examples"),
+    _check("env", "report on this machine, its Python and its packages"),
+    _check("example-add-sub", "serve a model from this process and ask it"),
+    _check("example-add-sub-script", "the same with the server in a script"),
+    _check("example-repository", "the same with tritonserver and a model.py"),
+    _check("examples", "all examples"),
+    Row(
+        Group.COMPILE,
+        "include",
+        "",
+        "print the folder of the C headers, for -I when compiling a backend",
+        "pytriton.tools.commands.include",
+    ),
+    Row(
+        Group.COMPILE,
+        "c-library",
+        "",
+        "compile libtritonserver.so, print the flags to compile and link with it",
+        "pytriton.inprocess.c_library.command",
+    ),
+)
+_MAIN_OPTIONS = ("--help", "--version")
+_WIDTH = 25  # of the column of names
+
+
+def row_of(name: str) -> Row | None:
+    """Returns the row of a command, or None if there is no such command."""
+    return next((row for row in ROWS if row.name == name), None)
+
+
+def module_of(row: Row) -> Module:
+    """Import the module of a command."""
+    load_without_threads()  # most of them import numpy
+    return cast("Module", importlib.import_module(row.module))
+
+
+def help_text() -> str:
+    """Returns the list of all commands, in groups."""
+    lines = [
+        "usage: pytriton COMMAND [options]",
+        "       pytriton COMMAND --help     what a command does, and its options",
+        "       pytriton --version",
+    ]
+    for group in Group:
+        rows = [row for row in ROWS if row.group is group]
+        if rows:
+            lines += ["", f"{group.value}:"]
+            lines += [f"  {f'{row.name} {row.arguments}':<{_WIDTH}} {row.help}" for row in rows]
+    lines += [
+        "",
+        "tritonserver --model-repository=FOLDER serves a repository; see tritonserver --help.",
+        "Exit code: 0 if it worked, 1 if not, 2 if the command line is wrong, 130 after Ctrl-C.",
+    ]
+    return "\n".join(lines)
+
+
+def unknown_text(name: str) -> str:
+    """Returns what to say about a command that does not exist."""
+    known = [*(row.name for row in ROWS), *_MAIN_OPTIONS]
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+    hint = f"Did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
+    return " ".join(
+        filter(
+            None,
+            [f"'{name}' is not a command.", hint, "'pytriton --help' lists all commands."],
+        )
+    )

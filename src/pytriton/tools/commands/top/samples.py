@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server counted until one moment, read from its metrics or its statistics; no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pytriton.tools.commands.kserve.records import Document
+from pytriton.tools.commands.top.cluster import (
+    RUNNING,
+    ClusterReading,
+    Place,
+    is_of_cluster,
+    place_of,
+)
+
+Key = tuple[str, str]  # name, with its namespace if it has one, and version
+
+_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+_COUNTERS = {
+    "nv_inference_request_success": "succeeded",
+    "nv_inference_request_failure": "failed",  # one series for each reason
+    "nv_inference_count": "inferences",
+    "nv_inference_exec_count": "executions",
+    "nv_inference_batch_size_sum": "rows",
+    "nv_inference_request_duration_us": "request_us",
+    "nv_inference_queue_duration_us": "queue_us",
+    "nv_inference_compute_infer_duration_us": "compute_us",
+    "nv_inference_pending_request_count": "pending",
+    "nv_inference_running_request_count": "running",
+    "nv_cache_num_hits_per_model": "cache_hits",
+    "nv_cache_num_misses_per_model": "cache_misses",
+}
+_LATENCIES = "nv_inference_request_latency_seconds_bucket"
+_MACHINE = {
+    "nv_cpu_utilization": "cpu",
+    "nv_cpu_memory_used_bytes": "memory_used",
+    "nv_cpu_memory_total_bytes": "memory_total",
+}
+_GPUS = {
+    "nv_gpu_utilization": "utilization",
+    "nv_gpu_memory_used_bytes": "memory_used",
+    "nv_gpu_memory_total_bytes": "memory_total",
+}
+
+
+@dataclasses.dataclass(slots=True)
+class ModelCounts:
+    """The counters of one version; None where a server does not have one."""
+
+    succeeded: float | None = None
+    failed: float | None = None
+    inferences: float | None = None
+    executions: float | None = None
+    rows: float | None = None  # of all executions; inferences leave out those that failed
+    request_us: float | None = None
+    queue_us: float | None = None
+    compute_us: float | None = None
+    pending: float | None = None
+    running: float | None = None
+    cache_hits: float | None = None
+    cache_misses: float | None = None
+    instances: int | None = None
+    missing: int = 0  # instances that crashed and are not back yet, or were not started yet
+    places: list[Place] = dataclasses.field(default_factory=list)  # on a cluster
+    # Requests up to each bound in seconds, as a histogram of Prometheus counts them.
+    latencies: dict[float, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class GpuReading:
+    """How busy a GPU is."""
+
+    utilization: float | None = None  # from 0 to 1
+    memory_used: float | None = None
+    memory_total: float | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Sample:
+    """Everything that was read at one moment."""
+
+    at_s: float  # on a clock that only goes forward
+    models: dict[Key, ModelCounts] = dataclasses.field(default_factory=dict)
+    cpu: float | None = None  # from 0 to 1
+    memory_used: float | None = None
+    memory_total: float | None = None
+    gpus: dict[str, GpuReading] = dataclasses.field(default_factory=dict)
+    server_memory: float | None = None
+    uptime_s: float | None = None
+    cluster: ClusterReading | None = None
+
+    def model(self, key: Key) -> ModelCounts:
+        """Returns the counters of a version, new ones if it has none yet."""
+        return self.models.setdefault(key, ModelCounts())
+
+
+def read_metrics(text: str, at_s: float) -> Sample:
+    """Read metrics in the text format of Prometheus; families that are not known are skipped."""
+    sample = Sample(at_s)
+    for name, labels, value in series(text):
+        if name in _COUNTERS and "model" in labels:
+            counts = sample.model(_key(labels))
+            field = _COUNTERS[name]
+            setattr(counts, field, (getattr(counts, field) or 0) + value)
+        elif name == _LATENCIES and "le" in labels:
+            sample.model(_key(labels)).latencies[float(labels["le"])] = value
+        elif name in _MACHINE:
+            setattr(sample, _MACHINE[name], value)
+        elif name in _GPUS:
+            gpu = sample.gpus.setdefault(labels.get("gpu_uuid", ""), GpuReading())
+            setattr(gpu, _GPUS[name], value)
+        elif is_of_cluster(name):
+            sample.cluster = sample.cluster or ClusterReading()
+            sample.cluster.take(name, labels, value)
+        elif "model" in labels and (place := place_of(name, labels, value)) is not None:
+            _add_place(sample.model(_key(labels)), place)
+    return sample
+
+
+def _add_place(counts: ModelCounts, place: Place) -> None:
+    counts.places.append(place)
+    is_running = place.state == RUNNING
+    counts.instances = (counts.instances or 0) + (place.count if is_running else 0)
+    counts.missing += 0 if is_running else place.count
+
+
+def series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yields name, labels and value of each line of metrics."""
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _LINE.match(line)
+        if match is None:
+            continue
+        labels = {
+            label: re.sub(r"\\.", lambda each: _ESCAPES.get(each[0], each[0]), value)
+            for label, value in _LABEL.findall(match[2] or "")
+        }
+        try:
+            yield match[1], labels, float(match[3])
+        except ValueError:
+            continue
+
+
+def _key(labels: Mapping[str, str]) -> Key:
+    return _name(labels.get("namespace", ""), labels["model"]), labels.get("version", "")
+
+
+def _name(namespace: str, name: str) -> str:
+    return f"{namespace}::{name}" if namespace else name
+
+
+def read_statistics(models: Iterable[Document], at_s: float) -> Sample:
+    """Read the statistics extension, for a server whose metrics are out of reach."""
+    sample = Sample(at_s)
+    for entry in models:
+        stats = entry.get("inference_stats", {})
+        counts = sample.model((entry["name"], str(entry.get("version", ""))))
+        counts.succeeded = _number(stats, "success", "count")
+        counts.failed = _number(stats, "fail", "count")
+        counts.request_us = _number(stats, "success", "ns") / 1000
+        counts.queue_us = _number(stats, "queue", "ns") / 1000
+        counts.compute_us = _number(stats, "compute_infer", "ns") / 1000
+        counts.inferences = float(entry.get("inference_count", 0))
+        counts.executions = float(entry.get("execution_count", 0))
+        if "batch_stats" in entry:
+            counts.rows = sum(
+                int(each["batch_size"]) * _number(each, "compute_infer", "count")
+                for each in entry["batch_stats"]
+            )
+        if "cache_hit" in stats:
+            counts.cache_hits = _number(stats, "cache_hit", "count")
+            counts.cache_misses = _number(stats, "cache_miss", "count")
+    return sample
+
+
+def _number(stats: Document, name: str, field: str) -> float:
+    return float(stats.get(name, {}).get(field, 0))
+
+
+def add_page_sample(sample: Sample, document: Any, now_s: float) -> None:
+    """Add what only the page of this server tells: its memory, its age, instances."""
+    started = document.get("started")
+    if started:
+        sample.uptime_s = max(now_s - float(started), 0.0)
+    if not document.get("samples"):
+        return
+    last = document["samples"][-1]
+    sample.server_memory = last.get("machine", {}).get("server_memory") or None
+    for entry in last.get("models", ()):
+        key = _name(entry.get("namespace", ""), entry["name"]), str(entry["version"])
+        if key in sample.models and not sample.models[key].places:
+            sample.models[key].instances = entry.get("instances")
+            sample.models[key].missing = entry.get("missing", 0)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads samples from a server: metrics, or statistics where those are out of reach, and states."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Mapping
+
+from pytriton.tools.commands.kserve.errors import AskError, NoServerError, RefusedError
+from pytriton.tools.commands.kserve.models import ModelCard, describe, list_models
+from pytriton.tools.commands.kserve.options import Connection
+from pytriton.tools.commands.top.samples import (
+    Key,
+    Sample,
+    add_page_sample,
+    read_metrics,
+    read_statistics,
+)
+
+_STATES_EVERY_S = 5.0  # unless models come or go
+_PAGE_SAMPLES = "/page/api/samples?after="  # the number of the last sample that was read
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read at one moment, or why nothing was."""
+
+    sample: Sample | None = None
+    states: Mapping[Key, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    server_name: str = ""
+    note: str = ""
+    problem: str = ""
+    cards: Mapping[Key, ModelCard] = dataclasses.field(default_factory=dict)
+
+
+class Source:
+    """Reads one server again and again."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._states: dict[Key, tuple[str, str]] = {}
+        self._states_at_s = float("-inf")
+        self._known: frozenset[Key] = frozenset()
+        self._server_name = ""
+        self._page_number = 0
+        self._page_samples: list[object] = []
+
+    def read(self) -> Reading:
+        """Read everything once.
+
+        Raises:
+            AskError: The server is not there, or tells nothing.
+        """
+        sample, note = self._sample()
+        self._read_states(sample)
+        if not self._server_name:
+            with contextlib.suppress(AskError):
+                metadata = self._connection.server.server_metadata()
+                name = f"{metadata.get('name', '')} {metadata.get('version', '')}"
+                self._server_name = name.strip()
+        return Reading(sample, dict(self._states), self._server_name, note)
+
+    def describe(self, key: Key) -> ModelCard:
+        """Ask for everything about one version.
+
+        Raises:
+            AskError: The server does not tell.
+        """
+        card = describe(self._connection.server, *key)
+        state, reason = self._states.get(key, ("", ""))
+        return dataclasses.replace(card, state=state or card.state, reason=reason)
+
+    def _sample(self) -> tuple[Sample, str]:
+        metrics = self._connection.metrics
+        try:
+            text = metrics.get_text("/metrics")
+        except AskError as no_metrics:
+            try:
+                models = self._connection.server.statistics()
+            except NoServerError:
+                raise
+            except AskError as no_statistics:
+                raise AskError(f"{no_metrics} {no_statistics}") from no_statistics
+            note = f"No metrics at {self._connection.metrics_address}: these are statistics."
+            return read_statistics(models, time.monotonic()), note
+        sample = read_metrics(text, time.monotonic())
+        with contextlib.suppress(AskError, KeyError, TypeError, ValueError, AttributeError):
+            document = metrics.get_document(f"{_PAGE_SAMPLES}{self._page_number}")
+            self._page_number = int(document["last"])
+            self._page_samples = document["samples"][-1:] or self._page_samples
+            add_page_sample(sample, {**document, "samples": self._page_samples}, time.time())
+        return sample, ""
+
+    def _read_states(self, sample: Sample) -> None:
+        now_s = time.monotonic()
+        models = frozenset(sample.models)
+        if models == self._known and now_s - self._states_at_s < _STATES_EVERY_S:
+            return
+        self._known, self._states_at_s = models, now_s
+        try:
+            listing = list_models(self._connection, describes=False)
+        except AskError:
+            self._states = {}
+        else:
+            self._states = {
+                (card.name, card.version): (card.state, card.reason) for card in listing.models
+            }
+        for key in models:
+            if not self._states.get(key, ("", ""))[0]:
+                self._states[key] = (self._ready(key), "")
+
+    def _ready(self, key: Key) -> str:
+        try:
+            return "READY" if self._connection.server.is_model_ready(*key) else "UNAVAILABLE"
+        except AskError:
+            return ""
+
+
+class Reader:
+    """Reads a server on a thread, so that the keyboard never waits for it.
+
+    Args:
+        source: reads the server.
+        interval_s: from one reading to the next.
+    """
+
+    def __init__(self, source: Source, interval_s: float) -> None:
+        self.readings: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._source = source
+        self._interval_s = interval_s
+        self._wanted: Key | None = None
+        self._is_over = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pytriton-top", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def describe(self, key: Key) -> None:
+        """Let the next reading, which comes at once, have the details of a version."""
+        self._wanted = key
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        next_s = time.monotonic()
+        while not self._is_over:
+            wanted, self._wanted = self._wanted, None
+            if wanted is not None:
+                with contextlib.suppress(AskError):
+                    self.readings.put(Reading(cards={wanted: self._source.describe(wanted)}))
+            if time.monotonic() >= next_s:
+                self.readings.put(self._read())
+                next_s = time.monotonic() + self._interval_s
+            self._wake.wait(max(next_s - time.monotonic(), 0.0))
+            self._wake.clear()
+
+    def _read(self) -> Reading:
+        try:
+            return self._source.read()
+        except RefusedError as error:
+            return Reading(problem=f"The server refused: {error}")
+        except AskError as error:
+            return Reading(problem=str(error))
+        except Exception as error:  # noqa: BLE001  the view would stand still without a word
+            return Reading(problem=f"The server's answer cannot be understood: {error!r}")

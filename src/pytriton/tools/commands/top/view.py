@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the screens: lines of text that fit a width and a height; no terminal is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.text import Text
+
+from pytriton.tools.commands.kserve.models import ModelCard
+from pytriton.tools.commands.models.text import details_text
+from pytriton.tools.commands.top import numbers
+from pytriton.tools.commands.top.cluster import ClusterReading, places_text
+from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
+from pytriton.tools.commands.top.rows import History, Order, Row, ordered, sparkline, total
+from pytriton.tools.commands.top.samples import Key, Sample
+from pytriton.tools.commands.top.state import Screen, ViewState
+
+_STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
+_SHORT = {"UNAVAILABLE": "UNAVAIL."}
+_NOT_SERVED = "NO INST."
+_MIN_NAME = 12
+_TREND = 12  # characters of the sparkline in a row
+_HELP = """\
+q          quit
+↑ ↓ j k    select a model; page up and page down go faster
+Enter      details of the selected model; Enter or Esc goes back
+s          sort by the next column: name, requests, errors, queue, latency
+/          show only models whose names contain a text; Esc ends that
+n          nodes of a cluster, with the instances on them
+p          pause, and go on
+?          this page
+
+REQ/S      requests that succeeded, each second
+INF/S      inferences: a request with a batch of 3 counts 3
+ERR/S      requests that failed, each second
+QUEUE      requests that wait for an instance
+RUN        requests that instances work on
+STATE      as the server says; NO INST. is a ready model without any instance
+INST       instances; 2/3 are two of three, one of which is missing
+BATCH      average number of inferences in one execution
+P50 … P99  latency that 50, 95 and 99 of 100 requests stay below
+AVG        average latency, for servers without histograms; of it, IN-Q is
+           the time in the queue and INFER the time in the model
+CACHE      answers that came from the response cache"""
+
+
+@dataclasses.dataclass(slots=True)
+class Shown:
+    """Everything that the screens show."""
+
+    address: str
+    server_name: str = ""
+    rows: Sequence[Row] = ()
+    sample: Sample | None = None
+    history: History = dataclasses.field(default_factory=History)
+    interval_s: float = 2.0
+    problem: str = ""  # why there is no new sample
+    note: str = ""
+    cards: dict[Key, ModelCard] = dataclasses.field(default_factory=dict)
+
+    @property
+    def cluster(self) -> ClusterReading | None:
+        """What is known of the server's cluster, if it has one."""
+        return self.sample.cluster if self.sample is not None else None
+
+    @property
+    def has_percentiles(self) -> bool:
+        """Whether the server has histograms of latencies."""
+        sample = self.sample
+        return sample is not None and any(each.latencies for each in sample.models.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table."""
+
+    title: str
+    width: int
+    text: Callable[[Row], str]
+    importance: int  # columns with smaller numbers go first where there is little room
+
+
+def _instances(row: Row) -> str:
+    if row.instances is None:
+        return "-"
+    return f"{row.instances}/{row.instances + row.missing}" if row.missing else str(row.instances)
+
+
+def _state(row: Row) -> str:
+    if row.state == "READY" and not row.is_served:
+        return _NOT_SERVED
+    return _SHORT.get(row.state, row.state) or "-"
+
+
+_COMMON = (
+    Column("VER", 3, lambda row: row.version or "-", 5),
+    Column("STATE", 9, _state, 7),
+    Column("REQ/S", 6, lambda row: numbers.rate(row.requests_s), 10),
+    Column("INF/S", 6, lambda row: numbers.rate(row.inferences_s), 3),
+    Column("ERR/S", 5, lambda row: numbers.rate(row.errors_s), 8),
+    Column("QUEUE", 5, lambda row: numbers.count(row.pending), 8),
+    Column("RUN", 4, lambda row: numbers.count(row.running), 6),
+    Column("INST", 4, _instances, 2),
+    Column("BATCH", 5, lambda row: numbers.batch(row.batch), 7),
+)
+_PERCENTILES = (
+    Column("P50", 6, lambda row: numbers.milliseconds(row.p50_ms), 9),
+    Column("P95", 6, lambda row: numbers.milliseconds(row.p95_ms), 6),
+    Column("P99", 6, lambda row: numbers.milliseconds(row.p99_ms), 9),
+)
+_AVERAGES = (
+    Column("AVG", 6, lambda row: numbers.milliseconds(row.average_ms), 9),
+    Column("IN-Q", 6, lambda row: numbers.milliseconds(row.queue_ms), 6),
+    Column("INFER", 6, lambda row: numbers.milliseconds(row.compute_ms), 6),
+)
+_CACHE = Column("CACHE", 5, lambda row: numbers.share(row.cache_hits), 4)
+_LEFT = frozenset({"STATE"})
+
+
+def columns_for(shown: Shown, width: int) -> list[Column]:
+    """Returns the columns that fit, in their order; the least important ones are left out."""
+    sample = shown.sample
+    models = sample.models.values() if sample else ()
+    columns = [*_COMMON, *(_PERCENTILES if shown.has_percentiles else _AVERAGES)]
+    if any(counts.cache_hits is not None for counts in models):
+        columns.append(_CACHE)
+    known = {
+        "RUN": any(counts.running is not None for counts in models),
+        "INST": any(counts.instances is not None for counts in models),
+        "QUEUE": any(counts.pending is not None for counts in models),
+    }
+    columns = [column for column in columns if known.get(column.title, True)]
+    while columns and sum(column.width + 1 for column in columns) + _MIN_NAME > width:
+        columns.remove(min(columns, key=lambda column: column.importance))
+    return columns
+
+
+def draw(shown: Shown, state: ViewState, width: int, height: int) -> list[Text]:
+    """Returns the lines of the screen, each at most as wide as the terminal."""
+    head = _head(shown, state, width)
+    room = max(height - len(head) - 1, 1)
+    if state.screen is Screen.HELP:
+        body = [Text(f" {line}") for line in _HELP.split("\n")]
+    elif state.screen is Screen.DETAILS:
+        body = _details(shown, state, width)
+    elif state.screen is Screen.NODES:
+        body = _nodes(shown, room)
+    else:
+        body = _table(shown, state, width, room)
+    rest = [Text("")] * (room - len(body))
+    foot = _foot(state, visible_rows(shown, state), room, has_nodes=shown.cluster is not None)
+    lines = [*head, *body[:room], *rest, foot]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+        line.no_wrap = True
+    return lines[:height]
+
+
+def _head(shown: Shown, state: ViewState, width: int) -> list[Text]:
+    title = Text.assemble((" pytriton top ", "bold reverse"), f"  {shown.address}")
+    sample = shown.sample
+    if shown.server_name:
+        title.append(f"  {shown.server_name}", style="dim")
+    if sample is not None and sample.uptime_s is not None:
+        title.append(f"  up {numbers.age(sample.uptime_s)}", style="dim")
+    if state.is_paused:
+        title.append("  paused", style="bold yellow")
+    if shown.problem:
+        again = f" Trying again every {shown.interval_s:g} s; the table is what was seen last."
+        return [title, Text(f" {shown.problem}", style="bold red"), Text(again), Text("")]
+    lines = [title, _totals(shown), _machine(shown, width)]
+    if shown.cluster is not None:
+        lines.append(cluster_line(shown.rows, shown.cluster))
+    if shown.note:
+        lines.append(Text(f" {shown.note}", style="yellow"))
+    return [*lines, Text("")]
+
+
+def _totals(shown: Shown) -> Text:
+    rows = shown.rows
+    ready = sum(row.is_served for row in rows)
+    text = Text(f" models {ready} of {len(rows)} ready")
+    if shown.history.total:
+        text.append(f"   requests {numbers.rate(total(rows, 'requests_s'))}/s")
+        errors = total(rows, "errors_s")
+        text.append(f"   errors {numbers.rate(errors)}/s", style="bold red" if errors else "")
+    for word, field in (("queue", "pending"), ("running", "running")):
+        if any(getattr(row, field) is not None for row in rows):
+            text.append(f"   {word} {numbers.count(total(rows, field))}")
+    return text
+
+
+def _machine(shown: Shown, width: int) -> Text:
+    sample = shown.sample
+    text = Text(" ")
+    if sample is None:
+        return text
+    facts = []
+    if sample.cpu is not None:
+        facts.append(f"cpu {numbers.share(sample.cpu)}")
+    if sample.memory_used is not None:
+        used, whole = numbers.size(sample.memory_used), numbers.size(sample.memory_total)
+        facts.append(f"memory {used} of {whole}")
+    if sample.server_memory is not None:
+        facts.append(f"server {numbers.size(sample.server_memory)}")
+    for number, gpu in enumerate(sample.gpus.values()):
+        memory = f"{numbers.size(gpu.memory_used)} of {numbers.size(gpu.memory_total)}"
+        facts.append(f"gpu {number} {numbers.share(gpu.utilization)} {memory}")
+    text.append("   ".join(facts))
+    left = width - len(text) - 4
+    if left >= 10:
+        text.append("   ")
+        text.append(sparkline(shown.history.total, left), style="cyan")
+    return text
+
+
+def visible_rows(shown: Shown, state: ViewState) -> list[Row]:
+    """Returns the rows that a person wants to see, in the chosen order."""
+    return ordered(shown.rows, state.order, state.name_filter)
+
+
+def _table(shown: Shown, state: ViewState, width: int, room: int) -> list[Text]:
+    rows = visible_rows(shown, state)
+    columns = columns_for(shown, width)
+    spare = width - sum(column.width + 1 for column in columns)
+    longest = max((len(row.name) for row in rows), default=0)
+    # The sparkline of a row comes where a name does not need the room.
+    has_trend = spare - max(longest, _MIN_NAME) > _TREND + 3
+    name_width = spare - 1 - (_TREND + 1 if has_trend else 0)
+    name_width = min(name_width, max(longest, _MIN_NAME) + 2)
+    title = f" {'MODEL':<{name_width}}" + "".join(_cell(column, column.title) for column in columns)
+    lines = [Text(f"{title}{' TREND' if has_trend else ''}", style="bold")]
+    if not rows:
+        what = f"no model has '{state.name_filter}' in its name" if shown.rows else "no models"
+        return [*lines, Text(f" {what}", style="dim")]
+    selected, first, last = _window(rows, state, room)
+    for number, row in enumerate(rows[first:last], first):
+        line = _row_line(row, columns, name_width)
+        if has_trend:
+            line.append(" ")
+            line.append(sparkline(shown.history.models.get(row.key, ()), _TREND), style="cyan")
+        if shown.problem:
+            line.stylize("dim")
+        if number == selected:
+            line.stylize("reverse")
+        lines.append(line)
+    return lines
+
+
+def _window(rows: Sequence[Row], state: ViewState, room: int) -> tuple[int, int, int]:
+    """Returns the index of the selected row, and those of the first and after the last shown."""
+    keys = [row.key for row in rows]
+    selected = keys.index(state.selected) if state.selected in keys else 0
+    count = max(room - 1, 1)  # without the titles
+    first = max(0, min(selected - count + 1, len(rows) - count))
+    return selected, first, min(first + count, len(rows))
+
+
+def _row_line(row: Row, columns: Sequence[Column], name_width: int) -> Text:
+    name = row.name if len(row.name) <= name_width else f"{row.name[: name_width - 1]}…"
+    line = Text(f" {name:<{name_width}}")
+    for column in columns:
+        style = ""
+        if column.title == "STATE":
+            style = "red" if _state(row) == _NOT_SERVED else _STATES.get(row.state, "")
+        elif {"ERR/S": row.errors_s, "INST": row.missing}.get(column.title):
+            style = "bold red"
+        line.append(_cell(column, column.text(row)), style=style)
+    return line
+
+
+def _cell(column: Column, text: str) -> str:
+    if column.title in _LEFT:
+        return f" {text:<{column.width}}"
+    return f" {text:>{column.width}}"
+
+
+def _details(shown: Shown, state: ViewState, width: int) -> list[Text]:
+    row = next((row for row in shown.rows if row.key == state.selected), None)
+    if row is None:
+        return [Text(" this model is gone", style="dim")]
+    head = Text(f" {row.name} version {row.version}", style="bold")
+    lines = [head, *(Text(f"   {name:<11} {value}") for name, value in _facts(row))]
+    trend = sparkline(shown.history.models.get(row.key, ()), width - 16)
+    lines += [Text(f"   {'trend':<11} ").append(trend, style="cyan"), Text("")]
+    card = shown.cards.get(row.key) or ModelCard(row.name, row.version, row.state, row.reason)
+    described = details_text([card], shown.address).split("\n")[1:]
+    return [*lines, *(Text(f" {line}") for line in described)]
+
+
+def _nodes(shown: Shown, room: int) -> list[Text]:
+    lines = node_lines(shown.rows, shown.cluster)
+    if not lines:
+        return [Text(" All instances run on the server's own machine.", style="dim")]
+    head, *rest = (Text(f" {line}") for line in lines)
+    head.stylize("bold")
+    if len(rest) <= room - 1:
+        return [head, *rest]
+    shown_count = max(room - 2, 0)
+    more = Text(f" and {len(rest) - shown_count} more; a larger terminal shows them", style="dim")
+    return [head, *rest[:shown_count], more]
+
+
+def _facts(row: Row) -> Iterator[tuple[str, str]]:
+    yield "requests", f"{numbers.rate(row.requests_s)}/s, {numbers.count(row.succeeded)} so far"
+    yield "errors", f"{numbers.rate(row.errors_s)}/s, {numbers.count(row.failed)} so far"
+    yield "inferences", f"{numbers.rate(row.inferences_s)}/s, batches of {numbers.batch(row.batch)}"
+    yield "waiting", f"{numbers.count(row.pending)} in the queue, {numbers.count(row.running)} run"
+    yield "average", _parts_of_latency(row)
+    if row.p50_ms is not None:
+        percentiles = (row.p50_ms, row.p95_ms, row.p99_ms)
+        yield "p50 p95 p99", "  ".join(map(numbers.milliseconds, percentiles))
+    if row.cache_hits is not None:
+        yield "cache hits", numbers.share(row.cache_hits)
+    if row.instances is not None:
+        of = f" of {row.instances + row.missing}" if row.missing else ""
+        where = f": {places_text(row.places)}" if row.places else ""
+        yield "instances", f"{row.instances}{of}{where}"
+
+
+def _parts_of_latency(row: Row) -> str:
+    parts = [
+        f"{numbers.milliseconds(row.average_ms)}",
+        f"{numbers.milliseconds(row.queue_ms)} in the queue",
+        f"{numbers.milliseconds(row.compute_ms)} in the model",
+    ]
+    return ", ".join(parts) if row.average_ms is not None else "-"
+
+
+def _foot(state: ViewState, rows: Sequence[Row], room: int, *, has_nodes: bool) -> Text:
+    if state.is_typing:
+        return Text(f" filter: {state.name_filter}▏  Enter keeps it, Esc ends it", style="bold")
+    if state.screen is not Screen.TABLE:
+        return Text(" Enter or Esc goes back   q quit", style="dim")
+    hidden = f" ({state.name_filter})" if state.name_filter else ""
+    sort = f"s sort ({state.order.value})"
+    nodes = "  n nodes" if has_nodes else ""
+    keys = f" q quit  {sort}  / filter{hidden}  p pause  Enter details{nodes}  ? help"
+    _, first, last = _window(rows, state, room)
+    where = f"  {first + 1}-{last} of {len(rows)}" if last - first < len(rows) else ""
+    return Text(f"{keys}{where}", style="dim")
+
+
+def table_lines(shown: Shown) -> list[str]:
+    """Returns the table for scripts: every column, no colours, names in full."""
+    columns = columns_for(shown, 1000)
+    names = max([len(row.name) for row in shown.rows] + [len("MODEL")])
+    head = f"{'MODEL':<{names}}" + "".join(_cell(column, column.title) for column in columns)
+    lines = [head]
+    for row in ordered(shown.rows, Order.NAME):
+        cells = "".join(_cell(column, column.text(row)) for column in columns)
+        lines.append(f"{row.name:<{names}}{cells}".rstrip())
+    return lines

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP/2 connection with one call of ModelStreamInfer, which carries requests of many lanes."""
+
+from __future__ import annotations
+
+import struct
+
+from pytriton.base.protos import service_pb2
+from pytriton.protocol.http2 import frames
+from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.tools.perf.load.grpc_requests import GrpcRequests
+from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
+from pytriton.tools.perf.load.lane import Lane, Outcome
+from pytriton.tools.perf.load.link import Link
+from pytriton.tools.perf.load.poller import Poller
+from pytriton.tools.perf.load.send_windows import Paced
+
+_STREAM = 1
+_FINAL = "triton_final_response"
+_CREDIT_BYTES = 1 << 30
+_PREFIX = struct.Struct(">BI")
+
+
+class GrpcStreamSession(GrpcSession):
+    """Responses are told apart by the ids of their requests."""
+
+    def __init__(
+        self,
+        link: Link,
+        requests: GrpcRequests,
+        block: bytes,
+        outcome: Outcome,
+        poller: Poller,
+        *,
+        is_decoupled: bool,
+    ) -> None:
+        super().__init__(link, requests, block, outcome, poller)
+        self._is_decoupled = is_decoupled
+        self._learns = False
+        self._by_id: dict[str, Lane] = {}
+        self._number = 0
+        self._data = b""
+        self._stream_credit = 0
+        self._out.append(frames.header_frames(_STREAM, block, 0, frames.DEFAULT_MAX_FRAME))
+        self._windows.keep(_STREAM)
+
+    def begin(self, lane: Lane) -> None:
+        self._number += 1
+        message = self._requests.with_id(lane.choice, self._number & 0xFFFFFFFF)
+        self._by_id[f"{self._number & 0xFFFFFFFF:08x}"] = lane
+        if self._windows.admits_on(_STREAM, len(message)):
+            self._out.append(frames.frame(frames.DATA, 0, _STREAM, message))
+            self._sending.append(lane)
+        else:
+            self._windows.wait(Paced(_STREAM, lane, memoryview(message), is_last=False))
+            self._send_paced()
+        if not self._is_reading:
+            self.flush()
+
+    def abandon(self, lane: Lane) -> None:
+        for number, other in list(self._by_id.items()):
+            if other is lane:
+                del self._by_id[number]
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._by_id)
+
+    def close(self) -> None:
+        super().close()
+        self._by_id.clear()
+
+    def _take_data(
+        self, stream: int, flags: int, data: bytes, start: int, stop: int, now: int
+    ) -> None:
+        self._count(stop - start)
+        self._stream_credit += stop - start
+        if self._stream_credit >= _CREDIT_BYTES:
+            self._out.append(frames.window_update(_STREAM, self._stream_credit))
+            self._stream_credit = 0
+        payload = data[start:stop]
+        if flags & frames.PADDED:
+            payload = unpadded(payload, flags)
+        if self._data:
+            payload = self._data + payload
+        at = 0
+        while len(payload) - at >= _PREFIX.size:
+            is_compressed, size = _PREFIX.unpack_from(payload, at)
+            stop = at + _PREFIX.size + size
+            if stop > len(payload):
+                break
+            if is_compressed:
+                text = "expected messages without compression, which was not offered"
+                raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, text)
+            self._take_message(payload[at + _PREFIX.size : stop], now)
+            at = stop
+        self._data = payload[at:]
+
+    def _take_message(self, message: bytes, now: int) -> None:
+        answer = service_pb2.ModelStreamInferResponse.FromString(message)
+        response = answer.infer_response
+        number = response.id
+        if not number and answer.error_message and self._by_id:
+            number = next(iter(self._by_id))  # older servers do not say whose error it is
+        lane = self._by_id.get(number)
+        if lane is None:
+            return
+        if answer.error_message:
+            del self._by_id[number]
+            self._outcome.finish(lane, now, answer.error_message)
+            return
+        is_final = not self._is_decoupled or response.parameters[_FINAL].bool_param
+        if not self._is_decoupled or not is_final or response.outputs:
+            lane.responses += 1
+            self._outcome.respond(lane, now)
+            if self._looks:
+                self._outcome.keep(lane, response.SerializeToString(), -1)
+        if is_final:
+            del self._by_id[number]
+            self._outcome.finish(lane, now)
+
+    def _end(self, stream: int, error: str, now: int) -> None:
+        """The server ended the call, and with it all requests on it."""
+        self.is_leaving = True
+        self._fail(error or "the server ended the call before its answers were complete")
+
+    def _take_reset(self, stream: int, code: int, now: int) -> None:
+        self._end(stream, f"the server reset the call with code {code}", now)
+
+    def _take_goaway(self, payload: bytes) -> None:
+        """No new connection is needed for requests under way: the call goes on until it ends."""
+        self.is_leaving = True
+
+    def _fail(self, error: str) -> None:
+        self._lanes = dict(enumerate(self._by_id.values()))
+        super()._fail(error)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The load of a plan, made in processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO
+
+from pytriton.tools.perf.load import control
+from pytriton.tools.perf.load.address import Address, address_of
+from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.levels import Concurrency, Level, PeriodicConcurrency, RequestRate
+from pytriton.tools.perf.load.merging import merged
+from pytriton.tools.perf.load.plan import LoadPlan, SharedMemory
+from pytriton.tools.perf.load.preparation import check_plan, recipe_of
+from pytriton.tools.perf.load.recipe import (
+    Change,
+    Done,
+    Order,
+    Ready,
+    Recipe,
+    Report,
+    Start,
+    Stop,
+    Take,
+    Taken,
+)
+from pytriton.tools.perf.load.records import Records
+from pytriton.tools.perf.load.schedules import check_level
+from pytriton.tools.perf.load.shared_regions import SharedRegions
+
+_PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[3])
+# In place of the current folder, where a user's files could be named like modules.
+_BOOTSTRAP = (
+    "import sys; sys.path[0] = sys.argv[1]; "
+    "from pytriton.tools.perf.load.worker import main; main(int(sys.argv[2]))"
+)
+_CORES_PER_PROCESS = 4  # the server and its models need the others
+_MAX_PROCESSES = 16
+_CONCURRENCY_PER_PROCESS = 16
+_RATE_PER_PROCESS = 5000
+_END_TIMEOUT_S = 5.0
+_ANSWERS_TIMEOUT_S = 10.0  # a server that hangs must not keep a run from its end
+
+
+class ProcessLoad:
+    """A `Load`; see `pytriton.tools.perf.load.interface`."""
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._plan = plan
+        self._recipe: Recipe | None = None
+        self._regions: SharedRegions | None = None
+        self._workers: list[_WorkerProcess] = []
+        self._active = 0  # the first so many processes share the level
+        self._level_number = 0
+        self._is_stopped = False
+
+    def start(self, level: Level, requests: int | None = None) -> None:
+        check_level(level)
+        check_plan(self._plan)
+        address = address_of(self._plan)
+        try:
+            self._recipe = recipe_of(self._plan, address, self._open_regions(address))
+            self.change(level, requests)
+        except BaseException:
+            self.stop(at_once=True)
+            raise
+
+    def _open_regions(self, address: Address) -> list[dict[str, str]]:
+        if self._plan.shared_memory is SharedMemory.NONE:
+            return []
+        self._regions = SharedRegions(self._plan, address)
+        return self._regions.open()
+
+    def change(self, level: Level, requests: int | None = None) -> None:
+        check_level(level)
+        recipe = self._recipe
+        if recipe is None or self._is_stopped:
+            raise LoadError("expected a load that was started and not stopped")
+        needed = processes_for(self._plan, level, os.cpu_count() or 1)
+        while len(self._workers) < needed:
+            worker = _WorkerProcess()
+            self._workers.append(worker)
+            worker.start(recipe)
+        self._level_number += 1
+        for number, worker in enumerate(self._workers):
+            if number < needed:
+                change = Change(level, requests, number, needed, self._level_number)
+            else:  # not needed for this level
+                change = Change(Concurrency(0), 0, 0, 1, self._level_number)
+            worker.send(change)
+        self._active = needed
+
+    def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._is_done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            sockets = {worker.connection: worker for worker in self._workers}
+            readable, _, _ = select.select(list(sockets), [], [], left)
+            for connection in readable:
+                sockets[connection].receive()
+        return True
+
+    def _is_done(self) -> bool:
+        number = self._level_number
+        return all(worker.done_number == number for worker in self._workers[: self._active])
+
+    def take(self) -> Records:
+        for worker in self._workers:
+            worker.send(Take())
+        return self._merged([worker.receive_taken() for worker in self._workers])
+
+    def _merged(self, parts: list[Taken]) -> Records:
+        if not parts or self._recipe is None:
+            return Records(taken_ns=self.now_ns(), since_ns=self.now_ns())
+        return merged(self._recipe, parts, is_done=self._is_done())
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def stop(self, *, at_once: bool = False) -> Records:
+        self._is_stopped = True
+        parts: list[Taken] = []
+        try:
+            self._tell_to_stop(at_once=at_once)
+            if not at_once and not self._wait_for_last():
+                self._tell_to_stop(at_once=True)
+            for worker in self._workers:
+                with contextlib.suppress(LoadError):
+                    parts.append(worker.receive_taken(is_last=True))
+        finally:  # an interrupt leaves neither processes nor shared memory
+            for worker in self._workers:
+                worker.end()
+            self._workers = []
+            if self._regions is not None:
+                self._regions.close()
+        return self._merged(parts)
+
+    def _tell_to_stop(self, *, at_once: bool) -> None:
+        # A process that is gone has nothing to tell; what others recorded is returned.
+        for worker in self._workers:
+            with contextlib.suppress(LoadError):
+                worker.send(Stop(at_once))
+
+    def _wait_for_last(self) -> bool:
+        """Wait for the requests under way; returns False if they take too long."""
+        deadline = time.monotonic() + _ANSWERS_TIMEOUT_S
+        waiting = {worker.connection: worker for worker in self._workers}
+        while waiting:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            for connection in select.select(list(waiting), [], [], left)[0]:
+                try:
+                    waiting[connection].receive()
+                except LoadError:  # noqa: PERF203  each process may be gone
+                    del waiting[connection]
+                else:
+                    if waiting[connection].has_last:
+                        del waiting[connection]
+        return True
+
+
+def processes_for(plan: LoadPlan, level: Level, cores: int) -> int:
+    """How many processes make a level; one, unless there are cores and the level needs them."""
+    if isinstance(level, PeriodicConcurrency):
+        return 1
+    limit = plan.processes or max(1, cores // _CORES_PER_PROCESS)
+    if isinstance(level, Concurrency):
+        useful = level.number if plan.processes else level.number // _CONCURRENCY_PER_PROCESS
+    elif isinstance(level, RequestRate) and not plan.processes:
+        useful = int(level.per_second // _RATE_PER_PROCESS)
+    else:
+        useful = plan.processes
+    return max(1, min(limit, useful, _MAX_PROCESSES))
+
+
+class _WorkerProcess:
+    """One process that makes load.
+
+    Attributes:
+        done_number: The number of the last level whose end it told.
+        connection: The socket to it.
+    """
+
+    def __init__(self) -> None:
+        self.done_number = 0
+        self.connection: socket.socket
+        self._inbox: control.Inbox
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._taken: Taken | None = None
+
+    def start(self, recipe: Recipe) -> None:
+        """Start it, and wait until it has reached the server.
+
+        Raises:
+            LoadError: the server cannot be reached, or the process ended.
+        """
+        self.connection, theirs = socket.socketpair()
+        self._inbox = control.Inbox(self.connection)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
+        fd = theirs.fileno()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT, str(fd)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                pass_fds=(fd,),
+                start_new_session=True,  # Ctrl-C is for the measuring process
+            )
+        self.send(Start(recipe))
+        ready = self._receive()
+        assert isinstance(ready, Ready)
+        if ready.problem:
+            raise LoadError(f"cannot reach {recipe.host}:{recipe.port}: {ready.problem}")
+
+    def send(self, order: Order) -> None:
+        try:
+            control.send(self.connection, order)
+        except control.ControlClosedError as error:
+            raise self._died() from error
+
+    def receive(self) -> None:
+        """Take one message of the process."""
+        report = self._receive()
+        if isinstance(report, Done):
+            self.done_number = report.number
+        elif isinstance(report, Taken):
+            self._taken = report
+
+    @property
+    def has_last(self) -> bool:
+        """Whether its last records have come."""
+        return self._taken is not None and self._taken.is_last
+
+    def receive_taken(self, *, is_last: bool = False) -> Taken:
+        """Wait for the records that were asked for."""
+        while self._taken is None or (is_last and not self.has_last):
+            self.receive()
+        taken, self._taken = self._taken, None
+        return taken
+
+    def end(self) -> None:
+        """Make sure that the process is gone."""
+        if self._process is None:
+            return
+        self.connection.close()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        if self._log is not None:
+            self._log.close()
+
+    def _receive(self) -> Report:
+        try:
+            return self._inbox.receive()
+        except control.ControlClosedError as error:
+            raise self._died() from error
+
+    def _died(self) -> LoadError:
+        text = ""
+        if self._log is not None and not self._log.closed:
+            self._log.seek(0)
+            text = self._log.read().decode("utf-8", "replace").strip()
+        last = text.splitlines()[-1] if text else "it said nothing"
+        return LoadError(f"the process that makes the load ended: {last}")

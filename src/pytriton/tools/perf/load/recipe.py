@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process of the generator is told: requests as bytes, with room for what changes in each.
+
+Everything slow is done before: the process that makes load encodes no tensor.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pytriton.tools.perf.load.levels import Level
+from pytriton.tools.perf.load.plan import Sequences, Tls
+from pytriton.tools.perf.load.tensors import PlainTensor
+
+
+class RequestTemplate(msgspec.Struct, frozen=True):
+    """One request, cut where the sequence (and over a gRPC stream the id) is put in.
+
+    Over HTTP, `before` and `after` are the JSON around the members of the sequence, and `binary`
+    has the tensors behind it. Over gRPC, `before` is the whole message, to whose end fields can
+    be added in any order.
+    """
+
+    before: bytes
+    after: bytes = b""
+    binary: bytes = b""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """All that a process of the generator needs to know.
+
+    Attributes:
+        is_grpc: gRPC, or else HTTP.
+        host: The server's host.
+        port: The server's port.
+        head: Over HTTP the head of requests without their lengths, over gRPC the header block.
+        streams: Streams of requests.
+        is_streaming: Requests have streams of responses.
+        is_decoupled: The number of responses of a request is open.
+        has_binary: Whether an HTTP request says how long its JSON is.
+        encoding: The compression of requests: empty, gzip or deflate.
+        expected: For each request, counted through all streams, the right outputs.
+        sequences: How requests form sequences.
+        tls: Encrypted connections; None: plain ones.
+        connections: Connections to the server; 0: as many as the level needs.
+        client_timeout_ns: How long a request may take; 0: no limit.
+        keeps_outputs: Whether answers are kept.
+    """
+
+    is_grpc: bool
+    host: str
+    port: int
+    head: bytes
+    streams: list[list[RequestTemplate]]
+    is_streaming: bool = False
+    is_decoupled: bool = False
+    has_binary: bool = False
+    encoding: str = ""
+    expected: list[list[PlainTensor] | None] = []
+    sequences: Sequences | None = None
+    tls: Tls | None = None
+    connections: int = 0
+    client_timeout_ns: int = 0
+    keeps_outputs: bool = False
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """The first message to a process."""
+
+    recipe: Recipe
+
+
+class Change(msgspec.Struct, frozen=True, tag=True):
+    """Take up a level; `workers` processes share it, of which this is `worker`."""
+
+    level: Level
+    requests: int | None
+    worker: int
+    workers: int
+    number: int  # tells the levels apart in `Done`
+
+
+class Take(msgspec.Struct, frozen=True, tag=True):
+    """Answer with `Taken`."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """End, after the requests under way or at once; the last `Taken` follows."""
+
+    at_once: bool
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The process reached the server, or it says why not."""
+
+    problem: str = ""
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """All that a level asks for has ended."""
+
+    number: int
+
+
+class Taken(msgspec.Struct, frozen=True, tag=True):
+    """What was recorded since the last time."""
+
+    rows: bytes
+    response_ns: bytes
+    errors: dict[str, int]
+    since_ns: int
+    taken_ns: int
+    cpu_ns: int
+    waiting_ns: int
+    lag_ns: int
+    events: int
+    is_done: bool
+    is_last: bool = False
+    answers: list[list[bytes]] = []  # the body or message of each response of each row
+    json_bytes: list[list[int]] = []  # over HTTP, how much of each body is JSON; -1: all
+
+
+Order = Start | Change | Take | Stop
+Report = Ready | Done | Taken

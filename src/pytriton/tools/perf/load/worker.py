@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that makes load: `python -m pytriton.tools.perf.load.worker FD`.
+
+It does nothing else, so that what measures and shows progress does not disturb it.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import socket
+import ssl
+import sys
+import time
+
+from pytriton.tools.perf.load import control
+from pytriton.tools.perf.load.carriers import Carriers
+from pytriton.tools.perf.load.driver import Driver
+from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.lane import clock
+from pytriton.tools.perf.load.poller import Poller
+from pytriton.tools.perf.load.recipe import Change, Done, Ready, Recipe, Start, Stop, Take, Taken
+from pytriton.tools.perf.load.recorder import Recorder
+
+_LONGEST_WAIT_NS = 1_000_000_000
+
+
+class Worker:
+    """Serves the orders of the measuring process, and makes load in between."""
+
+    def __init__(self, connection: socket.socket, recipe: Recipe) -> None:
+        self._connection = connection
+        self._poller = Poller()
+        self._recorder = Recorder()
+        self._carriers = Carriers(recipe, self._poller)
+        self._driver = Driver(recipe, self._recorder, self._carriers.of_lane)
+        self._carriers.outcome = self._driver
+        self._level_number = -1  # of a level whose end has not been told
+        self._is_ending = False
+        self._is_over = False
+        self._since_ns = clock()
+        self._cpu_ns = time.process_time_ns()
+        self._waiting_ns = 0
+        self._lag_ns = 0
+        self._events = 0
+
+    def check(self) -> str:
+        """Reach the server once; what went wrong, or nothing."""
+        try:
+            self._carriers.check()
+        except (OSError, ssl.SSLError) as error:
+            return str(error)
+        return ""
+
+    def run(self) -> None:
+        """Make load until the measuring process says that it is over, or is gone."""
+        self._poller.add(self._connection.fileno(), self._on_order)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # nothing here makes cycles, and a collection would be a pause
+        try:
+            while not self._is_over:
+                self._turn()
+        except control.ControlClosedError:
+            return
+        finally:
+            self._carriers.close()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and handle it."""
+        driver, callbacks = self._driver, self._poller.callbacks
+        before = clock()
+        wait_ns = min(driver.due_ns - before, _LONGEST_WAIT_NS)
+        events = self._poller.poll(wait_ns / 1e9 if wait_ns > 0 else 0)
+        begin = clock()
+        for fd, event in events:
+            callback = callbacks.get(fd)  # one may close the connection of another
+            if callback is not None:
+                callback(event)
+        now = clock()
+        if driver.due_ns <= now:
+            driver.tick(now)
+        self._waiting_ns += begin - before
+        self._events += len(events)
+        self._lag_ns += (now - begin) * len(events) // 2
+        if self._level_number >= 0 and driver.is_done:
+            control.send(self._connection, Done(self._level_number))
+            self._level_number = -1
+        if self._is_ending and driver.is_stopped:
+            self._end()
+
+    def _on_order(self, event: int) -> None:
+        order = control.receive_order(self._connection)
+        if isinstance(order, Change):
+            self._level_number = order.number
+            self._driver.change(order, clock())
+        elif isinstance(order, Take):
+            control.send(self._connection, self._taken())
+        elif isinstance(order, Stop):
+            self._is_ending = True
+            self._driver.stop(clock())
+            if order.at_once:
+                self._end()
+
+    def _end(self) -> None:
+        if not self._is_over:
+            control.send(self._connection, self._taken(is_last=True))
+            self._is_over = True
+
+    def _taken(self, *, is_last: bool = False) -> Taken:
+        recorder = self._recorder
+        now, cpu_ns = clock(), time.process_time_ns()
+        taken = Taken(
+            rows=recorder.take_rows(),
+            response_ns=recorder.response_ns.tobytes(),
+            errors=recorder.errors,
+            since_ns=self._since_ns,
+            taken_ns=now,
+            cpu_ns=cpu_ns - self._cpu_ns,
+            waiting_ns=self._waiting_ns,
+            lag_ns=self._lag_ns,
+            events=self._events,
+            is_done=self._driver.is_done,
+            is_last=is_last,
+            answers=recorder.answers,
+            json_bytes=recorder.json_bytes,
+        )
+        recorder.forget()
+        self._since_ns, self._cpu_ns = now, cpu_ns
+        self._waiting_ns = self._lag_ns = self._events = 0
+        return taken
+
+
+def main(fd: int) -> None:
+    """Serve the measuring process over an inherited socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the measuring process decides when to end
+    with socket.socket(fileno=fd) as connection:
+        connection.setblocking(True)
+        try:
+            order = control.receive_order(connection)
+            assert isinstance(order, Start)
+            worker = Worker(connection, order.recipe)
+        except LoadError as error:
+            control.send(connection, Ready(str(error)))
+            return
+        except control.ControlClosedError:
+            return
+        problem = worker.check()
+        control.send(connection, Ready(problem))
+        if not problem:
+            worker.run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

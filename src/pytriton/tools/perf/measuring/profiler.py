@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures levels: windows until they agree, and one level after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from pytriton.tools.perf.load.levels import Level
+from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.search import Search
+from pytriton.tools.perf.measuring.stability import (
+    NEEDED,
+    StabilityRules,
+    Status,
+    WindowFigures,
+    judge,
+)
+from pytriton.tools.perf.measuring.summary import Summary, SummaryRules, summarise
+from pytriton.tools.perf.measuring.watching import Live, Watcher
+from pytriton.tools.perf.measuring.windows import Window
+
+
+class Source(Protocol):
+    """Where windows come from; `LoadSource` is the real one."""
+
+    @property
+    def is_interrupted(self) -> bool: ...
+
+    def begin(self, level: Level, requests: int | None = None) -> None: ...
+
+    def wait_until_done(self) -> None: ...
+
+    def window(self, watch: Callable[[Live], None], count: int = 0) -> Window: ...
+
+    def end(self, *, at_once: bool = False) -> None: ...
+
+    def now_ns(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProfileRules:
+    """How levels are measured.
+
+    Attributes:
+        request_count: Measure one window of so many requests; 0: windows until they agree.
+        warmup_count: Requests before that are not measured.
+        keeps_windows: All windows are kept, for exports.
+        single_window: The load itself has an end: one window until then.
+    """
+
+    stability: StabilityRules = dataclasses.field(default_factory=StabilityRules)
+    summary: SummaryRules = dataclasses.field(default_factory=SummaryRules)
+    request_count: int = 0
+    warmup_count: int = 0
+    keeps_windows: bool = False
+    single_window: bool = False
+
+
+class Profiler:
+    """Measures levels of one server."""
+
+    def __init__(self, source: Source, rules: ProfileRules, watcher: Watcher) -> None:
+        self._source = source
+        self._rules = rules
+        self._watcher = watcher
+
+    def measure(self, mode: Mode, value: float, level: Level) -> LevelResult:
+        """Measure a level."""
+        self._watcher.level_begins(mode, value)
+        rules = self._rules
+        if rules.warmup_count:
+            self._source.begin(level, rules.warmup_count)
+            self._source.wait_until_done()
+        self._source.begin(level, rules.request_count or None)
+        offset_ns = time.time_ns() - self._source.now_ns()
+        if rules.request_count or rules.single_window:
+            windows, status, trials = self._one_window()
+        else:
+            windows, status, trials = self._windows()
+        last = windows[-1:] if rules.request_count else windows[-NEEDED:]
+        summary = summarise(last, rules.summary)
+        if summary.requests == 0 and (summary.failed or status is Status.COUNTED):
+            status = Status.FAILED
+        result = LevelResult(
+            mode=mode,
+            value=value,
+            status=status,
+            summary=summary,
+            windows=windows if rules.keeps_windows else last,
+            trials=trials,
+            wall_offset_ns=offset_ns,
+        )
+        self._watcher.level_ended(result)
+        return result
+
+    def _one_window(self) -> tuple[list[Window], Status, int]:
+        self._watcher.window_begins(1)
+        window = self._source.window(self._watcher.ticked, self._rules.request_count or 1)
+        self._watcher.window_ended(1, summarise([window], self._rules.summary))
+        return [window], Status.INTERRUPTED if window.is_cut else Status.COUNTED, 1
+
+    def _windows(self) -> tuple[list[Window], Status, int]:
+        windows: list[Window] = []
+        figures: list[WindowFigures] = []
+        while True:
+            number = len(figures) + 1
+            self._watcher.window_begins(number)
+            window = self._source.window(self._watcher.ticked)
+            if window.is_cut and windows and window.duration_s < windows[-1].duration_s / 2:
+                # A piece of a window says less than whole ones.
+                return windows, Status.INTERRUPTED, len(figures)
+            windows.append(window)
+            if not self._rules.keeps_windows:
+                del windows[:-NEEDED]
+            summary = summarise([window], self._rules.summary)
+            figures.append(self._figures(summary))
+            self._watcher.window_ended(number, summary)
+            if window.is_cut:
+                return windows, Status.INTERRUPTED, number
+            if summary.requests == 0 and summary.failed:
+                return windows, Status.FAILED, number
+            status = judge(figures, self._rules.stability)
+            if status is not None:
+                return windows, status, number
+
+    def _figures(self, summary: Summary) -> WindowFigures:
+        latency_us = summary.latency_us(self._rules.summary.percentile)
+        return WindowFigures(summary.requests, summary.throughput, latency_us)
+
+
+def is_met(result: LevelResult, *, keeps_unstable: bool) -> bool:
+    """Whether a search goes on beyond this level."""
+    if result.status is Status.UNSTABLE:
+        return keeps_unstable
+    return result.status.has_numbers
+
+
+def sweep(
+    search: Search,
+    measure: Callable[[float], list[LevelResult]],
+    *,
+    keeps_unstable: bool = False,
+) -> list[list[LevelResult]]:
+    """Measure the levels of a search, on one server or on several.
+
+    Args:
+        search: Says which load is next.
+        measure: Measures a load, on each server; the first one decides where the search goes.
+        keeps_unstable: A level that is not stable does not end the search.
+    """
+    found: list[list[LevelResult]] = []
+    try:
+        value = next(search)
+        while True:
+            results = measure(value)
+            found.append(results)
+            if any(each.status is Status.INTERRUPTED for each in results):
+                break
+            if any(each.status is Status.FAILED for each in results):
+                break
+            value = search.send(is_met(results[0], keeps_unstable=keeps_unstable))
+    except StopIteration:
+        pass
+    return found

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as text, in the lines that people read and parse since perf_analyzer.
+
+Lines that it does not have are added only where it has nothing to say: failed requests, streams,
+and a generator that is itself the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytriton.tools.perf.measuring.distribution import Distribution
+from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
+from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.summary import Summary
+from pytriton.tools.perf.output.server_text import server_lines
+from pytriton.tools.perf.output.settings import ReportSettings
+
+_SHOWN_ERRORS = 3
+_LATE_SHARE = 0.01
+
+
+def settings_text(settings: ReportSettings) -> str:
+    """The first part: what is going to be measured."""
+    lines = [
+        "*** Measurement Settings ***",
+        f"  Batch size: {settings.batch_size}",
+        "  Service Kind: TRITON",
+        *_stabilizing_lines(settings),
+    ]
+    if settings.load_limit is not None:
+        lines.append(f"  Latency limit: {settings.latency_limit_ms} msec")
+        lines.append(_limit_line(settings))
+    if settings.is_binary_search:
+        lines.append("  Using Binary Search algorithm")
+    if settings.mode is Mode.RATE:
+        distribution = "poisson" if settings.is_poisson else "uniform"
+        lines.append(f"  Using {distribution} distribution on request generation")
+    calls = "asynchronous" if settings.is_async else "synchronous"
+    lines.append(f"  Using {calls} calls for inference")
+    if settings.is_decoupled:
+        lines.append("  Detected decoupled model, using the first response for measuring latency")
+    return "\n".join([*lines, ""])
+
+
+def _stabilizing_lines(settings: ReportSettings) -> list[str]:
+    if settings.request_count:
+        return [f"  Sending {settings.request_count} benchmark requests"]
+    mode = "count_windows" if settings.window_requests else "time_windows"
+    if settings.percentile is not None:
+        # perf_analyzer has no space here, and neither have the programs that look for it.
+        by = f"p{settings.percentile}latency and throughput"
+    else:
+        by = "average throughput" if settings.is_async else "average latency and throughput"
+    window = (
+        f"  Minimum number of samples in each window: {settings.window_requests}"
+        if settings.window_requests
+        else f"  Measurement window: {settings.window_ms} msec"
+    )
+    return [f'  Using "{mode}" mode for stabilization', f"  Stabilizing using {by}", window]
+
+
+def _limit_line(settings: ReportSettings) -> str:
+    limit = number_text(settings.load_limit or 0)
+    if settings.load_limit == 0:
+        limit = "no"
+    if settings.mode is Mode.CONCURRENCY:
+        return f"  Concurrency limit: {limit} concurrent requests"
+    return f"  Request Rate limit: {limit} requests per seconds"
+
+
+def level_heading(mode: Mode, value: float) -> str | None:
+    """The line above a level; None for loads that have none."""
+    if mode is Mode.CONCURRENCY:
+        return f"Request concurrency: {number_text(value)}"
+    if mode is Mode.RATE:
+        return f"Request Rate: {number_text(value)} inference requests per seconds"
+    return None
+
+
+def window_text(number: int, summary: Summary, settings: ReportSettings) -> str:
+    """The line of a window, in verbose reports."""
+    text = f"  Pass [{number}] throughput: {number_text(summary.throughput)} infer/sec. "
+    if summary.latency is None:
+        return f"{text}No request was answered. "
+    if settings.percentile is None:
+        latency = summary.latency
+        avg, deviation = int(latency.avg_us), int(latency.std_us)
+        return f"{text}Avg latency: {avg} usec (std {deviation} usec). "
+    wanted = int(summary.latency_us(settings.percentile))
+    return f"{text}p{settings.percentile} latency: {wanted} usec. "
+
+
+def level_text(result: LevelResult, settings: ReportSettings) -> str:
+    """The numbers of a level."""
+    lines = []
+    if result.status is Status.LATENCY_VARIES:
+        what = "the request rate" if result.mode.is_rate else "the concurrency"
+        lines.append(f"Warning: Request latency is not stabilizing. Please try lowering {what}.")
+    elif result.status is Status.UNSTABLE:
+        lines.append("Warning: these numbers are not stable.")
+    elif result.status is Status.INTERRUPTED:
+        lines.append("Warning: interrupted; these are the numbers so far.")
+    lines += ["  Client: ", *_client_lines(result, settings)]
+    if result.summary.server is not None:
+        lines += ["  Server: ", *server_lines(result.summary.server)]
+    return "\n".join([*lines, ""])
+
+
+def _client_lines(result: LevelResult, settings: ReportSettings) -> list[str]:
+    summary = result.summary
+    lines = [f"    Request count: {summary.requests}"]
+    if settings.has_sequences:
+        rate = number_text(summary.sequences / summary.duration_s)
+        lines.append(f"    Sequence count: {summary.sequences} ({rate} seq/sec)")
+    lines.append(f"    Throughput: {number_text(summary.throughput)} infer/sec")
+    if settings.is_decoupled:
+        rate = number_text(summary.response_rate)
+        lines.append(f"    Response Throughput: {rate} infer/sec")
+    if settings.verbose:
+        overhead = 100 * (1 - summary.generator.waiting_share)
+        lines.append(f"    Avg client overhead: {overhead:.2f}%")
+    if summary.latency is not None:
+        lines += _latency_lines(summary.latency, settings)
+        lines += _stream_lines(summary) if settings.is_decoupled else _split(summary, settings)
+    return lines + _warnings(result)
+
+
+def _latency_lines(latency: Distribution, settings: ReportSettings) -> list[str]:
+    lines = []
+    if settings.percentile is None:
+        lines.append(
+            f"    Avg latency: {int(latency.avg_us)} usec "
+            f"(standard deviation {int(latency.std_us)} usec)"
+        )
+    lines += [
+        f"    p{percentile} latency: {int(value)} usec"
+        for percentile, value in sorted(latency.percentiles.items())
+    ]
+    return lines
+
+
+def _split(summary: Summary, settings: ReportSettings) -> list[str]:
+    """Where the client's time went: sending, and waiting for the answer."""
+    whole, send = int(summary.whole_us), int(summary.send_us)
+    wait = whole - send
+    if settings.is_grpc:
+        parts = (
+            f"marshal {send} usec + response wait {wait} usec + unmarshal 0 usec"
+            if settings.verbose
+            else f"(un)marshal request/response {send} usec + response wait {wait} usec"
+        )
+        return [f"    Avg gRPC time: {whole} usec ({parts})"]
+    parts = (
+        f"send {send} usec + response wait {wait} usec + receive 0 usec"
+        if settings.verbose
+        else f"send/recv {send} usec + response wait {wait} usec"
+    )
+    return [f"    Avg HTTP time: {whole} usec ({parts})"]
+
+
+def _stream_lines(summary: Summary) -> list[str]:
+    mean = summary.responses / summary.requests
+    lines = [f"    Avg responses per request: {number_text(round(mean, 2))}"]
+    for name, times in (
+        ("time to first response", summary.latency),
+        ("time between responses", summary.between),
+        ("time to last response", summary.whole),
+    ):
+        if times is not None:
+            parts = ", ".join(f"p{p} {int(v)} usec" for p, v in sorted(times.percentiles.items()))
+            lines.append(f"    Avg {name}: {int(times.avg_us)} usec ({parts})")
+    return lines
+
+
+def _warnings(result: LevelResult) -> list[str]:
+    summary = result.summary
+    lines = []
+    if summary.failed:
+        total = summary.failed + summary.requests
+        lines.append(f"    Failed request count: {summary.failed} of {total}")
+        for text, count in list(summary.errors.items())[:_SHOWN_ERRORS]:
+            lines.append(f"      {count} x {text}")
+        if len(summary.errors) > _SHOWN_ERRORS:
+            lines.append(f"      and {len(summary.errors) - _SHOWN_ERRORS} other texts")
+    if result.mode.is_rate and summary.delayed_share > _LATE_SHARE:
+        rate = number_text((summary.requests + summary.failed) / summary.duration_s)
+        lines.append(
+            f"    [WARNING] {summary.delayed_share:.1%} of the requests began later than they "
+            f"should. The rate was {rate} requests per second."
+        )
+    if summary.generator.is_limit:
+        state = summary.generator
+        lines.append(
+            "    [WARNING] The load generator itself is the limit: it was busy "
+            f"{state.cpu_share:.0%} of the time in {state.processes} "
+            f"process{'es' if state.processes > 1 else ''}. The server may be quicker; try "
+            f"--processes {state.processes + 1} if there are cores."
+        )
+    return lines
+
+
+def problem_text(result: LevelResult, settings: ReportSettings) -> str | None:
+    """Why a level has no numbers; None if it has."""
+    what = "request rate" if result.mode.is_rate else "concurrency"
+    if result.status is Status.UNSTABLE and not result.summary.requests:
+        return (
+            f"No request was answered within {settings.max_trials} measurement windows for {what} "
+            f"{number_text(result.value)}. The server hangs, or the windows are too short for it: "
+            "try a longer --measurement-interval."
+        )
+    if result.status is Status.UNSTABLE:
+        option = "--measurement-request-count" if settings.window_requests else ""
+        return (
+            f"Failed to obtain stable measurement within {settings.max_trials} measurement windows "
+            f"for {what} {number_text(result.value)}. Please try to increase the "
+            f"{option or '--measurement-interval'}."
+        )
+    if result.status is Status.OVER_LIMIT:
+        return f"Measured latency went over the set limit of {settings.latency_limit_ms} msec. "
+    if result.status is Status.FAILED:
+        errors = result.summary.errors
+        texts = "; ".join(list(errors)[:_SHOWN_ERRORS]) or "no request was answered"
+        return f"No request was answered well ({result.summary.failed} failed): {texts}"
+    return None
+
+
+def comparison_lines(results: Sequence[LevelResult], settings: ReportSettings) -> str:
+    """The last part: a line for each level."""
+    by = "Average" if settings.percentile is None else f"p{settings.percentile}"
+    lines = [f"Inferences/Second vs. Client {by} Batch Latency"]
+    for result in results:
+        name = "Request Rate" if result.mode.is_rate else "Concurrency"
+        # perf_analyzer gives the rate of intervals without its fraction.
+        value = int(result.value) if result.mode is Mode.INTERVALS else result.value
+        lines.append(
+            f"{name}: {number_text(value)}, "
+            f"throughput: {number_text(result.summary.throughput)} infer/sec, "
+            f"latency {int(result.summary.latency_us(settings.percentile))} usec"
+        )
+    return "\n".join(lines)
