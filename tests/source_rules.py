@@ -7,82 +7,62 @@ import ast
 import functools
 from collections.abc import Iterator
 
-LEAVES = frozenset(
-    {
-        "announcement",
-        "background_tasks",
-        "command_line",
-        "constants",
-        "dtypes",
-        "engine.model_spec",  # plain records that every layer reads
-        "errors",
-        "exceptions",
-        "lazy_module",
-        "lifecycle",
-        "log_switches",
-        "messages",
-        "model_config",
-        "openai_routes",
-        "openblas",
-        "protos",
-        "ray_options",
-        "request_ids",
-        "security",
-        "time_limit",
-        "triton_config",
-        "utils",
-    }
-)
-CHAIN = ("transport", "backend", "executor", "engine", "repository", "server", "triton")
+# What every floor may import.
+LEAVES = frozenset({"base", "constants", "exceptions", "model_config", "utils"})
+# Folders whose packages and modules have rules of their own.
+FLOORS = frozenset({"binding", "runtime", "serving", "tools"})
+CHAIN = ("transport", "functions", "executor", "engine", "repository", "server", "triton")
 BESIDE_THE_CHAIN = {
-    "wire": LEAVES,
+    "protocol": LEAVES,
     "proxy": LEAVES,
     "decorators": LEAVES | {"proxy"},
-    "models": LEAVES | {"decorators", "signatures", "backend"},
+    "models": LEAVES | {"decorators", "signatures", "functions"},
     # Tensors of annotated functions, and how these are called.
     "signatures": LEAVES | {"decorators", "proxy"},
-    "client": LEAVES | {"wire"},
+    "client": LEAVES | {"protocol"},
     # What a model.py sees, and the process that runs it: neither knows the server.
     "pb_utils": LEAVES,
     "python_backend": LEAVES | {"pb_utils", "transport"},
     "native_backend": LEAVES | {"pb_utils", "python_backend", "transport"},
     # A bound function in a worker: it is called as in the process that binds functions.
     "function_worker": LEAVES
-    | {"backend", "decorators", "models", "python_backend", "proxy", "transport"},
+    | {"functions", "decorators", "models", "python_backend", "proxy", "transport"},
     "worker_process": LEAVES
     | {"pb_utils", "python_backend", "native_backend", "function_worker", "transport"},
     # Backends of ours, whose code is a model.py that the worker imports.
     "framework_backends": LEAVES | {"pb_utils"},
     # The library for programs in C: it has Python in it, and the C API around the engine.
     "c_library": LEAVES
-    | {"native_backend", "inprocess", "wire", "executor", "engine", "repository", "server"},
+    | {"native_backend", "inprocess", "protocol", "executor", "engine", "repository", "server"},
     # Runs models by the server's own rules on configurations, requests and metrics.
     "testing": LEAVES
     | {"pb_utils", "python_backend", "engine", "repository"}
-    | {"backend", "client", "decorators", "models", "proxy", "triton"},
+    | {"functions", "client", "decorators", "models", "proxy", "triton"},
     # Every run of pytest imports it: it imports what it needs when a test asks for a server.
-    "pytest_plugin": frozenset({"lazy_module", "testing"}),
+    "pytest_plugin": frozenset({"base", "testing"}),
     "trace_summary": frozenset({"utils"}),
     # Instances on a Ray cluster: the process that starts their actors, and what the server knows.
     "cluster": LEAVES | {"transport", "executor"},
     # The load generator and what measures with it: a client of any server.
-    "perf": LEAVES | {"client", "wire", "plots"},
+    "perf": LEAVES | {"client", "protocol", "plots"},
     # Draws what it is given; the only package that knows matplotlib.
     "plots": frozenset(),
     # The user's process talks to the server over a channel and does not load it.
-    "server_link": LEAVES | {"transport", "backend"},
-    "server_process": LEAVES | {"transport", "backend", "server_link"},
-    "remote_triton": LEAVES | {"client", "transport", "backend", "server_link", "triton_base"},
-    "triton_base": LEAVES | {"backend", "decorators", "models", "proxy"},
+    "command_line": LEAVES,
+    "server_link": LEAVES | {"transport", "functions"},
+    "server_process": LEAVES | {"transport", "functions", "server_link"},
+    "remote_triton": LEAVES | {"client", "transport", "functions", "server_link", "triton_base"},
+    "triton_base": LEAVES | {"functions", "decorators", "models", "proxy"},
     # The server in a program's own process, and tensors that it exchanges by DLPack.
     "inprocess": LEAVES | {"pb_utils", "transport", "executor", "engine", "repository", "server"},
 }
 EXTRA = {
-    "backend": frozenset({"decorators", "proxy"}),
-    "server": frozenset({"wire", "cluster"}),
+    "functions": frozenset({"decorators", "proxy"}),
+    "server": frozenset({"protocol", "cluster"}),
     "triton": frozenset(
         {
             "client",
+            "command_line",
             "decorators",
             "proxy",
             "remote_triton",
@@ -156,9 +136,8 @@ LINUX_ONLY = frozenset(
 def unit_of(module: str) -> str:
     """The layer a module belongs to: `pytriton.serving.server.http` is in `server`."""
     parts = module.split(".")
-    if parts[1:3] == ["engine", "model_spec"]:
-        return "engine.model_spec"
-    return [*parts, ""][1]
+    is_deeper = parts[1:2] and (parts[1] in FLOORS or parts[1:3] == ["inprocess", "c_library"])
+    return [*parts, "", ""][2 if is_deeper else 1]
 
 
 def allowed_imports(unit: str) -> frozenset[str] | None:
@@ -225,13 +204,15 @@ def upward_imports(module: str, source: str) -> list[str]:
 def sideways_imports(module: str, source: str) -> list[str]:
     """Imports of one package of the server by another that must not know it."""
     parts = module.split(".")
-    if parts[:2] != ["pytriton", "server"] or len(parts) < 4 or parts[2] not in SERVER_PACKAGES:
+    is_part = parts[:3] == ["pytriton", "serving", "server"] and len(parts) >= 5
+    if not is_part or parts[3] not in SERVER_PACKAGES:
         return []
-    allowed = SERVER_PACKAGES[parts[2]] | {parts[2]}
+    allowed = SERVER_PACKAGES[parts[3]] | {parts[3]}
     return [
-        f"{module}:{line} imports {name}, which server.{parts[2]} must not know"
+        f"{module}:{line} imports {name}, which server.{parts[3]} must not know"
         for name, line in imported_modules(syntax_tree(source))
-        if name.split(".")[:2] == ["pytriton", "server"] and name.split(".")[2] not in allowed
+        if name.split(".")[:3] == ["pytriton", "serving", "server"]
+        and name.split(".")[3] not in allowed
     ]
 
 

@@ -32,7 +32,7 @@ def test_commands_of_the_page_serve_a_model_from_a_bucket(tmp_path):
     script = script.replace("5000", s3_port).replace("8000", http_port)
     script = script.replace(
         "tritonserver ",
-        f"python -m pytriton.serving.server --grpc-port={grpc_port} --metrics-port={metrics_port} ",
+        f"python -m pytriton.server --grpc-port={grpc_port} --metrics-port={metrics_port} ",
     )
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     with subprocess.Popen(

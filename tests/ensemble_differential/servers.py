@@ -68,7 +68,7 @@ def load_models(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 def our_server() -> contextlib.AbstractContextManager[Server]:
     """Our server."""
-    return running([sys.executable, "-m", "pytriton.serving.server"], is_real=False)
+    return running([sys.executable, "-m", "pytriton.server"], is_real=False)
 
 
 def real_server() -> contextlib.AbstractContextManager[Server]:

@@ -66,7 +66,7 @@ def running(command: list[str], *, is_real: bool) -> Iterator[Server]:
 
 def our_server() -> contextlib.AbstractContextManager[Server]:
     """Our server."""
-    return running([sys.executable, "-m", "pytriton.serving.server"], is_real=False)
+    return running([sys.executable, "-m", "pytriton.server"], is_real=False)
 
 
 def real_server() -> contextlib.AbstractContextManager[Server]:

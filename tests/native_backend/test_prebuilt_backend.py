@@ -80,7 +80,7 @@ def server(tmp_path_factory):
         (folder / "models" / name / "config.pbtxt").write_text(CONFIG)
     ports = free_ports(3)
     command = [
-        *(sys.executable, "-m", "pytriton.serving.server"),
+        *(sys.executable, "-m", "pytriton.server"),
         *options(folder / "models", *ports),
         f"--backend-directory={folder / 'backends'}",
     ]

@@ -38,7 +38,7 @@ _COMMON = (
 
 def command(*, is_real: bool) -> list[str]:
     """How the real or our server is called."""
-    return peers.triton_command() if is_real else [sys.executable, "-m", "pytriton.serving.server"]
+    return peers.triton_command() if is_real else [sys.executable, "-m", "pytriton.server"]
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def load_models(
 
 def our_server() -> contextlib.AbstractContextManager[Server]:
     """Our server."""
-    return running([sys.executable, "-m", "pytriton.serving.server"], is_real=False)
+    return running([sys.executable, "-m", "pytriton.server"], is_real=False)
 
 
 def real_server() -> contextlib.AbstractContextManager[Server]:

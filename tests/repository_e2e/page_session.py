@@ -108,7 +108,7 @@ class PageSession:
         programs.mkdir()
         addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
         for name, module, options in (
-            ("tritonserver", "pytriton.serving.server", [*addresses, *port_options(self.ports)]),
+            ("tritonserver", "pytriton.server", [*addresses, *port_options(self.ports)]),
             ("pytriton", "pytriton", []),
         ):
             command = shlex.join([sys.executable, "-m", module])

@@ -25,7 +25,7 @@ from tests.repository_e2e.model_files import Files, write_model
 
 ROOT = Path(__file__).parents[2]
 PORT_NAMES = ("http", "grpc", "metrics")
-COMMAND = (sys.executable, "-m", "pytriton.serving.server")
+COMMAND = (sys.executable, "-m", "pytriton.server")
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -117,7 +117,7 @@ def test_resource_runs_out_and_comes_back(start_server, tmp_path, what, front_en
 LIMITED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
-os.execv(sys.executable, [sys.executable, "-m", "pytriton.serving.server", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-m", "pytriton.server", *sys.argv[1:]])
 """
 
 

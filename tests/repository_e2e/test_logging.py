@@ -225,7 +225,7 @@ def test_log_file_that_is_moved_is_created_again(start_server, tmp_path):
 
 
 def test_server_without_standard_error_serves(start_server):
-    command = ("sh", "-c", f'exec "{sys.executable}" -m pytriton.serving.server "$@" 2>&-', "sh")
+    command = ("sh", "-c", f'exec "{sys.executable}" -m pytriton.server "$@" 2>&-', "sh")
     server = start_server(MODELS, command=command).await_ready()
     with http(server) as client:
         infer(client, "served")

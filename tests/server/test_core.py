@@ -171,7 +171,8 @@ def test_cluster_is_made_for_the_first_model_that_runs_there_and_closed_with_the
 
 def test_server_without_a_cluster_imports_nothing_of_it():
     source = (
-        "import sys, pytriton.serving.server.tritonserver, pytriton.serving.server.repository_core\n"
+        "import sys, pytriton.serving.server.tritonserver\n"
+        "import pytriton.serving.server.repository_core\n"
         "print(*(name for name in sys.modules if name.split('.')[0] == 'ray' or "
         "name.startswith(('pytriton.runtime.cluster', 'pytriton.runtime.executor.remote'))))"
     )

@@ -76,7 +76,7 @@ def is_ready(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 
 def our_server() -> contextlib.AbstractContextManager[Server]:
-    return running([sys.executable, "-m", "pytriton.serving.server"])
+    return running([sys.executable, "-m", "pytriton.server"])
 
 
 def real_server() -> contextlib.AbstractContextManager[Server]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO: says what belongs in this floor."""
+"""Records, datatypes, errors and small helpers that every floor may import."""

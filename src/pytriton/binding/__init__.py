@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO: says what belongs in this floor."""
+"""The user's side of `Triton` and `RemoteTriton`: starting a server, and the sockets to it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 import os
-import pathlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.package import IMPORT_FOLDER
 from pytriton.binding.server_link import ServerLink
 from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.runtime.transport.control import Start, Started
@@ -30,7 +30,6 @@ _BOOTSTRAP = (
     "from pytriton.base.openblas import load_without_threads; load_without_threads(); "
     "from pytriton.serving.server.{entry} import main; gc.freeze(); gc.enable(); main(sys.argv[1:])"
 )
-_PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent)
 
 
 class ServerProcess:
@@ -59,7 +58,7 @@ class ServerProcess:
         entry = "repository_main" if config.get("model_repository") else "main"
         ours, theirs = stream_pair()
         arguments = [
-            sys.executable, "-c", _BOOTSTRAP.format(entry=entry), _PACKAGE_PARENT,
+            sys.executable, "-c", _BOOTSTRAP.format(entry=entry), IMPORT_FOLDER,
             "--control-fd", str(theirs.fileno()), "--parent", str(os.getpid()),
         ]  # fmt: skip
         with theirs:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes the JSON of many infer responses of one structure at once, from the columns of a batch.
 
-The text is the same as that of `pytriton.protocol.kserve_response` for each response. For what is not
+The text is the same as that of `protocol.kserve_response` for each response. For what is not
 usual (other datatypes, many elements, NaN) that module has to be used.
 """
 

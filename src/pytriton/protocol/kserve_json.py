@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses infer requests of the KServe protocol over HTTP: JSON, and raw tensors that may follow.
 
-Only the format is checked here; `pytriton.serving.engine.validation` checks whether a request fits its
+Only the format is checked here; `serving.engine.validation` checks whether a request fits its
 model. `pytriton.protocol.kserve_response` encodes responses.
 """
 

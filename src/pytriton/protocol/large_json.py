@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses large JSON requests with little more memory than their text and their tensors need.
 
-The results are those of `pytriton.protocol.kserve_json` and `pytriton.protocol.generate`, which create an
+The results are those of `protocol.kserve_json` and `protocol.generate`, which create an
 object for every element. Here the parser only locates the data of a tensor, which is then parsed in
 pieces. A request that is not plain (errors, NaN, empty arrays) is parsed by those modules as a
 whole, so that errors and leniency are in one place. A JSON parser blocks all other threads, so this

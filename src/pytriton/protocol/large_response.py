@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes large JSON responses in pieces of a few milliseconds, so that other threads can run.
 
-The bytes are the same as those of `pytriton.protocol.kserve_response` and `pytriton.protocol.generate`.
+The bytes are the same as those of `protocol.kserve_response` and `protocol.generate`.
 """
 
 from __future__ import annotations

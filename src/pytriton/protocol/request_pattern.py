@@ -2,7 +2,7 @@
 """Reads infer requests whose structure is known: the same inputs as in a request before, all JSON.
 
 The structure is the type of a JSON decoder, so decoding also checks the names, datatypes, shapes
-and numbers. Whatever such a decoder does not accept has to be read by `pytriton.protocol.kserve_json`,
+and numbers. Whatever such a decoder does not accept has to be read by `protocol.kserve_json`,
 which also finds the error.
 """
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO: says what belongs in this floor."""
+"""Everything that runs a model: channels, workers, backends, instances, clusters."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO: says what belongs in this floor."""
+"""The server: models and schedulers (`engine`), model repositories, ports and protocols."""

@@ -7,12 +7,14 @@ import importlib.metadata
 import json
 import pathlib
 
+from pytriton.base.package import PACKAGE_FOLDER
+
 _DISTRIBUTION_NAME = "pytriton"
 
 
 def get_root_module_path() -> pathlib.Path:
     """Returns the folder of the `pytriton` package."""
-    return pathlib.Path(__file__).resolve().parent.parent
+    return PACKAGE_FOLDER.resolve()
 
 
 def is_editable_install() -> bool:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.inprocess.c_library.build import BuildError, compile_library
 from pytriton.utils.option_parser import OptionParser
 
@@ -44,7 +45,7 @@ def run(
     except (BuildError, OSError) as error:
         complain(f"libtritonserver.so cannot be compiled: {error}")
         return 1
-    include = Path(__file__).parent.parent / "include"
+    include = PACKAGE_FOLDER / "include"
     folder = str(library.parent)
     show(shlex.join([f"-I{include}", f"-L{folder}", f"-Wl,-rpath,{folder}", "-ltritonserver"]))
     return 0

@@ -28,7 +28,7 @@ _REMOVAL_S = 5.0  # to tell Ray that the group is not needed any more
 
 
 class ActorShell:
-    """An actor of Ray; its methods run on its event loop. See `pytriton.runtime.cluster.ray_cluster`."""
+    """An actor of Ray; its methods run on its event loop. See `runtime.cluster.ray_cluster`."""
 
     def __init__(self) -> None:
         self._child: Child | None = None

@@ -29,7 +29,7 @@ class Whereabouts(NamedTuple):
 
 
 class Shell(Protocol):
-    """An actor that runs the process of an instance; see `pytriton.runtime.cluster.actor.ActorShell`.
+    """An actor that runs the process of an instance; see `runtime.cluster.actor.ActorShell`.
 
     All methods that are awaited raise `ClusterError` if the actor has died.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher process, the only one of a server that imports Ray.
 
-Run as `python -m pytriton.runtime.cluster.launcher`. It ends its actors and exits when the server closes
-the control socket, or ends.
+Run as `python -m pytriton.runtime.cluster.launcher`. It ends its actors and exits when the server
+closes the control socket, or ends.
 """
 
 from __future__ import annotations

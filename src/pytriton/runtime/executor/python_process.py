@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -12,6 +11,7 @@ import sys
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import InternalError, resource_error
+from pytriton.base.package import IMPORT_FOLDER, PACKAGE_FOLDER
 from pytriton.runtime.transport.link import close_in_forked_children, stream_pair
 from pytriton.runtime.transport.memory import is_portable_forced
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.worker import ChildProcess
 
-_PACKAGE = pathlib.Path(__file__).parent.parent
-WORKER_SCRIPT = str(_PACKAGE / "worker_process" / "__main__.py")
+WORKER_SCRIPT = str(PACKAGE_FOLDER / "runtime" / "worker_process" / "__main__.py")
 # The parent folder of this package replaces the working directory as the first entry of sys.path,
 # so that no file of the user is imported in place of a module of ours. Modules are no garbage:
 # looking for some while and after they are imported takes a tenth of a start.
@@ -83,7 +82,7 @@ def start_zygote(
     """Start the zygote whose `main` is in `module`; it imports `preload` for its workers."""
     ours, theirs = stream_pair()
     with theirs:
-        command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, str(_PACKAGE.parent), module]
+        command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, IMPORT_FOLDER, module]
         process = subprocess.Popen(
             [
                 *command,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of a user's callable: converts a batch to arguments, and the result to a frame.
 
-Apart from the call itself this is pure: it has no threads and no sockets. `pytriton.runtime.functions.host`
+Apart from the call itself this is pure: it has no threads and no sockets. `runtime.functions.host`
 receives batches and sends frames.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and converts the outputs that a bound callable returned.
 
-Users of the binding API match on the texts of the errors. `pytriton.runtime.functions.output_names` checks
+Users of the binding API match on the texts of the errors. `runtime.functions.output_names` checks
 that no output is missing.
 """
 # ruff: noqa: TRY004  users catch ValueError for all wrong outputs

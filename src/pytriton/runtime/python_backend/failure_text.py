@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import os
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import sendable_text
+from pytriton.base.package import PACKAGE_FOLDER
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _TRACEBACK = "Traceback (most recent call last):\n"
-_OURS = str(Path(__file__).parents[1]) + os.sep
+_OURS = str(PACKAGE_FOLDER) + os.sep
 _IMPORTING = "<frozen importlib"
 
 

@@ -9,14 +9,13 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.package import IMPORT_FOLDER
 from pytriton.runtime.python_backend.failure_text import RuleError
 
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
 
 CLASS_NAME = "TritonPythonModel"
-# The folder that contains `triton_python_backend_utils`.
-_UTILS_DIRECTORY = str(Path(__file__).parents[2])
 
 
 class LoadError(RuleError):
@@ -42,11 +41,11 @@ def load_class(path: str, package: str) -> type[Any]:
     name, directory = file.stem, str(file.parent)
     if package:
         parent = str(file.parent.parent)
-        sys.path += [directory, parent, _UTILS_DIRECTORY]
+        sys.path += [directory, parent, IMPORT_FOLDER]
         _import_package(package, parent)
         name = f"{package}.{name}"
     else:
-        sys.path += [directory, _UTILS_DIRECTORY]
+        sys.path += [directory, IMPORT_FOLDER]
     model_class: type[Any] = getattr(_import_file(name, path), CLASS_NAME)
     return model_class
 

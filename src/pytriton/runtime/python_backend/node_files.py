@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from pytriton.base.errors import InternalError
+from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.transport.worker_frames import PACKAGE_FILE, Initialize
-
-_PACKAGE = Path(__file__).parents[1]
 
 
 def find_files(frame: Initialize) -> None:
@@ -23,7 +21,7 @@ def find_files(frame: Initialize) -> None:
     if not frame.sharing:
         return
     if frame.model_path.startswith(PACKAGE_FILE):
-        frame.model_path = str(_PACKAGE / frame.model_path.removeprefix(PACKAGE_FILE))
+        frame.model_path = str(PACKAGE_FOLDER / frame.model_path.removeprefix(PACKAGE_FILE))
     needed = (frame.model_path, frame.model_directory, frame.arguments.get("model_repository", ""))
     for path in needed:
         if path and not os.access(path, os.R_OK):

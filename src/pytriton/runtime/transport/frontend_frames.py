@@ -135,7 +135,7 @@ class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
 
 
 class DefineSignature(msgspec.Struct, tag="signature", array_like=True):
-    """Front end to core: a number for a `pytriton.runtime.executor.columns.Signature` of a model."""
+    """Front end to core: a number for a `runtime.executor.columns.Signature` of a model."""
 
     number: int
     model: int

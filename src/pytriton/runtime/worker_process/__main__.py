@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Import from the folder that contains pytriton, not from the folder of this file.
         if not getattr(sys.flags, "safe_path", False):
             del sys.path[0]
-        sys.path.append(str(Path(__file__).resolve().parents[2]))
+        sys.path.append(str(Path(__file__).resolve().parents[3]))
     sys.path.extend(path for path in options.fallback_path if path not in sys.path)
     try:
         # Not at the top of the file, because only now the package can be found.

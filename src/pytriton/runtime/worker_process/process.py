@@ -132,6 +132,6 @@ def remove_first_path() -> None:
 
     For models the package is at the end of the path, and the working directory is not in it.
     """
-    holder = Path(__file__).resolve().parents[2]
+    holder = Path(__file__).resolve().parents[3]
     if sys.path[0] in ("", str(Path.cwd()), str(holder)):
         del sys.path[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response cache: the most recently used responses of all models, bounded by bytes.
 
-It stores bytes by keys, which `pytriton.serving.engine.cache_key` makes. The engine decides when to look up
+It stores bytes by keys, which `serving.engine.cache_key` makes. The engine decides when to look up
 and what to count.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of the engine to its callers, such as front ends.
 
-In the engine's process that is `pytriton.serving.server.api.local_client.LocalClient`, which calls the
+In the engine's process that is `serving.server.api.local_client.LocalClient`, which calls the
 engine directly; in a front end with its own process
-`pytriton.serving.server.frontend.remote_client.RemoteClient`. Callers do not know which one they have.
+`serving.server.frontend.remote_client.RemoteClient`. Callers do not know which one they have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules that a model configuration must follow, with Triton's error messages.
 
-They are checked on the normalised message; `pytriton.serving.engine.config` reads and normalises it.
+They are checked on the normalised message; `serving.engine.config` reads and normalises it.
 """
 
 from __future__ import annotations

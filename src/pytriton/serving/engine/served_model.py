@@ -2,7 +2,7 @@
 """The interface of a model version to the engine and the front ends.
 
 `pytriton.serving.engine.model.Model` implements it with a queue and instances,
-`pytriton.serving.engine.ensemble.ensemble_model.EnsembleModel` with the models of its steps. A model in
+`serving.engine.ensemble.ensemble_model.EnsembleModel` with the models of its steps. A model in
 another server would be another implementation.
 """
 
@@ -127,7 +127,7 @@ class ServedModel(InferenceOwner, Protocol):
 
         The chunk's sink hears of refusals and of cached responses before this returns.
 
-        The requests were validated, and are not traced. `pytriton.runtime.executor.columns` says how such
+        The requests were validated, and are not traced. `runtime.executor.columns` says how such
         members are made.
 
         Args:

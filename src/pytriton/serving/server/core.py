@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server without its ports: models, the response cache, control of models, traces.
 
-`pytriton.serving.server.server.Server` adds the ports. A caller in the same process needs no port: it
+`serving.server.server.Server` adds the ports. A caller in the same process needs no port: it
 starts a `Core`, calls `core.engine`, and stops it.
 """
 

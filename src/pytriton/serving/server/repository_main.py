@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry point of the server process that `Triton` starts if its settings name a repository.
 
-It is separate from `pytriton.serving.server.main` so that other servers need not import repositories.
+It is separate from `serving.server.main` so that other servers need not import repositories.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server that checks use, in their own process or as a script: AddSub, and a stream.
 
-`python -m pytriton.tools.check.add_sub_server HTTP_PORT GRPC_PORT METRICS_PORT` serves until SIGINT.
+`python -m pytriton.tools.check.add_sub_server HTTP_PORT GRPC_PORT METRICS_PORT` serves until
+SIGINT.
 """
 
 from __future__ import annotations

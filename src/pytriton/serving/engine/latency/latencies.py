@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The distributions of a model's latencies: histograms, and summaries with quantiles.
 
-`pytriton.serving.engine.stats` has the sums of the same durations. Requests that ended together and took
+`serving.engine.stats` has the sums of the same durations. Requests that ended together and took
 equally long are counted in one step.
 """
 

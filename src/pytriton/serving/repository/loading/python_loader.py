@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.config_completion import complete_config
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.runtime.executor.log_feed import LogFeed
@@ -67,7 +67,7 @@ _START_ATTEMPTS = 3
 class PythonLoader:
     """Loads versions from plans; a server has one. See `VersionLoader`."""
 
-    directory = str(Path(__file__).parents[2] / "python_backend")
+    directory = str(PACKAGE_FOLDER / "runtime" / "python_backend")
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.transport.worker_frames import PACKAGE_FILE
 from pytriton.serving.repository.reading.auto_complete import may_complete
 from pytriton.serving.repository.reading.backend_choice import MODEL_FILE, BackendCode, CodeKind
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _PRELOADED = {"pytorch": ("torch",)}
 _PRELOADED_FOR_LIBRARIES = ("pytriton.runtime.native_backend.worker",)
 _FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
-_PACKAGE = Path(__file__).parents[2]
 
 
 def check_code(plan: VersionPlan, code: BackendCode) -> None:
@@ -54,8 +54,8 @@ def code_path(plan: VersionPlan, code: BackendCode) -> str:
     if not plan.on_ray:
         return str(code.path)
     path = code.path.absolute()  # processes there have another working directory
-    if path.is_relative_to(_PACKAGE):
-        return f"{PACKAGE_FILE}{path.relative_to(_PACKAGE)}"
+    if path.is_relative_to(PACKAGE_FOLDER):
+        return f"{PACKAGE_FILE}{path.relative_to(PACKAGE_FOLDER)}"
     return str(path)
 
 

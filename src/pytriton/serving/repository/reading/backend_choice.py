@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.serving.repository.reading.layout import is_inside
 
 PYTHON = "python"
@@ -54,7 +55,7 @@ class BackendFolders(msgspec.Struct, frozen=True, kw_only=True):
 
     triton: Path = Path("/opt/tritonserver/backends")  # `--backend-directory`
     user: Path | None = None
-    own: Path = Path(__file__).parents[2] / "framework_backends"
+    own: Path = PACKAGE_FOLDER / "runtime" / "framework_backends"
 
 
 def user_backend_folder(environment: Mapping[str, str]) -> Path | None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pathlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from pytriton.base.package import IMPORT_FOLDER
 from pytriton.serving.server.codec.messages import LENGTH, Job, Reply, decode_reply, encode
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from pytriton.serving.server.codec.child import main; main()"
 )
-_PACKAGE_PARENT = str(pathlib.Path(__file__).parent.parent.parent.parent)
 _PIPE_BYTES = 1 << 20
 
 
@@ -33,7 +32,7 @@ class CodecProcess:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT],
+            [sys.executable, "-c", _BOOTSTRAP, IMPORT_FOLDER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the metrics page when it is scraped, with Triton's names, labels and help texts.
 
-`pytriton.serving.engine.stats` records the numbers; `pytriton.serving.server.metrics.exposition` formats them.
+`serving.engine.stats` records the numbers; `serving.server.metrics.exposition` formats them.
 """
 
 from __future__ import annotations

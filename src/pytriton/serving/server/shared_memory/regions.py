@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The regions of shared memory that clients have registered: names, limits, and Triton's errors.
 
-This decides only; `pytriton.serving.server.shared_memory.region_file` opens, reads and writes. A region
+This decides only; `serving.server.shared_memory.region_file` opens, reads and writes. A region
 that was unregistered has no name any more, so no new request finds it; its file is closed when the
 last request that uses it has dropped its reference. So no file is closed while it is read.
 """

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.announcement import ways_to_end
+from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.commands.serve.worker import Report
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from pytriton.tools.commands.serve.worker import main; main(sys.argv[1:])"
 )
-_PACKAGE_PARENT = str(pathlib.Path(__file__).parents[3])
 
 
 class Child:
@@ -46,7 +45,7 @@ class Child:
         with theirs:
             descriptor = theirs.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT, str(descriptor)],
+                [sys.executable, "-c", _BOOTSTRAP, IMPORT_FOLDER, str(descriptor)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
             )

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of
 from pytriton.exceptions import PyTritonError
 from pytriton.model_config.ray_instances import Ray
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import Options
     from pytriton.tools.commands.serve.targets import Found
 
-_PACKAGE = str(pathlib.Path(__file__).parent.parent.parent)
 _FOREIGN = ("site-packages", "dist-packages")
 
 
@@ -129,7 +129,7 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _is_ours(filename: str) -> bool:
-    return filename.startswith((_PACKAGE, "<frozen importlib")) or filename.endswith(
+    return filename.startswith((str(PACKAGE_FOLDER), "<frozen importlib")) or filename.endswith(
         "importlib/__init__.py"
     )
 
@@ -156,4 +156,4 @@ def watched_files(options: Options) -> list[str]:
 
 def _is_foreign(path: str) -> bool:
     parts = pathlib.PurePath(path).parts
-    return path.startswith(_PACKAGE) or any(name in parts for name in _FOREIGN)
+    return path.startswith(str(PACKAGE_FOLDER)) or any(name in parts for name in _FOREIGN)

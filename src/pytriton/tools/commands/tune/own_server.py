@@ -57,7 +57,7 @@ def repository_command(repository: pathlib.Path, model: str) -> list[str]:
     if not repository.is_dir():
         raise PerfError(f"expected a model repository, {repository} is no folder")
     return [
-        sys.executable, "-m", "pytriton.serving.server",
+        sys.executable, "-m", "pytriton.server",
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
         f"--load-model={model}",

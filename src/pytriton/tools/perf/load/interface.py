@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seam between the load generator and what measures with it.
 
-`Load` is what measuring needs; `pytriton.tools.perf.load.process_load.ProcessLoad` is the real one, in
+`Load` is what measuring needs; `tools.perf.load.process_load.ProcessLoad` is the real one, in
 processes of its own.
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import select
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import tempfile
 import time
 from typing import IO
 
+from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.perf.load import control
 from pytriton.tools.perf.load.address import Address, address_of
 from pytriton.tools.perf.load.interface import LoadError
@@ -37,7 +37,6 @@ from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.load.schedules import check_level
 from pytriton.tools.perf.load.shared_regions import SharedRegions
 
-_PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[3])
 # In place of the current folder, where a user's files could be named like modules.
 _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv[1]; "
@@ -213,7 +212,7 @@ class _WorkerProcess:
         fd = theirs.fileno()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, _PACKAGE_PARENT, str(fd)],
+                [sys.executable, "-c", _BOOTSTRAP, IMPORT_FOLDER, str(fd)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,

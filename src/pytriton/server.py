@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m pytriton.serving.server`: the `tritonserver` command."""
+"""`python -m pytriton.server`: the `tritonserver` command."""
 
 from __future__ import annotations
 
