@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 # What every floor may import.
 LEAVES = frozenset({"base", "constants", "exceptions", "model_config", "utils"})
@@ -216,6 +216,22 @@ def sideways_imports(module: str, source: str) -> list[str]:
     ]
 
 
+def run_time_imports(module: str, source: str, known: Container[str]) -> Iterator[str]:
+    """The known modules that a module imports when it runs, at its start or later."""
+    tree = syntax_tree(source)
+    at_run_time = [node for node in tree.body if not _is_for_type_checkers(node)]
+    imported = [name for name, _ in imported_modules(ast.Module(at_run_time, []))]
+    lazily = [_text(call) for call in lazy_imports(tree)]
+    for name in (*imported, *lazily):
+        found = name if name in known else name.rpartition(".")[0]
+        if found in known and found != module:
+            yield found
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def hidden_imports(module: str, source: str) -> list[str]:
     """Imports of our own modules inside functions, which usually hide a cycle."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -244,7 +260,7 @@ def unseen_imports(module: str, source: str) -> list[str]:
     told = [
         (statement, imported)
         for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        if isinstance(branch, ast.If) and _is_for_type_checkers(branch)
         for imported in [_names_of_modules(branch.body)]
         for statement in branch.orelse
     ]

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import ast
 import graphlib
 import pathlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -92,25 +90,11 @@ def test_one_module_loads_pickles_of_users_with_a_library_that_runs_them():
     assert named == ["pytriton.runtime.framework_backends.sklearn.estimators"]
 
 
-def imports_of_ours(path: pathlib.Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
-    imported = [name for name, _ in source_rules.imported_modules(run_time_part(tree))]
-    lazily = [call.args[0].value for call in source_rules.lazy_imports(tree)]
-    for name in (*imported, *lazily):
-        known = name if name in PACKAGE else name.rpartition(".")[0]
-        if known in PACKAGE and known != module_name(path):
-            yield known
-
-
-def run_time_part(tree: ast.Module) -> ast.Module:
-    def is_for_types(node: ast.stmt) -> bool:
-        return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-
-    return ast.Module([node for node in tree.body if not is_for_types(node)], [])
-
-
 def test_modules_import_each_other_without_a_cycle():
-    graph = {name: set(imports_of_ours(path)) for name, path in PACKAGE.items()}
+    graph = {
+        name: set(source_rules.run_time_imports(name, path.read_text(), PACKAGE))
+        for name, path in PACKAGE.items()
+    }
 
     order = list(graphlib.TopologicalSorter(graph).static_order())
 
