@@ -17,7 +17,7 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.inprocess.c_library.metrics import Metrics
+from pytriton.inprocess.c_library.metrics import ProcessMetrics
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
@@ -26,6 +26,7 @@ from pytriton.runtime.native_backend.caller_responses import Response, Responses
 from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.memory import Texts, text
+from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.parameters import Parameters, ParameterType
 
 _GPU = 2
@@ -379,7 +380,8 @@ def test_error_whose_text_is_not_utf_8_is_not_lost():
 
 
 def test_arguments_of_a_histogram_are_missed_in_tritons_words(caller):
-    caller.functions |= exported(Metrics(caller.parameters))
+    perform = ProcessMetrics().perform
+    caller.functions |= exported(MetricFunctions(perform, perform, caller.parameters))
     family = caller.made("MetricFamilyNew", 2, b"sizes", b"text")
     empty = caller.made("MetricArgsNew")
 

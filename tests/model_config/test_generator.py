@@ -207,4 +207,13 @@ def test_file_says_that_a_model_does_not_batch(tmp_path):
 
     text = ModelConfigGenerator(config).to_file(str(tmp_path / "config.pbtxt"))
 
-    assert "max_batch_size: 0\n" in text
+    message = protobuf_text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert message.max_batch_size == 0
+    assert not message.HasField("dynamic_batching")
+
+
+def test_value_that_does_not_fit_its_field_is_not_written(tmp_path):
+    config = TritonModelConfig(model_name="simple", max_batch_size=2**31)
+
+    with pytest.raises(PyTritonBadParameterError, match="max_batch_size"):
+        ModelConfigGenerator(config).to_file(tmp_path / "config.pbtxt")

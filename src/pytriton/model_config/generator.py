@@ -2,22 +2,27 @@
 """Makes a model's configuration for the server: the fields of Triton's ModelConfig message.
 
 The keys are those of the message, so that protobuf's JSON parser can read the result. This module
-does not import protobuf, to save memory in the process that binds models.
+imports protobuf only to write files, to save memory in the process that binds models.
 """
 
 from __future__ import annotations
 
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.openai_routes import openai_parameters
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.model_config import text_format
 from pytriton.model_config.common import DynamicBatcher, ModelWarmup, QueuePolicy, WarmupInput
 from pytriton.model_config.rate_limiter import rate_limiter_message
 from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+
+if TYPE_CHECKING:
+    from pytriton.model_config import text_format
+else:
+    text_format = LazyModule("pytriton.model_config.text_format")
 
 
 class ModelConfigGenerator:
@@ -75,9 +80,12 @@ class ModelConfigGenerator:
             The text that was written.
 
         Raises:
-            PyTritonBadParameterError: as `get_config`.
+            PyTritonBadParameterError: as `get_config`, and if a value does not fit its field.
         """
-        text = text_format.dumps(self.get_config())
+        try:
+            text = text_format.dumps(self.get_config())
+        except ValueError as error:
+            raise PyTritonBadParameterError(f"Could not write {config_path}: {error}") from error
         path = pathlib.Path(config_path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

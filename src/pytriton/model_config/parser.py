@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytriton.base import dtypes
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.openai_routes import (
     ROUTES_PARAMETER,
     TEMPLATE_PARAMETER,
@@ -17,7 +18,6 @@ from pytriton.base.openai_routes import (
     read_openai_parameters,
 )
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonModelConfigError
-from pytriton.model_config import text_format
 from pytriton.model_config.common import (
     DeviceKind,
     DynamicBatcher,
@@ -33,6 +33,11 @@ from pytriton.model_config.triton_model_config import (
     TensorSpec,
     TritonModelConfig,
 )
+
+if TYPE_CHECKING:
+    from pytriton.model_config import text_format
+else:
+    text_format = LazyModule("pytriton.model_config.text_format")
 
 
 class ModelConfigParser:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from pytriton.base.errors import InternalError, ServerError
+from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse
 from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
 from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_responses import Response, Responses
 
 if TYPE_CHECKING:
@@ -20,16 +19,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.caller_requests import Request
     from pytriton.serving.engine.served_model import ServedModel
 
-_FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
-_RELEASE_ALL = 1
 # So many responses may wait for the application; then the model waits for it, too.
 _MOST_WAITING = 16
-
-
-@lru_cache(maxsize=256)
-def _callback(address: int) -> Any:
-    """Returns a function of the application: it gets an object, flags, and its own pointer."""
-    return prototype("v:pIp")(address)
 
 
 class Exchange:
@@ -153,35 +144,24 @@ class Exchange:
         handle = 0
         if response is not None or error is not None:
             handle = self._responses.handles.add(self._made(response, error))
-        function, userp = self._request.respond
         try:
-            _callback(function)(handle, _FINAL if final else 0, userp)
+            self._request.deliver(handle, final=final)
         finally:
             if final:
-                self._release()
+                if self._trace is not None:
+                    self._trace.end()
+                self._request.give_back()
 
     def _made(self, response: InferResponse | None, error: ServerError | None) -> Response:
         spec, request = self._model.spec, self._request
         made = Response(self._allocator, spec.name, spec.version, request.id)
         made.labels = spec.labels
-        try:
-            self._allocator.start(request.allocator_userp)
-            if response is not None:
-                made.take(response, request.allocator_userp)
-            if error is not None:
-                made.fail(error)
-        except ServerError as failure:  # of the application's own functions
-            made.fail(failure)
-        except Exception as failure:  # noqa: BLE001  the application waits for an answer
-            made.fail(InternalError(f"{type(failure).__name__}: {failure}"))
+        made.fill(partial(_outcome, response, error), request.allocator_userp)
         return made
 
-    def _release(self) -> None:
-        """Give the request back: the application may change, send or delete it."""
-        if self._trace is not None:
-            self._trace.end()
-        request = self._request
-        request.sent = None
-        function, userp = request.release
-        if function:
-            _callback(function)(request.handle, _RELEASE_ALL, userp)
+
+def _outcome(response: InferResponse | None, error: ServerError | None) -> InferResponse:
+    if error is not None:
+        raise error
+    assert response is not None
+    return response

@@ -13,7 +13,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.inprocess.c_library.delivery import Delivery
-from pytriton.inprocess.c_library.metrics import Metrics
+from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import Options
 from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.runtime.native_backend.documents import Documents
@@ -69,12 +69,18 @@ class Servers:
     """The servers of this process."""
 
     def __init__(
-        self, options: Options, documents: Documents, parameters: Parameters, metrics: Metrics
+        self,
+        options: Options,
+        documents: Documents,
+        parameters: Parameters,
+        metrics: ProcessMetrics,
+        reports: MetricReports,
     ) -> None:
         self._options = options
         self._documents = documents
         self._parameters = parameters
         self._metrics = metrics
+        self._reports = reports
         self.handles: Handles[Server] = Handles("a server")
 
     def engine(self, handle: int) -> EngineThread:
@@ -134,7 +140,7 @@ class Servers:
 
     @export("TRITONSERVER_ServerMetrics")
     def _read_metrics(self, handle: int, place: int) -> None:
-        put_word(place, self._metrics.add_page(self.engine(handle).metrics()))
+        put_word(place, self._reports.new(self.engine(handle).metrics()))
 
     # Models
 

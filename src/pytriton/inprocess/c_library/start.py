@@ -9,7 +9,7 @@ import logging
 from pytriton.inprocess.c_library.error_objects import LibraryErrors
 from pytriton.inprocess.c_library.inference import Inferences
 from pytriton.inprocess.c_library.log import Log
-from pytriton.inprocess.c_library.metrics import Metrics
+from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import Options
 from pytriton.inprocess.c_library.server_models import ServerModels
 from pytriton.inprocess.c_library.servers import Servers
@@ -21,6 +21,7 @@ from pytriton.runtime.native_backend.caller_requests import Requests
 from pytriton.runtime.native_backend.caller_responses import Responses
 from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.exports import exported
+from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.names import Names
 from pytriton.runtime.native_backend.parameters import Parameters
 from pytriton.serving.server.process.event_loop import freeze_memory
@@ -44,13 +45,14 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     """
     errors = LibraryErrors(errors_address)
     documents, parameters, attributes = Documents(), Parameters(), BufferAttributes()
-    options, metrics, log = Options(), Metrics(parameters), Log()
-    servers = Servers(options, documents, parameters, metrics)
+    options, metrics, reports, log = Options(), ProcessMetrics(), MetricReports(), Log()
+    servers = Servers(options, documents, parameters, metrics, reports)
     allocators = Allocators(errors, attributes)
     requests = Requests(servers.find, allocators, attributes)
     responses, traces = Responses(errors), Traces()
     groups = (
-        Names(), log, documents, parameters, attributes, options, metrics, servers,
+        Names(), log, documents, parameters, attributes, options, reports, servers,
+        MetricFunctions(metrics.perform, metrics.perform, parameters),
         ServerModels(servers, documents), allocators, requests, responses, traces,
         Inferences(servers, requests, responses, traces),
     )  # fmt: skip

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import Handles, put_half_word, put_word
@@ -17,6 +19,15 @@ class Attributes:
     memory_type_id: int = 0
     byte_size: int = 0
     cuda_ipc_handle: int = 0  # an address of the caller
+
+
+# The end of a function's name: the attribute, and the width in which C reads it.
+_FIELDS: dict[str, tuple[str, Callable[[int, int], None]]] = {
+    "MemoryType": ("memory_type", put_half_word),
+    "MemoryTypeId": ("memory_type_id", put_word),
+    "ByteSize": ("byte_size", put_word),
+    "CudaIpcHandle": ("cuda_ipc_handle", put_word),
+}
 
 
 class BufferAttributes:
@@ -33,34 +44,16 @@ class BufferAttributes:
     def _delete(self, handle: int) -> None:
         self.handles.pop(handle)
 
-    @export("TRITONSERVER_BufferAttributesSetMemoryType")
-    def _set_memory_type(self, handle: int, memory_type: int) -> None:
-        self.handles.get(handle).memory_type = memory_type
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Returns the functions that read or write one attribute."""
+        functions = {}
+        for name, (attribute, put) in _FIELDS.items():
+            functions[f"TRITONSERVER_BufferAttributes{name}"] = self._getter(attribute, put)
+            functions[f"TRITONSERVER_BufferAttributesSet{name}"] = self._setter(attribute)
+        return functions
 
-    @export("TRITONSERVER_BufferAttributesSetMemoryTypeId")
-    def _set_memory_type_id(self, handle: int, memory_type_id: int) -> None:
-        self.handles.get(handle).memory_type_id = memory_type_id
+    def _getter(self, attribute: str, put: Callable[[int, int], None]) -> Callable[..., Any]:
+        return lambda handle, place: put(place, getattr(self.handles.get(handle), attribute))
 
-    @export("TRITONSERVER_BufferAttributesSetByteSize")
-    def _set_byte_size(self, handle: int, byte_size: int) -> None:
-        self.handles.get(handle).byte_size = byte_size
-
-    @export("TRITONSERVER_BufferAttributesSetCudaIpcHandle")
-    def _set_cuda_ipc_handle(self, handle: int, cuda_ipc_handle: int) -> None:
-        self.handles.get(handle).cuda_ipc_handle = cuda_ipc_handle
-
-    @export("TRITONSERVER_BufferAttributesMemoryType")
-    def _memory_type(self, handle: int, place: int) -> None:
-        put_half_word(place, self.handles.get(handle).memory_type)
-
-    @export("TRITONSERVER_BufferAttributesMemoryTypeId")
-    def _memory_type_id(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).memory_type_id)
-
-    @export("TRITONSERVER_BufferAttributesByteSize")
-    def _byte_size(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).byte_size)
-
-    @export("TRITONSERVER_BufferAttributesCudaIpcHandle")
-    def _cuda_ipc_handle(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).cuda_ipc_handle)
+    def _setter(self, attribute: str) -> Callable[..., Any]:
+        return lambda handle, value: setattr(self.handles.get(handle), attribute, value)

@@ -6,13 +6,15 @@ Errors have Triton's texts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytriton.base.dtypes import BY_NUMBER, DataType
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.messages import ParameterValue
 from pytriton.runtime.native_backend.allocators import CPU_TYPES, Allocator, Allocators
+from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import (
@@ -26,10 +28,18 @@ from pytriton.runtime.native_backend.memory import (
     words,
 )
 
+_FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL
 _HALF_WORD = 2**32 - 1
 _MAX_CORRELATION_CHARS = 128
 _CANCEL = "to cancel an inference request"
 _QUERY = "to query cancellation status"
+
+
+@functools.lru_cache(maxsize=256)
+def _callback(address: int) -> Any:
+    """Returns a function of the caller: it gets an object, flags, and a pointer of its own."""
+    return prototype("v:pIp")(address)
 
 
 class Sent(Protocol):
@@ -77,6 +87,18 @@ class Request:
     def error(self, message: str) -> InvalidArgumentError:
         """Returns an error with the id in front, as Triton has it."""
         return InvalidArgumentError(f"[request id: {self.id or '<id_unknown>'}] {message}")
+
+    def deliver(self, response: int, *, final: bool) -> None:
+        """Pass a response (its handle; 0: none) to the caller."""
+        function, userp = self.respond
+        _callback(function)(response, _FINAL if final else 0, userp)
+
+    def give_back(self) -> None:
+        """Let the caller change, send or delete the request again."""
+        self.sent = None
+        function, userp = self.release
+        if function:
+            _callback(function)(self.handle, _RELEASE_ALL, userp)
 
 
 class Requests:

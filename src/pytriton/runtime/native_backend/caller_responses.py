@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferResponse, InferTensor, ParameterValue
 from pytriton.runtime.native_backend.allocators import Allocator, Buffer
 from pytriton.runtime.native_backend.errors import Errors
@@ -40,8 +40,18 @@ class Response:
         self.error_handle = 0
         self.kept = Kept()
 
+    def fill(self, read: Callable[[], InferResponse], userp: int) -> None:
+        """Become the response that `read` returns, or an error that it or the allocator raises."""
+        try:
+            self.allocator.start(userp)
+            self.take(read(), userp)
+        except ServerError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001  the caller waits for an answer
+            self.fail(InternalError(f"{type(error).__name__}: {error}"))
+
     def take(self, response: InferResponse, userp: int) -> None:
-        """Copy the outputs to memory that the caller gives; raises its error."""
+        """Copy the outputs to memory that the caller gives."""
         for tensor in response.outputs:
             buffer = self.allocator.allocate(tensor.name, len(tensor.data), userp, self.kept)
             self.buffers.append(buffer)

@@ -10,18 +10,11 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytriton.base.dtypes import BY_NUMBER
-from pytriton.base.errors import (
-    InternalError,
-    InvalidArgumentError,
-    ServerError,
-    UnavailableError,
-    error_from_code,
-)
+from pytriton.base.errors import InvalidArgumentError, UnavailableError, error_from_code
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_responses import Response
 from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -40,15 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
-_RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL
 _CREDIT_STEP = RESPONSE_WINDOW // 4
-
-
-@functools.lru_cache(maxsize=256)
-def _callback(address: int) -> Any:
-    """Returns a function of the backend: it gets an object, flags, and its own pointer."""
-    return prototype("v:pIp")(address)
 
 
 class Calls:
@@ -139,10 +124,9 @@ class Calls:
                 self._remove(call)
         else:
             call.credit()
-        function, userp = call.request.respond
-        _callback(function)(handle, _FINAL if reply.is_final else 0, userp)
+        call.request.deliver(handle, final=reply.is_final)
         if reply.is_final:
-            call.release()
+            call.request.give_back()
 
 
 class _Call:
@@ -201,28 +185,14 @@ class _Call:
         request = self.request
         assert request.allocator is not None
         made = Response(request.allocator, request.model_name, self._version, request.id)
-        try:
-            request.allocator.start(request.allocator_userp)
-            if reply.error is None:
-                made.take(_infer_response(received, reply, made), request.allocator_userp)
-            else:
-                made.fail(error_from_code(reply.error_code, reply.error))
-        except ServerError as error:  # of the backend's own functions
-            made.fail(error)
-        except Exception as error:  # noqa: BLE001  the backend waits for an answer
-            made.fail(InternalError(f"{type(error).__name__}: {error}"))
+        made.fill(functools.partial(_read, received, reply, made), request.allocator_userp)
         return made
 
-    def release(self) -> None:
-        """Give the request back: the backend may change, send or delete it."""
-        request = self.request
-        request.sent = None
-        function, userp = request.release
-        if function:
-            _callback(function)(request.handle, _RELEASE_ALL, userp)
 
-
-def _infer_response(received: Received, reply: InferReply, made: Response) -> InferResponse:
+def _read(received: Received, reply: InferReply, made: Response) -> InferResponse:
+    """Returns what the server sent; raises the error that it sent."""
+    if reply.error is not None:
+        raise error_from_code(reply.error_code, reply.error)
     tensors = [
         InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
         for ref in reply.outputs or ()

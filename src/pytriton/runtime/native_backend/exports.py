@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Marks the methods that implement functions of Triton's C API.
 
-A group is an object whose methods are marked with `export`. It gets pointers as integers and C
-strings as bytes, and raises a `ServerError` to return an error to C.
+A group is an object with methods that are marked with `export`. They get pointers as integers and C
+strings as bytes, and raise a `ServerError` to return an error to C. A group may also have a method
+`functions`, which returns functions that differ only in what they read or write, by their names.
 """
 
 from __future__ import annotations
@@ -32,4 +33,5 @@ def exported(*groups: object) -> dict[str, Callable[..., Any]]:
             method = getattr(type(group), attribute)
             for name in getattr(method, _MARK, ()):
                 functions[name] = getattr(group, attribute)
+        functions.update(getattr(group, "functions", dict)())
     return functions

@@ -8,7 +8,7 @@ import ctypes
 import os
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import NotFoundError, ServerError
+from pytriton.base.errors import InvalidArgumentError, NotFoundError, ServerError
 from pytriton.runtime.native_backend import caller_requests, caller_responses
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
@@ -23,7 +23,7 @@ from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
 from pytriton.runtime.native_backend.machine_code import Addresses, machine_code
 from pytriton.runtime.native_backend.memory_manager import MemoryManager
-from pytriton.runtime.native_backend.metrics import Metrics
+from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import Models
 from pytriton.runtime.native_backend.names import Names
 from pytriton.runtime.native_backend.parameters import Parameters
@@ -34,6 +34,7 @@ from pytriton.runtime.native_backend.server_models import ServerModels
 from pytriton.runtime.native_backend.statistics import Statistics
 from pytriton.runtime.native_backend.stub import Stub, this_machine
 from pytriton.runtime.native_backend.tensor_questions import TensorQuestions
+from pytriton.runtime.pb_utils.failures import TritonModelException
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,43 +71,45 @@ class Host:
         )
         self._names = Names()
         self.logs = Logs(runtime.log, runtime.logs_level)
-        request_functions = RequestFunctions(self.requests)
         parameters = Parameters()
         attributes = BufferAttributes()
         # Each implements the functions of the C API on one kind of object.
-        self._groups: Sequence[object] = (
+        groups = (
             self.errors,
             documents,
             self._names,
             self.logs,
             self.models,
             MemoryManager(),
-            request_functions,
+            RequestFunctions(self.requests),
             self.responses,
             self.statistics,
             parameters,
             attributes,
             TensorQuestions(attributes, self.responses),
-            Metrics(runtime, parameters),
+            MetricFunctions(self._ask, runtime.notify, parameters),
             *self._callers(documents, parameters, attributes),
         )
-        self._functions = {
-            **exported(*self._groups),
-            **self.models.functions(),
-            **request_functions.functions(),
-        }
+        self._functions = exported(*groups)
         self._entry_points: dict[str, Callable[..., int]] = {}
 
     def _callers(
         self, documents: Documents, parameters: Parameters, attributes: BufferAttributes
     ) -> Sequence[object]:
         """Returns the groups for backends that use other models."""
-        models = ServerModels(self.models.server, self._runtime, documents, parameters)
+        models = ServerModels(self.models.server, self._ask, documents, parameters)
         allocators = Allocators(self.errors, attributes)
         requests = caller_requests.Requests(models.find, allocators, attributes)
         responses = caller_responses.Responses(self.errors)
         calls = Calls(self._runtime, requests, responses, models)
         return models, allocators, requests, responses, calls
+
+    def _ask(self, action: str, **arguments: Any) -> Any:
+        """Ask the server; raises InvalidArgumentError if it refuses."""
+        try:
+            return self._runtime.call(action, **arguments)
+        except TritonModelException as error:
+            raise InvalidArgumentError(str(error)) from None
 
     def load(self) -> None:
         """Load the library.

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONSERVER_Metric...: metrics of a backend, which the server keeps and shows with its own."""
+"""TRITONSERVER_Metric...: the functions on metrics of a backend or an application.
+
+They only check; the metrics are kept where servers show them, and are known there by numbers.
+"""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.runtime.native_backend.exports import export
@@ -18,10 +22,6 @@ from pytriton.runtime.native_backend.memory import (
     view,
 )
 from pytriton.runtime.native_backend.parameters import Parameters
-from pytriton.runtime.pb_utils.failures import TritonModelException
-
-if TYPE_CHECKING:
-    from pytriton.runtime.python_backend.runtime import WorkerRuntime
 
 _COUNTER, _GAUGE, _HISTOGRAM = _KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _DOUBLE_BYTES = 8
@@ -29,9 +29,9 @@ _DOUBLE_BYTES = 8
 
 @dataclass(slots=True)
 class _Family:
-    number: int  # by which the server knows it
+    number: int
     kind: str
-    metric_count: int = 0
+    metrics: set[int] = field(default_factory=set)  # numbers; threads may change it without a lock
 
 
 @dataclass(slots=True)
@@ -40,27 +40,26 @@ class _Metric:
     family: _Family
 
 
-class Metrics:
-    """The families and metrics that the backend has made.
+class MetricFunctions:
+    """The families and metrics that C code has made.
 
     Args:
-        runtime: Reaches the server.
+        call: Performs an action of `WorkerMetrics` where metrics are kept, and returns its result;
+            raises ServerError if it is refused.
+        notify: The same without a result, for actions that cannot be refused.
         parameters: The labels of metrics are parameters.
     """
 
-    def __init__(self, runtime: WorkerRuntime, parameters: Parameters) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, call: Callable[..., Any], notify: Callable[..., object], parameters: Parameters
+    ) -> None:
+        self._call = call
+        self._notify = notify
         self._parameters = parameters
         self._numbers = itertools.count(1)
         self._families: Handles[_Family] = Handles("a family of metrics")
         self._metrics: Handles[_Metric] = Handles("a metric")
         self._buckets: Handles[list[float]] = Handles("arguments of a metric")
-
-    def _call(self, action: str, **arguments: Any) -> Any:
-        try:
-            return self._runtime.call(action, **arguments)
-        except TritonModelException as error:
-            raise InvalidArgumentError(str(error)) from None
 
     # Families
 
@@ -83,12 +82,12 @@ class Metrics:
     @export("TRITONSERVER_MetricFamilyDelete")
     def _delete_family(self, handle: int) -> None:
         family = self._families.get(handle)
-        if family.metric_count:
+        if family.metrics:
             raise InternalError(
                 "Must call MetricDelete on all dependent metrics before calling MetricFamilyDelete."
             )
         self._families.pop(handle)
-        self._runtime.notify("delete_family", family=family.number)
+        self._notify("delete_family", family=family.number)
 
     @export("TRITONSERVER_GetMetricFamilyKind")
     def _family_kind(self, handle: int, place: int) -> None:
@@ -111,27 +110,21 @@ class Metrics:
 
     @export("TRITONSERVER_MetricNew")
     def _new(self, place: int, family: int, labels: int, count: int) -> None:
-        self._make(place, family, labels, count, None)
+        self._new_with_arguments(place, family, labels, count, 0)
 
     @export("TRITONSERVER_MetricNewWithArgs")
     def _new_with_arguments(
-        self, place: int, family: int, labels: int, count: int, arguments: int
+        self, place: int, handle: int, labels: int, count: int, arguments: int
     ) -> None:
         # Triton's Python backend passes NULL for counters and gauges, and deletes that, too.
         buckets = self._buckets.get(arguments) if arguments else None
-        self._make(place, family, labels, count, buckets)
-
-    def _make(
-        self, place: int, handle: int, labels: int, count: int, buckets: list[float] | None
-    ) -> None:
         family = self._families.get(handle)
         names = self._parameters.read_labels(labels, count)
         if family.kind == _HISTOGRAM and not buckets:
             # In Triton's words: arguments without buckets are not yet those of a histogram.
-            missing = buckets is None
             raise InvalidArgumentError(
                 "Bucket boundaries not found in Metric args."
-                if missing
+                if buckets is None
                 else "Metric args not set to histogram kind."
             )
         metric = _Metric(next(self._numbers), family)
@@ -142,14 +135,14 @@ class Metrics:
             labels=names,
             buckets=buckets if family.kind == _HISTOGRAM else None,
         )
-        family.metric_count += 1
+        family.metrics.add(metric.number)
         put_word(place, self._metrics.add(metric))
 
     @export("TRITONSERVER_MetricDelete")
     def _delete(self, handle: int) -> None:
         metric = self._metrics.pop(handle)
-        metric.family.metric_count -= 1
-        self._runtime.notify("delete_metric", metric=metric.number)
+        metric.family.metrics.discard(metric.number)
+        self._notify("delete_metric", metric=metric.number)
 
     @export("TRITONSERVER_GetMetricKind")
     def _kind(self, handle: int, place: int) -> None:
@@ -168,17 +161,17 @@ class Metrics:
                 "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by"
                 " non-negative values."
             )
-        self._runtime.notify("increment", metric=metric.number, value=value)
+        self._notify("increment", metric=metric.number, value=value)
 
     @export("TRITONSERVER_MetricSet")
     def _set(self, handle: int, value: float) -> None:
         metric = self._checked(handle, "Set", _GAUGE)
-        self._runtime.notify("set", metric=metric.number, value=value)
+        self._notify("set", metric=metric.number, value=value)
 
     @export("TRITONSERVER_MetricObserve")
     def _observe(self, handle: int, value: float) -> None:
         metric = self._checked(handle, "Observe", _HISTOGRAM)
-        self._runtime.notify("observe", metric=metric.number, value=value)
+        self._notify("observe", metric=metric.number, value=value)
 
     def _checked(self, handle: int, operation: str, *supporting: str) -> _Metric:
         metric = self._metrics.get(handle)

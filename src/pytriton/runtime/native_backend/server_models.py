@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import InvalidArgumentError, error_from_code
 from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_word, required_text
-from pytriton.runtime.pb_utils.failures import TritonModelException
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytriton.runtime.native_backend.documents import Documents
     from pytriton.runtime.native_backend.parameters import Parameter, Parameters
-    from pytriton.runtime.python_backend.runtime import WorkerRuntime
 
 _UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
 _ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
@@ -25,16 +25,20 @@ class ServerModels:
 
     Args:
         server: The handle of the server.
-        runtime: Reaches the server.
+        call: Asks the server; raises InvalidArgumentError if it refuses.
         documents: Gets what is answered as JSON.
         parameters: What a load may bring along.
     """
 
     def __init__(
-        self, server: int, runtime: WorkerRuntime, documents: Documents, parameters: Parameters
+        self,
+        server: int,
+        call: Callable[..., Any],
+        documents: Documents,
+        parameters: Parameters,
     ) -> None:
         self._server = server
-        self._runtime = runtime
+        self._call = call
         self._documents = documents
         self._parameters = parameters
         # What was found: a model that is called again is not asked for again. If it is unloaded
@@ -54,12 +58,6 @@ class ServerModels:
         if "error" in facts:
             raise error_from_code(facts["code"], facts["error"])
         return facts
-
-    def _call(self, action: str, **arguments: Any) -> Any:
-        try:
-            return self._runtime.call(action, **arguments)
-        except TritonModelException as error:
-            raise InvalidArgumentError(str(error)) from None
 
     def _check(self, server: int) -> None:
         if server != self._server:
