@@ -17,7 +17,7 @@ from pytriton.inprocess.c_library.engine_requests import engine_request, is_scat
 from pytriton.inprocess.c_library.exchange import Exchange
 from pytriton.inprocess.c_library.servers import Server
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.caller_requests import Input, Request
+from pytriton.runtime.native_backend.caller_requests import CallerRequest, Input
 from pytriton.runtime.native_backend.caller_responses import Responses
 from pytriton.runtime.native_backend.errors import Errors
 
@@ -86,7 +86,7 @@ class Rig:
         self.events: list[str] = []
         self.responses = Responses(Errors())
         self.allocator = Allocator()
-        self.request = request = Request("model", -1)
+        self.request = request = CallerRequest("model", -1)
         request.handle, request.id = 16, "id"
         self._kept = (prototype("v:pIp")(self._on_response), prototype("v:pIp")(self._on_release))
         addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in self._kept]

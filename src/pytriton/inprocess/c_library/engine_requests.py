@@ -10,7 +10,7 @@ from pytriton.base.dtypes import BYTES
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.inprocess.c_library.servers import version_text
 from pytriton.protocol.kserve_json import raw_input
-from pytriton.runtime.native_backend.caller_requests import Input, Request
+from pytriton.runtime.native_backend.caller_requests import CallerRequest, Input
 from pytriton.serving.engine.served_model import ServedModel
 
 
@@ -27,7 +27,7 @@ class ScatteredBytes:
         return self.size
 
 
-def engine_request(request: Request, model: ServedModel) -> InferRequest:
+def engine_request(request: CallerRequest, model: ServedModel) -> InferRequest:
     """Returns the record; raises InvalidArgumentError if a raw input does not fit the model."""
     return InferRequest(
         model_name=request.model_name,
@@ -44,7 +44,7 @@ def engine_request(request: Request, model: ServedModel) -> InferRequest:
     )
 
 
-def _tensors(request: Request, model: ServedModel) -> dict[str, InferTensor]:
+def _tensors(request: CallerRequest, model: ServedModel) -> dict[str, InferTensor]:
     tensors = {}
     for name, given in request.inputs.items():
         if given.dtype is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytriton.inprocess.c_library.servers import Server
     from pytriton.inprocess.c_library.traces import Trace
     from pytriton.runtime.native_backend.allocators import Allocator
-    from pytriton.runtime.native_backend.caller_requests import Request
+    from pytriton.runtime.native_backend.caller_requests import CallerRequest
     from pytriton.serving.engine.served_model import ServedModel
 
 # So many responses may wait for the application; then the model waits for it, too.
@@ -37,7 +37,7 @@ class Exchange:
 
     def __init__(
         self,
-        request: Request,
+        request: CallerRequest,
         allocator: Allocator,
         server: Server,
         model: ServedModel,

@@ -60,7 +60,7 @@ class Input:
         self.parts: list[memoryview] = []
 
 
-class Request:
+class CallerRequest:
     """A request. While a server has it, it can only be read and cancelled."""
 
     def __init__(self, model_name: str, version: int) -> None:
@@ -119,9 +119,9 @@ class Requests:
         self._find = find
         self._allocators = allocators
         self._attributes = attributes
-        self.handles: Handles[Request] = Handles("a request")
+        self.handles: Handles[CallerRequest] = Handles("a request")
 
-    def owned(self, handle: int) -> Request:
+    def owned(self, handle: int) -> CallerRequest:
         """Returns a request that no server has."""
         request = self.handles.get(handle)
         if request.sent is not None:
@@ -134,7 +134,7 @@ class Requests:
     def _new(self, place: int, server: int, model_name: bytes | None, version: int) -> None:
         name = required_text(model_name)
         self._find(server, name, version)
-        request = Request(name, version)
+        request = CallerRequest(name, version)
         request.handle = self.handles.add(request)
         put_word(place, request.handle)
 
@@ -330,7 +330,7 @@ class Requests:
     def _is_cancelled(self, handle: int, place: int) -> None:
         put_bool(place, self._sent(handle, _QUERY).is_cancelled)
 
-    def _sent(self, handle: int, what: str) -> Request:
+    def _sent(self, handle: int, what: str) -> CallerRequest:
         request = self.handles.get(handle)
         if not request.was_sent:
             raise InternalError(

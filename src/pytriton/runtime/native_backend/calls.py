@@ -24,7 +24,7 @@ from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
 
 if TYPE_CHECKING:
-    from pytriton.runtime.native_backend.caller_requests import Request, Requests
+    from pytriton.runtime.native_backend.caller_requests import CallerRequest, Requests
     from pytriton.runtime.native_backend.caller_responses import Responses
     from pytriton.runtime.native_backend.server_models import ServerModels
     from pytriton.runtime.python_backend.connection import Connection
@@ -133,7 +133,7 @@ class _Call:
     """One request on its way."""
 
     def __init__(
-        self, number: int, request: Request, version: int, connection: Connection, batch: int
+        self, number: int, request: CallerRequest, version: int, connection: Connection, batch: int
     ) -> None:
         self.number = number
         self._batch = batch  # of the caller; 0: unknown
