@@ -21,7 +21,7 @@ from pytriton.inprocess.c_library.metrics import ProcessMetrics
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
-from pytriton.runtime.native_backend.caller_requests import Requests
+from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import Response, Responses
 from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.exports import exported
@@ -38,7 +38,7 @@ class Caller:
     def __init__(self) -> None:
         self.errors, self.attributes, self.parameters = Errors(), BufferAttributes(), Parameters()
         self.allocators = Allocators(self.errors, self.attributes)
-        self.requests = Requests(self._find, self.allocators, self.attributes)
+        self.requests = CallerRequests(self._find, self.allocators, self.attributes)
         self.responses = Responses(self.errors)
         self.functions = exported(
             self.errors, self.attributes, self.parameters, self.allocators, self.requests,

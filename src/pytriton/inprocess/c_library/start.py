@@ -17,7 +17,7 @@ from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import Callbacks
-from pytriton.runtime.native_backend.caller_requests import Requests
+from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import Responses
 from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.exports import exported
@@ -48,7 +48,7 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     options, metrics, reports, log = Options(), ProcessMetrics(), MetricReports(), Log()
     servers = Servers(options, documents, parameters, metrics, reports)
     allocators = Allocators(errors, attributes)
-    requests = Requests(servers.find, allocators, attributes)
+    requests = CallerRequests(servers.find, allocators, attributes)
     responses, traces = Responses(errors), Traces()
     groups = (
         Names(), log, documents, parameters, attributes, options, reports, servers,

@@ -101,7 +101,7 @@ class CallerRequest:
             _callback(function)(self.handle, _RELEASE_ALL, userp)
 
 
-class Requests:
+class CallerRequests:
     """The requests that exist.
 
     Args:

@@ -24,7 +24,7 @@ from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
 
 if TYPE_CHECKING:
-    from pytriton.runtime.native_backend.caller_requests import CallerRequest, Requests
+    from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests
     from pytriton.runtime.native_backend.caller_responses import Responses
     from pytriton.runtime.native_backend.server_models import ServerModels
     from pytriton.runtime.python_backend.connection import Connection
@@ -49,7 +49,7 @@ class Calls:
     def __init__(
         self,
         runtime: WorkerRuntime,
-        requests: Requests,
+        requests: CallerRequests,
         responses: Responses,
         models: ServerModels,
     ) -> None:

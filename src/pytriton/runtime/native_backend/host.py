@@ -99,7 +99,7 @@ class Host:
         """Returns the groups for backends that use other models."""
         models = ServerModels(self.models.server, self._ask, documents, parameters)
         allocators = Allocators(self.errors, attributes)
-        requests = caller_requests.Requests(models.find, allocators, attributes)
+        requests = caller_requests.CallerRequests(models.find, allocators, attributes)
         responses = caller_responses.Responses(self.errors)
         calls = Calls(self._runtime, requests, responses, models)
         return models, allocators, requests, responses, calls
