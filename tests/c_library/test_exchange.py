@@ -17,7 +17,7 @@ from pytriton.inprocess.c_library.engine_requests import engine_request, is_scat
 from pytriton.inprocess.c_library.exchange import Exchange
 from pytriton.inprocess.c_library.servers import Server
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.caller_requests import CallerRequest, Input
+from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest
 from pytriton.runtime.native_backend.caller_responses import Responses
 from pytriton.runtime.native_backend.errors import Errors
 
@@ -124,8 +124,8 @@ def answer(*outputs: InferTensor) -> InferResponse:
     return InferResponse("model", "3", "id", list(outputs))
 
 
-def given(dtype, shape, *parts: bytes) -> Input:
-    tensor = Input(dtype, shape)
+def given(dtype, shape, *parts: bytes) -> CallerInput:
+    tensor = CallerInput(dtype, shape)
     tensor.parts = [memoryview(part) for part in parts]
     return tensor
 

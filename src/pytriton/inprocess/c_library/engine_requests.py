@@ -10,7 +10,7 @@ from pytriton.base.dtypes import BYTES
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.inprocess.c_library.servers import version_text
 from pytriton.protocol.kserve_json import raw_input
-from pytriton.runtime.native_backend.caller_requests import CallerRequest, Input
+from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest
 from pytriton.serving.engine.served_model import ServedModel
 
 
@@ -56,7 +56,7 @@ def _tensors(request: CallerRequest, model: ServedModel) -> dict[str, InferTenso
     return tensors
 
 
-def _data(given: Input) -> Any:
+def _data(given: CallerInput) -> Any:
     parts = given.parts
     if len(parts) == 1:
         return parts[0]

@@ -49,7 +49,7 @@ class Sent(Protocol):
         """Cancel it; it is still answered."""
 
 
-class Input:
+class CallerInput:
     """One input: where the caller has its bytes."""
 
     __slots__ = ("dtype", "parts", "shape")
@@ -72,7 +72,7 @@ class CallerRequest:
         self.correlation_id: int | str = 0
         self.priority = 0
         self.timeout_us = 0
-        self.inputs: dict[str, Input] = {}
+        self.inputs: dict[str, CallerInput] = {}
         self.outputs: dict[str, None] = {}
         self.parameters: dict[str, ParameterValue] = {}
         self.allocator: Allocator | None = None
@@ -232,7 +232,9 @@ class CallerRequests:
         dtype = BY_NUMBER.get(number)
         if dtype is None:
             raise InvalidArgumentError(f"expected a datatype, got the number {number}")
-        self._add(handle, required_text(name), Input(dtype, words(shape, dims) if dims else ()))
+        self._add(
+            handle, required_text(name), CallerInput(dtype, words(shape, dims) if dims else ())
+        )
 
     @export("TRITONSERVER_InferenceRequestAddRawInput")
     def _add_raw_input(self, handle: int, name: bytes | None) -> None:
@@ -241,9 +243,9 @@ class CallerRequests:
             raise request.error(
                 f"raw input '{required_text(name)}' can't be added to request with other inputs"
             )
-        self._add(handle, required_text(name), Input(None, ()))
+        self._add(handle, required_text(name), CallerInput(None, ()))
 
-    def _add(self, handle: int, name: str, tensor: Input) -> None:
+    def _add(self, handle: int, name: str, tensor: CallerInput) -> None:
         request = self.owned(handle)
         if name in request.inputs:
             raise request.error(f"input '{name}' already exists in request")
@@ -258,7 +260,7 @@ class CallerRequests:
     def _remove_inputs(self, handle: int) -> None:
         self.owned(handle).inputs.clear()
 
-    def _input(self, handle: int, name: bytes | None) -> Input:
+    def _input(self, handle: int, name: bytes | None) -> CallerInput:
         key, request = required_text(name), self.owned(handle)
         tensor = request.inputs.get(key)
         if tensor is None:
