@@ -22,7 +22,7 @@ from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
-from pytriton.runtime.native_backend.caller_responses import Response, Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponse, Responses
 from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.memory import Texts, text
@@ -107,8 +107,8 @@ def _request(caller: Caller) -> int:
     return caller.made("InferenceRequestNew", 1, b"model", -1)
 
 
-def _response(caller: Caller, *outputs: InferTensor, userp: int = 5) -> Response:
-    response = Response(caller.allocator(), "model", 1, "id")
+def _response(caller: Caller, *outputs: InferTensor, userp: int = 5) -> CallerResponse:
+    response = CallerResponse(caller.allocator(), "model", 1, "id")
     response.take(InferResponse("model", "1", "id", list(outputs)), userp)
     return response
 

@@ -10,7 +10,7 @@ from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse
 from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
 from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.native_backend.caller_responses import Response, Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponse, Responses
 
 if TYPE_CHECKING:
     from pytriton.inprocess.c_library.servers import Server
@@ -152,9 +152,9 @@ class Exchange:
                     self._trace.end()
                 self._request.give_back()
 
-    def _made(self, response: InferResponse | None, error: ServerError | None) -> Response:
+    def _made(self, response: InferResponse | None, error: ServerError | None) -> CallerResponse:
         spec, request = self._model.spec, self._request
-        made = Response(self._allocator, spec.name, spec.version, request.id)
+        made = CallerResponse(self._allocator, spec.name, spec.version, request.id)
         made.labels = spec.labels
         made.fill(partial(_outcome, response, error), request.allocator_userp)
         return made

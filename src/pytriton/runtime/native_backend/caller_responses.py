@@ -19,7 +19,7 @@ from pytriton.runtime.native_backend.parameters import ParameterType
 logger = logging.getLogger(__name__)
 
 
-class Response:
+class CallerResponse:
     """A response that the caller holds: an error, or outputs in its own buffers."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Responses:
     """The responses that the caller holds."""
 
     def __init__(self, errors: Errors) -> None:
-        self.handles: Handles[Response] = Handles("a response")
+        self.handles: Handles[CallerResponse] = Handles("a response")
         self._errors = errors
 
     @export("TRITONSERVER_InferenceResponseDelete")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError, UnavailableError, error_from_code
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.native_backend.caller_responses import Response
+from pytriton.runtime.native_backend.caller_responses import CallerResponse
 from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.mailbox import Inbox
@@ -180,16 +180,16 @@ class _Call:
             self.connection.outbox.post(CallCredit(self.number, self._uncredited))
             self._uncredited = 0
 
-    def response(self, received: Received, reply: InferReply) -> Response:
+    def response(self, received: Received, reply: InferReply) -> CallerResponse:
         """Returns a response, with its outputs in memory that the backend gives."""
         request = self.request
         assert request.allocator is not None
-        made = Response(request.allocator, request.model_name, self._version, request.id)
+        made = CallerResponse(request.allocator, request.model_name, self._version, request.id)
         made.fill(functools.partial(_read, received, reply, made), request.allocator_userp)
         return made
 
 
-def _read(received: Received, reply: InferReply, made: Response) -> InferResponse:
+def _read(received: Received, reply: InferReply, made: CallerResponse) -> InferResponse:
     """Returns what the server sent; raises the error that it sent."""
     if reply.error is not None:
         raise error_from_code(reply.error_code, reply.error)
