@@ -22,7 +22,7 @@ from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
-from pytriton.runtime.native_backend.caller_responses import CallerResponse, Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
 from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.memory import Texts, text
@@ -39,7 +39,7 @@ class Caller:
         self.errors, self.attributes, self.parameters = Errors(), BufferAttributes(), Parameters()
         self.allocators = Allocators(self.errors, self.attributes)
         self.requests = CallerRequests(self._find, self.allocators, self.attributes)
-        self.responses = Responses(self.errors)
+        self.responses = CallerResponses(self.errors)
         self.functions = exported(
             self.errors, self.attributes, self.parameters, self.allocators, self.requests,
             self.responses,

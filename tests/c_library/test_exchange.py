@@ -18,7 +18,7 @@ from pytriton.inprocess.c_library.exchange import Exchange
 from pytriton.inprocess.c_library.servers import Server
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest
-from pytriton.runtime.native_backend.caller_responses import Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponses
 from pytriton.runtime.native_backend.errors import Errors
 
 
@@ -84,7 +84,7 @@ class Rig:
             body_memory=lambda size, _: memoryview(bytearray(size + 8)),
         )  # fmt: skip
         self.events: list[str] = []
-        self.responses = Responses(Errors())
+        self.responses = CallerResponses(Errors())
         self.allocator = Allocator()
         self.request = request = CallerRequest("model", -1)
         request.handle, request.id = 16, "id"

@@ -10,7 +10,7 @@ from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse
 from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
 from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.native_backend.caller_responses import CallerResponse, Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
 
 if TYPE_CHECKING:
     from pytriton.inprocess.c_library.servers import Server
@@ -41,7 +41,7 @@ class Exchange:
         allocator: Allocator,
         server: Server,
         model: ServedModel,
-        responses: Responses,
+        responses: CallerResponses,
         trace: Trace | None = None,
     ) -> None:
         self._request = request

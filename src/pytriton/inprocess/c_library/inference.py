@@ -8,7 +8,7 @@ from pytriton.inprocess.c_library.exchange import Exchange
 from pytriton.inprocess.c_library.servers import Servers
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
-from pytriton.runtime.native_backend.caller_responses import Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponses
 from pytriton.runtime.native_backend.exports import export
 
 
@@ -16,7 +16,7 @@ class Inferences:
     """Sends the application's requests."""
 
     def __init__(
-        self, servers: Servers, requests: CallerRequests, responses: Responses, traces: Traces
+        self, servers: Servers, requests: CallerRequests, responses: CallerResponses, traces: Traces
     ) -> None:
         self._servers = servers
         self._requests = requests

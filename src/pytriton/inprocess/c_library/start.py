@@ -18,7 +18,7 @@ from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import Callbacks
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
-from pytriton.runtime.native_backend.caller_responses import Responses
+from pytriton.runtime.native_backend.caller_responses import CallerResponses
 from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.metrics import MetricFunctions
@@ -49,7 +49,7 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     servers = Servers(options, documents, parameters, metrics, reports)
     allocators = Allocators(errors, attributes)
     requests = CallerRequests(servers.find, allocators, attributes)
-    responses, traces = Responses(errors), Traces()
+    responses, traces = CallerResponses(errors), Traces()
     groups = (
         Names(), log, documents, parameters, attributes, options, reports, servers,
         MetricFunctions(metrics.perform, metrics.perform, parameters),

@@ -80,7 +80,7 @@ class CallerResponse:
             logger.warning("a buffer could not be released: %s", error.message)
 
 
-class Responses:
+class CallerResponses:
     """The responses that the caller holds."""
 
     def __init__(self, errors: Errors) -> None:

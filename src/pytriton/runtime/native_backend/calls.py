@@ -25,7 +25,7 @@ from pytriton.runtime.transport.worker_frames import CallCredit, CancelCall, Inf
 
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests
-    from pytriton.runtime.native_backend.caller_responses import Responses
+    from pytriton.runtime.native_backend.caller_responses import CallerResponses
     from pytriton.runtime.native_backend.server_models import ServerModels
     from pytriton.runtime.python_backend.connection import Connection
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
@@ -50,7 +50,7 @@ class Calls:
         self,
         runtime: WorkerRuntime,
         requests: CallerRequests,
-        responses: Responses,
+        responses: CallerResponses,
         models: ServerModels,
     ) -> None:
         self._runtime = runtime

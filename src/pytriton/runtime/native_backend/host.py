@@ -100,7 +100,7 @@ class Host:
         models = ServerModels(self.models.server, self._ask, documents, parameters)
         allocators = Allocators(self.errors, attributes)
         requests = caller_requests.CallerRequests(models.find, allocators, attributes)
-        responses = caller_responses.Responses(self.errors)
+        responses = caller_responses.CallerResponses(self.errors)
         calls = Calls(self._runtime, requests, responses, models)
         return models, allocators, requests, responses, calls
 
