@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.requests import Request
+    from pytriton.runtime.native_backend.requests import BackendRequest
     from pytriton.runtime.native_backend.runs import Run
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.refs import TensorRef
@@ -26,7 +26,7 @@ class Response:
 
     __slots__ = ("error", "handles", "outputs", "parameters", "request")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: BackendRequest) -> None:
         self.request = request
         self.outputs: list[Output] = []
         self.handles: list[int] = []  # of its outputs
@@ -45,7 +45,7 @@ def check_outputs(response: Response) -> ServerError | None:
 
 
 def make_item(
-    request: Request, response: Response | None, is_final: bool, payload: Payload
+    request: BackendRequest, response: Response | None, is_final: bool, payload: Payload
 ) -> ResponseItem:
     """Returns one response, one error, or an end without tensors."""
     batch, position = request.run.execute.batch, request.position
@@ -63,7 +63,7 @@ def make_item(
     return ResponseItem(batch, position, refs, is_final, parameters=response.parameters)
 
 
-def make_single_item(request: Request, payload: Payload) -> ResponseItem:
+def make_single_item(request: BackendRequest, payload: Payload) -> ResponseItem:
     """Returns the only response to a request of a model that is not decoupled, or an error."""
     if request.is_rescheduled:
         return ResponseItem(request.run.execute.batch, request.position, is_rescheduled=True)
@@ -75,7 +75,9 @@ def make_single_item(request: Request, payload: Payload) -> ResponseItem:
     return make_item(request, request.answer, True, payload)
 
 
-def _error_item(request: Request, error: ServerError, *, is_final: bool = True) -> ResponseItem:
+def _error_item(
+    request: BackendRequest, error: ServerError, *, is_final: bool = True
+) -> ResponseItem:
     batch, position, text = (
         request.run.execute.batch,
         request.position,
@@ -84,12 +86,12 @@ def _error_item(request: Request, error: ServerError, *, is_final: bool = True) 
     return ResponseItem(batch, position, None, is_final, text, int(error.code))
 
 
-def _take_states(request: Request, payload: Payload) -> list[TensorRef]:
+def _take_states(request: BackendRequest, payload: Payload) -> list[TensorRef]:
     states, request.states = request.states, None
     return [state.add_to(payload) for state in (states or {}).values()]
 
 
-def batch_columns(requests: Sequence[Request]) -> list[list[Output]] | None:
+def batch_columns(requests: Sequence[BackendRequest]) -> list[list[Output]] | None:
     """Returns the outputs of a whole batch, if each can be sent as one tensor; otherwise None.
 
     For that, every request must have one final response with the same outputs, which may differ

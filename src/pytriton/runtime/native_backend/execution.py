@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.native_backend.errors import Errors
-    from pytriton.runtime.native_backend.requests import Request, Requests
+    from pytriton.runtime.native_backend.requests import BackendRequest, Requests
     from pytriton.runtime.native_backend.responses import Responses as ResponseTable
     from pytriton.runtime.native_backend.runs import Runs
     from pytriton.runtime.native_backend.statistics import Statistics
@@ -101,7 +101,7 @@ class Execution:
             return started_ns, ended_ns
         return run.started_ns, now_ns
 
-    def _finish(self, run: Run, requests: Sequence[Request]) -> None:
+    def _finish(self, run: Run, requests: Sequence[BackendRequest]) -> None:
         times_ns = self._times_ns(run)
         is_coupled = not run.is_decoupled
         with run.lock:
@@ -126,7 +126,7 @@ class Execution:
         for request in requests:
             self._responses.end_if_over(request)
 
-    def _fail(self, run: Run, requests: Sequence[Request], error: ServerError) -> None:
+    def _fail(self, run: Run, requests: Sequence[BackendRequest], error: ServerError) -> None:
         """Answer all requests with an error; they are not the backend's any more."""
         frame = BatchFailure(
             run.execute.batch, *self._times_ns(run), sendable_text(error.message), int(error.code)
@@ -146,7 +146,7 @@ class Execution:
 
 
 def _make_responses(
-    run: Run, times_ns: tuple[int, int], answered: Sequence[Request], payload: Payload
+    run: Run, times_ns: tuple[int, int], answered: Sequence[BackendRequest], payload: Payload
 ) -> Responses:
     items: list[ResponseItem] = [make_single_item(request, payload) for request in answered]
     return Responses(*times_ns, items, returned_batch=run.execute.batch)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.requests import Request, Requests
+    from pytriton.runtime.native_backend.requests import BackendRequest, Requests
 
 _CPU = 0  # TRITONSERVER_MEMORY_CPU
 
@@ -168,13 +168,13 @@ class RequestFunctions:
         self._buffer(this, *rest)
 
 
-def _refusal(request: Request, text: str) -> InvalidArgumentError:
+def _refusal(request: BackendRequest, text: str) -> InvalidArgumentError:
     """Returns an error with the id of its request, as Triton writes it."""
     name = request.run.execute.ids.get(request.position) or "<id_unknown>"
     return InvalidArgumentError(f"[request id: {name}] {text}")
 
 
-def _keep(request: Request) -> Kept:
+def _keep(request: BackendRequest) -> Kept:
     """Returns memory that lives as long as a request."""
     kept = Kept()
     request.owned = (request.owned, kept)

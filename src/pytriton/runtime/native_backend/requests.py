@@ -39,7 +39,7 @@ _LENGTH = struct.Struct("<I")
 _Signature = tuple[tuple[tuple[int, ...], int], ...]
 
 
-class Request:
+class BackendRequest:
     """One request, as C knows it by the address of its record.
 
     Records are used again for later requests with tensors of the same shapes, in which only few
@@ -86,7 +86,7 @@ class _Layout:
 
     def __init__(self, signature: _Signature) -> None:
         self.signature = signature
-        self.free: list[Request] = []
+        self.free: list[BackendRequest] = []
 
 
 class Requests:
@@ -98,7 +98,7 @@ class Requests:
     """
 
     def __init__(self, output_names: Sequence[str], *, is_batching: bool) -> None:
-        self.live: Handles[Request] = Handles("a request")
+        self.live: Handles[BackendRequest] = Handles("a request")
         self._is_batching = is_batching
         self._kept = Kept()
         self._empty = self._kept.string("")
@@ -107,7 +107,7 @@ class Requests:
         self._output_table = self._kept.strings(output_names)
         self._layouts: dict[tuple[tuple[str, int], ...], dict[_Signature, _Layout]] = {}
 
-    def add_batch(self, run: Run, received: Received) -> list[Request]:
+    def add_batch(self, run: Run, received: Received) -> list[BackendRequest]:
         """Make the requests of a batch."""
         execute = run.execute
         refs = execute.inputs
@@ -136,7 +136,7 @@ class Requests:
             self._describe(requests, run)
         return requests
 
-    def recycle(self, request: Request) -> None:
+    def recycle(self, request: BackendRequest) -> None:
         """Use the record of a request again, to which nothing refers any more."""
         if request.is_changed:
             self._set_defaults(request)
@@ -152,7 +152,7 @@ class Requests:
             layouts = self._layouts[key] = {}
         return layouts
 
-    def _make(self, layout: _Layout, refs: Sequence[TensorRef]) -> Request:
+    def _make(self, layout: _Layout, refs: Sequence[TensorRef]) -> BackendRequest:
         count = len(refs)
         shapes_at = REQUEST_WORDS + INPUT_WORDS * count
         shapes = [shape for shape, _ in layout.signature]
@@ -171,13 +171,13 @@ class Requests:
                 put_field(handle, shape_index, extent)
                 shape_index += 1
             inputs[ref.name.encode()] = at
-        request = Request(layout, handle, kept, inputs)
+        request = BackendRequest(layout, handle, kept, inputs)
         put_field(handle, RequestWord.INPUT_COUNT, count)
         put_field(handle, RequestWord.INPUTS, field_address(handle, REQUEST_WORDS))
         self._set_defaults(request)
         return request
 
-    def _set_defaults(self, request: Request) -> None:
+    def _set_defaults(self, request: BackendRequest) -> None:
         values = (
             (RequestWord.ID, self._empty),
             (RequestWord.FLAGS, 0),
@@ -194,7 +194,7 @@ class Requests:
             self._names[name] = self._kept.string(name)
         return self._names[name]
 
-    def _describe(self, requests: list[Request], run: Run) -> None:
+    def _describe(self, requests: list[BackendRequest], run: Run) -> None:
         """Write what only some requests have: ids, flags, parameters, requested outputs."""
         execute = run.execute
         positions = {*execute.ids, *execute.details, *execute.parameters, *execute.outputs}

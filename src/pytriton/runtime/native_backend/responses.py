@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
-    from pytriton.runtime.native_backend.requests import Request, Requests
+    from pytriton.runtime.native_backend.requests import BackendRequest, Requests
     from pytriton.runtime.native_backend.runs import Run
 
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -74,9 +74,9 @@ class Responses:
         self._threads = threads
         self._model_name = model_name
         self._responses: Handles[Response] = Handles("a response")
-        self._factories: Handles[Request] = Handles("a response factory")
-        self._outputs: Handles[tuple[Output, Request]] = Handles("an output")
-        self._states: Handles[tuple[Output, Request]] = Handles("a state")
+        self._factories: Handles[BackendRequest] = Handles("a response factory")
+        self._outputs: Handles[tuple[Output, BackendRequest]] = Handles("an output")
+        self._states: Handles[tuple[Output, BackendRequest]] = Handles("a state")
 
     def response(self, handle: int) -> Response:
         """Returns a response that is not sent; InvalidArgumentError for another handle."""
@@ -105,7 +105,7 @@ class Responses:
         self._drop(request)
         self._threads.unpin()
 
-    def _reschedule(self, request: Request) -> None:
+    def _reschedule(self, request: BackendRequest) -> None:
         run = request.run
         with run.lock:
             request.is_rescheduled = True
@@ -114,12 +114,12 @@ class Responses:
             item = ResponseItem(run.execute.batch, request.position, is_rescheduled=True)
             run.send(request.position, lambda _: item, is_final=True, has_tensors=False)
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: BackendRequest) -> None:
         request.handles.pop()
         if not request.handles:
             self.end_if_over(request)
 
-    def end_if_over(self, request: Request) -> None:
+    def end_if_over(self, request: BackendRequest) -> None:
         """Forget a request that the backend has dropped; answer it if it has no answer.
 
         That is not before the backend's function has returned, because its caller needs it.
@@ -148,7 +148,7 @@ class Responses:
     def _new_from_factory(self, out: int, factory: int) -> None:
         self._make(out, self._factories.get(factory))
 
-    def _make(self, out: int, request: Request) -> None:
+    def _make(self, out: int, request: BackendRequest) -> None:
         self._threads.pin()
         request.handles.append(None)
         put_word(out, self._responses.add(Response(request)))
@@ -174,7 +174,9 @@ class Responses:
         finally:
             self._drop(request)
 
-    def _deliver(self, request: Request, response: Response | None, *, is_final: bool) -> None:
+    def _deliver(
+        self, request: BackendRequest, response: Response | None, *, is_final: bool
+    ) -> None:
         run, position = request.run, request.position
         if request.is_ended or not run.is_open(position):
             raise InvalidArgumentError(ALREADY_ANSWERED)
@@ -230,7 +232,7 @@ class Responses:
         put_half_word(memory_type, _CPU)
         put_word(memory_id, 0)
 
-    def _lane(self, request: Request, output: Output, size: int) -> Lane | None:
+    def _lane(self, request: BackendRequest, output: Output, size: int) -> Lane | None:
         """Returns where an output of the batch is, if this one fits there."""
         run = request.run
         rows = run.execute.rows[request.position] if len(run.row_starts) > 1 else run.row_count
