@@ -19,7 +19,7 @@ from pytriton.runtime.native_backend.execution import Execution
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
-from pytriton.runtime.native_backend.requests import Requests
+from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import Responses
 from pytriton.runtime.native_backend.runs import Runs
 from pytriton.runtime.native_backend.statistics import Statistics
@@ -58,7 +58,7 @@ class Rig:
     def __init__(self, execute):
         self.outbox = Outbox()
         errors = Errors()
-        self.requests = Requests(["y"], is_batching=True)
+        self.requests = BackendRequests(["y"], is_batching=True)
         responses = Responses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
         self.api = exported(responses, errors)
         runs = Runs(self.outbox, None, is_decoupled=False, is_batching=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.native_backend.errors import Errors
-    from pytriton.runtime.native_backend.requests import BackendRequest, Requests
+    from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import Responses as ResponseTable
     from pytriton.runtime.native_backend.runs import Runs
     from pytriton.runtime.native_backend.statistics import Statistics
@@ -46,7 +46,7 @@ class Execution:
         self,
         call: Callable[[int, int], int],
         runs: Runs,
-        requests: Requests,
+        requests: BackendRequests,
         responses: ResponseTable,
         errors: Errors,
         statistics: Statistics,

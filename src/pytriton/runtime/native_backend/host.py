@@ -28,7 +28,7 @@ from pytriton.runtime.native_backend.models import Models
 from pytriton.runtime.native_backend.names import Names
 from pytriton.runtime.native_backend.parameters import Parameters
 from pytriton.runtime.native_backend.request_functions import RequestFunctions
-from pytriton.runtime.native_backend.requests import Requests
+from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import Responses
 from pytriton.runtime.native_backend.server_models import ServerModels
 from pytriton.runtime.native_backend.statistics import Statistics
@@ -59,7 +59,7 @@ class Host:
         self.models = Models(frame, documents)
         config = self.models.config
         outputs = [each["name"] for each in config.get("output", [])]
-        self.requests = Requests(outputs, is_batching=frame.is_batching)
+        self.requests = BackendRequests(outputs, is_batching=frame.is_batching)
         self.statistics = Statistics()
         self.responses = Responses(
             self.requests,

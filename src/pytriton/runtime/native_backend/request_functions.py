@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.requests import BackendRequest, Requests
+    from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
 
 _CPU = 0  # TRITONSERVER_MEMORY_CPU
 
@@ -38,7 +38,7 @@ _CPU = 0  # TRITONSERVER_MEMORY_CPU
 class RequestFunctions:
     """Functions on requests that the backend has not released."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: BackendRequests) -> None:
         self._live = requests.live
 
     def functions(self) -> dict[str, Callable[..., Any]]:

@@ -89,7 +89,7 @@ class _Layout:
         self.free: list[BackendRequest] = []
 
 
-class Requests:
+class BackendRequests:
     """The requests that the backend has not released.
 
     Args:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
-    from pytriton.runtime.native_backend.requests import BackendRequest, Requests
+    from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.runs import Run
 
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -60,7 +60,7 @@ class Responses:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: BackendRequests,
         errors: Errors,
         output_names: Collection[str],
         state_names: Collection[str],
