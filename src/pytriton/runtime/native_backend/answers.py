@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOT_ANSWERED = "the backend released the request without a final response"
 
 
-class Response:
+class BackendResponse:
     """A response that the backend makes."""
 
     __slots__ = ("error", "handles", "outputs", "parameters", "request")
@@ -34,7 +34,7 @@ class Response:
         self.error: ServerError | None = None
 
 
-def check_outputs(response: Response) -> ServerError | None:
+def check_outputs(response: BackendResponse) -> ServerError | None:
     """Returns an error if an output cannot be sent."""
     try:
         for output in response.outputs:
@@ -45,7 +45,7 @@ def check_outputs(response: Response) -> ServerError | None:
 
 
 def make_item(
-    request: BackendRequest, response: Response | None, is_final: bool, payload: Payload
+    request: BackendRequest, response: BackendResponse | None, is_final: bool, payload: Payload
 ) -> ResponseItem:
     """Returns one response, one error, or an end without tensors."""
     batch, position = request.run.execute.batch, request.position
@@ -99,7 +99,7 @@ def batch_columns(requests: Sequence[BackendRequest]) -> list[list[Output]] | No
     """
     table = []
     for request in requests:
-        response: Response | None = request.answer
+        response: BackendResponse | None = request.answer
         if response is None or request.answer_count != 1 or not request.is_ended:
             return None
         if request.is_rescheduled:

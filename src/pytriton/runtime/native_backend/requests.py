@@ -25,7 +25,7 @@ from pytriton.runtime.transport.frames import RequestDetails
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.runtime.native_backend.answers import Response
+    from pytriton.runtime.native_backend.answers import BackendResponse
     from pytriton.runtime.native_backend.outputs import Output
     from pytriton.runtime.native_backend.runs import Run
     from pytriton.runtime.transport.channel import Received
@@ -71,7 +71,7 @@ class BackendRequest:
         # responses. A list, because threads can change and read it without a lock.
         self.handles = [None]
         # Of a model that is not decoupled: its response, their number, and whether it was the last.
-        self.answer: Response | None = None
+        self.answer: BackendResponse | None = None
         self.answer_count = 0
         self.is_ended = False
         self.is_over = False  # a thread is about to end it, and no other may

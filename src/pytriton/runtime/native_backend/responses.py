@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError
 from pytriton.runtime.native_backend.answers import (
-    Response,
+    BackendResponse,
     check_outputs,
     make_item,
     make_single_item,
@@ -73,12 +73,12 @@ class Responses:
         self._state_names = {name.encode(): name for name in state_names}
         self._threads = threads
         self._model_name = model_name
-        self._responses: Handles[Response] = Handles("a response")
+        self._responses: Handles[BackendResponse] = Handles("a response")
         self._factories: Handles[BackendRequest] = Handles("a response factory")
         self._outputs: Handles[tuple[Output, BackendRequest]] = Handles("an output")
         self._states: Handles[tuple[Output, BackendRequest]] = Handles("a state")
 
-    def response(self, handle: int) -> Response:
+    def response(self, handle: int) -> BackendResponse:
         """Returns a response that is not sent; InvalidArgumentError for another handle."""
         return self._responses.get(handle)
 
@@ -151,13 +151,13 @@ class Responses:
     def _make(self, out: int, request: BackendRequest) -> None:
         self._threads.pin()
         request.handles.append(None)
-        put_word(out, self._responses.add(Response(request)))
+        put_word(out, self._responses.add(BackendResponse(request)))
 
     @export("TRITONBACKEND_ResponseDelete")
     def _delete(self, handle: int) -> None:
         self._drop(self._take(handle).request)
 
-    def _take(self, handle: int) -> Response:
+    def _take(self, handle: int) -> BackendResponse:
         response = self._responses.pop(handle)
         for output in response.handles:
             self._outputs.discard(output)
@@ -175,7 +175,7 @@ class Responses:
             self._drop(request)
 
     def _deliver(
-        self, request: BackendRequest, response: Response | None, *, is_final: bool
+        self, request: BackendRequest, response: BackendResponse | None, *, is_final: bool
     ) -> None:
         run, position = request.run, request.position
         if request.is_ended or not run.is_open(position):

@@ -12,7 +12,7 @@ from pytriton.runtime.native_backend.memory import Kept, decoded, put_half_word,
 from pytriton.runtime.native_backend.records import InputWord
 
 if TYPE_CHECKING:
-    from pytriton.runtime.native_backend.answers import Response
+    from pytriton.runtime.native_backend.answers import BackendResponse
     from pytriton.runtime.native_backend.outputs import Output
     from pytriton.runtime.native_backend.responses import Responses
 
@@ -93,7 +93,7 @@ class TensorQuestions:
     def _by_index(
         self, handle: int, index: int, name: int, datatype: int, shape: int, dims: int
     ) -> None:
-        response: Response = self._responses.response(handle)
+        response: BackendResponse = self._responses.response(handle)
         count = len(response.outputs)
         if index >= count:
             raise InvalidArgumentError(f"out of bounds index {index}: response has {count} outputs")
