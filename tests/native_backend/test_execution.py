@@ -20,7 +20,7 @@ from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.requests import BackendRequests
-from pytriton.runtime.native_backend.responses import Responses
+from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.runs import Runs
 from pytriton.runtime.native_backend.statistics import Statistics
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute, TensorRef
@@ -59,7 +59,7 @@ class Rig:
         self.outbox = Outbox()
         errors = Errors()
         self.requests = BackendRequests(["y"], is_batching=True)
-        responses = Responses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
+        responses = BackendResponses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
         self.api = exported(responses, errors)
         runs = Runs(self.outbox, None, is_decoupled=False, is_batching=True)
         self.open = runs.open

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
-    from pytriton.runtime.native_backend.responses import Responses as ResponseTable
+    from pytriton.runtime.native_backend.responses import BackendResponses as ResponseTable
     from pytriton.runtime.native_backend.runs import Runs
     from pytriton.runtime.native_backend.statistics import Statistics
     from pytriton.runtime.transport.channel import Payload, Received

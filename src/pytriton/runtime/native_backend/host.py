@@ -29,7 +29,7 @@ from pytriton.runtime.native_backend.names import Names
 from pytriton.runtime.native_backend.parameters import Parameters
 from pytriton.runtime.native_backend.request_functions import RequestFunctions
 from pytriton.runtime.native_backend.requests import BackendRequests
-from pytriton.runtime.native_backend.responses import Responses
+from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_models import ServerModels
 from pytriton.runtime.native_backend.statistics import Statistics
 from pytriton.runtime.native_backend.stub import Stub, this_machine
@@ -61,7 +61,7 @@ class Host:
         outputs = [each["name"] for each in config.get("output", [])]
         self.requests = BackendRequests(outputs, is_batching=frame.is_batching)
         self.statistics = Statistics()
-        self.responses = Responses(
+        self.responses = BackendResponses(
             self.requests,
             self.errors,
             outputs,

@@ -43,7 +43,7 @@ _CPU = 0  # TRITONSERVER_MEMORY_CPU
 _MAX_DIMS = 64
 
 
-class Responses:
+class BackendResponses:
     """The responses, factories and states that exist.
 
     While the backend executes a batch of a model that is not decoupled, answers are kept for one

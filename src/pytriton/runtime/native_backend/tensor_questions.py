@@ -14,7 +14,7 @@ from pytriton.runtime.native_backend.records import InputWord
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.answers import BackendResponse
     from pytriton.runtime.native_backend.outputs import Output
-    from pytriton.runtime.native_backend.responses import Responses
+    from pytriton.runtime.native_backend.responses import BackendResponses
 
 
 class OutputDescription:
@@ -40,7 +40,7 @@ class TensorQuestions:
         responses: Has the outputs and states.
     """
 
-    def __init__(self, table: BufferAttributes, responses: Responses) -> None:
+    def __init__(self, table: BufferAttributes, responses: BackendResponses) -> None:
         self._table = table
         self._responses = responses
         # Records of inputs are used again, so there are few.
