@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.response_outbox import ResponseOutbox
 
 
-class Place:
+class OutputMemory:
     """Memory that C writes to: a block of shared memory, or bytes if it is small."""
 
     __slots__ = ("address", "block", "data", "size")
@@ -59,7 +59,7 @@ class Lane:
 
     def __init__(self, outbox: ResponseOutbox, row_bytes: int, row_count: int) -> None:
         self.row_bytes = row_bytes
-        self.place = Place(outbox, row_bytes * row_count)
+        self.place = OutputMemory(outbox, row_bytes * row_count)
         self.filled: set[int] = set()  # the positions of the requests that have their part
 
 
@@ -76,13 +76,13 @@ class Output:
         self.shape = shape
         self.size = 0
         self.start = 0
-        self.place: Place | None = None
+        self.place: OutputMemory | None = None
         self.description: OutputDescription | None = None  # once the backend has asked for it
 
     def allocate(self, outbox: ResponseOutbox, size: int) -> int:
         """Give the output memory of its own; returns its address."""
         _check_size(self.name, size)
-        self.place = Place(outbox, size)
+        self.place = OutputMemory(outbox, size)
         self.size, self.start = size, 0
         return self.place.address
 
