@@ -52,7 +52,7 @@ class OutputMemory:
         return block.id, start
 
 
-class Lane:
+class OutputLane:
     """An output of all requests of a batch, row after row."""
 
     __slots__ = ("filled", "place", "row_bytes")
@@ -86,7 +86,7 @@ class Output:
         self.size, self.start = size, 0
         return self.place.address
 
-    def allocate_in(self, lane: Lane, row: int, size: int) -> int:
+    def allocate_in(self, lane: OutputLane, row: int, size: int) -> int:
         """Give the output its part of a lane; returns its address."""
         self.place = lane.place
         self.size, self.start = size, row * lane.row_bytes
@@ -139,7 +139,7 @@ def are_alike(outputs: Sequence[Output], rows: Sequence[int]) -> bool:
 
 
 def add_column(
-    payload: Payload, outputs: Sequence[Output], lane: Lane | None, row_count: int
+    payload: Payload, outputs: Sequence[Output], lane: OutputLane | None, row_count: int
 ) -> TensorRef:
     """Add an output of all requests of a batch to a message, as one tensor."""
     first = outputs[0]

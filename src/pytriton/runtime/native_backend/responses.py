@@ -23,7 +23,7 @@ from pytriton.runtime.native_backend.memory import (
     put_word,
     words,
 )
-from pytriton.runtime.native_backend.outputs import Lane, Output
+from pytriton.runtime.native_backend.outputs import Output, OutputLane
 from pytriton.runtime.native_backend.runs import ALREADY_ANSWERED
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import ResponseItem
@@ -232,7 +232,7 @@ class BackendResponses:
         put_half_word(memory_type, _CPU)
         put_word(memory_id, 0)
 
-    def _lane(self, request: BackendRequest, output: Output, size: int) -> Lane | None:
+    def _lane(self, request: BackendRequest, output: Output, size: int) -> OutputLane | None:
         """Returns where an output of the batch is, if this one fits there."""
         run = request.run
         rows = run.execute.rows[request.position] if len(run.row_starts) > 1 else run.row_count
@@ -242,7 +242,7 @@ class BackendResponses:
                 return None
             if rows > 1 and output.shape[:1] != (rows,):
                 return None
-            lane = run.lanes[output.name] = Lane(run.outbox, size // rows, run.row_count)
+            lane = run.lanes[output.name] = OutputLane(run.outbox, size // rows, run.row_count)
         fits = size == rows * lane.row_bytes and request.position not in lane.filled
         return lane if fits else None
 

@@ -17,7 +17,7 @@ from pytriton.runtime.python_backend.response_window import OpenBatches, Respons
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytriton.runtime.native_backend.outputs import Lane
+    from pytriton.runtime.native_backend.outputs import OutputLane
     from pytriton.runtime.python_backend.mailbox import Mailbox
     from pytriton.runtime.python_backend.response_window import ResponseWindow
     from pytriton.runtime.transport.channel import Payload
@@ -74,7 +74,7 @@ class Run(ResponseWindows):
         self.is_returned = False
         self.lock = threading.Lock()
         self.thread = threading.get_ident()
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, OutputLane] = {}
         self._runs = runs
         self._open = set(range(len(execute.rows)))
         self.row_starts, self.row_count = _starts(execute.rows if runs.is_batching else [1])
