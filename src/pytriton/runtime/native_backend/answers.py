@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, ServerError, sendable_text
-from pytriton.runtime.native_backend.outputs import Output, add_column, are_alike
+from pytriton.runtime.native_backend.outputs import BackendOutput, add_column, are_alike
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class BackendResponse:
 
     def __init__(self, request: BackendRequest) -> None:
         self.request = request
-        self.outputs: list[Output] = []
+        self.outputs: list[BackendOutput] = []
         self.handles: list[int] = []  # of its outputs
         self.parameters: dict[str, ParameterValue] | None = None
         self.error: ServerError | None = None
@@ -91,7 +91,7 @@ def _take_states(request: BackendRequest, payload: Payload) -> list[TensorRef]:
     return [state.add_to(payload) for state in (states or {}).values()]
 
 
-def batch_columns(requests: Sequence[BackendRequest]) -> list[list[Output]] | None:
+def batch_columns(requests: Sequence[BackendRequest]) -> list[list[BackendOutput]] | None:
     """Returns the outputs of a whole batch, if each can be sent as one tensor; otherwise None.
 
     For that, every request must have one final response with the same outputs, which may differ
@@ -123,7 +123,7 @@ def batch_columns(requests: Sequence[BackendRequest]) -> list[list[Output]] | No
 def make_batch_result(
     run: Run,
     times_ns: tuple[int, int],
-    columns: Sequence[Sequence[Output]],
+    columns: Sequence[Sequence[BackendOutput]],
     payload: Payload,
 ) -> BatchResult:
     """Returns the frame with a response to each request; an output holds the whole batch."""

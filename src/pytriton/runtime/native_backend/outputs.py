@@ -63,7 +63,7 @@ class OutputLane:
         self.filled: set[int] = set()  # the positions of the requests that have their part
 
 
-class Output:
+class BackendOutput:
     """One output of a response, or one new state of a request."""
 
     __slots__ = ("description", "dtype", "name", "place", "shape", "size", "start")
@@ -128,7 +128,7 @@ def _check_size(name: str, size: int) -> None:
         )
 
 
-def are_alike(outputs: Sequence[Output], rows: Sequence[int]) -> bool:
+def are_alike(outputs: Sequence[BackendOutput], rows: Sequence[int]) -> bool:
     """Returns whether outputs of several requests differ only in their number of rows."""
     first = outputs[0]
     name, dtype, tail = first.name, first.dtype, first.shape[1:]
@@ -139,7 +139,7 @@ def are_alike(outputs: Sequence[Output], rows: Sequence[int]) -> bool:
 
 
 def add_column(
-    payload: Payload, outputs: Sequence[Output], lane: OutputLane | None, row_count: int
+    payload: Payload, outputs: Sequence[BackendOutput], lane: OutputLane | None, row_count: int
 ) -> TensorRef:
     """Add an output of all requests of a batch to a message, as one tensor."""
     first = outputs[0]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.runtime.native_backend.answers import BackendResponse
-    from pytriton.runtime.native_backend.outputs import Output
+    from pytriton.runtime.native_backend.outputs import BackendOutput
     from pytriton.runtime.native_backend.runs import Run
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.refs import TensorRef
@@ -76,7 +76,9 @@ class BackendRequest:
         self.is_ended = False
         self.is_over = False  # a thread is about to end it, and no other may
         self.state_handles: list[int] = []
-        self.states: dict[str, Output] | None = None  # new states, sent with the next response
+        self.states: dict[str, BackendOutput] | None = (
+            None  # new states, sent with the next response
+        )
 
 
 class _Layout:

@@ -23,7 +23,7 @@ from pytriton.runtime.native_backend.memory import (
     put_word,
     words,
 )
-from pytriton.runtime.native_backend.outputs import Output, OutputLane
+from pytriton.runtime.native_backend.outputs import BackendOutput, OutputLane
 from pytriton.runtime.native_backend.runs import ALREADY_ANSWERED
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import ResponseItem
@@ -75,18 +75,18 @@ class BackendResponses:
         self._model_name = model_name
         self._responses: Handles[BackendResponse] = Handles("a response")
         self._factories: Handles[BackendRequest] = Handles("a response factory")
-        self._outputs: Handles[tuple[Output, BackendRequest]] = Handles("an output")
-        self._states: Handles[tuple[Output, BackendRequest]] = Handles("a state")
+        self._outputs: Handles[tuple[BackendOutput, BackendRequest]] = Handles("an output")
+        self._states: Handles[tuple[BackendOutput, BackendRequest]] = Handles("a state")
 
     def response(self, handle: int) -> BackendResponse:
         """Returns a response that is not sent; InvalidArgumentError for another handle."""
         return self._responses.get(handle)
 
-    def output(self, handle: int) -> Output:
+    def output(self, handle: int) -> BackendOutput:
         """Returns an output of a response that is not sent."""
         return self._outputs.get(handle)[0]
 
-    def state(self, handle: int) -> Output:
+    def state(self, handle: int) -> BackendOutput:
         """Returns a state that is not updated yet."""
         return self._states.get(handle)[0]
 
@@ -208,7 +208,7 @@ class BackendResponses:
             raise InvalidArgumentError(
                 f"unexpected inference output '{decoded(name)}' for model '{self._model_name}'"
             )
-        output = Output(known, datatype, _shape(shape, dims))
+        output = BackendOutput(known, datatype, _shape(shape, dims))
         response.outputs.append(output)
         handle = self._outputs.add((output, response.request))
         response.handles.append(handle)
@@ -232,7 +232,7 @@ class BackendResponses:
         put_half_word(memory_type, _CPU)
         put_word(memory_id, 0)
 
-    def _lane(self, request: BackendRequest, output: Output, size: int) -> OutputLane | None:
+    def _lane(self, request: BackendRequest, output: BackendOutput, size: int) -> OutputLane | None:
         """Returns where an output of the batch is, if this one fits there."""
         run = request.run
         rows = run.execute.rows[request.position] if len(run.row_starts) > 1 else run.row_count
@@ -297,7 +297,7 @@ class BackendResponses:
         if known is None:
             put_word(out, 0)
             raise InvalidArgumentError(f"state '{decoded(name)}' is not a valid state name.")
-        state = self._states.add((Output(known, datatype, _shape(shape, dims)), request))
+        state = self._states.add((BackendOutput(known, datatype, _shape(shape, dims)), request))
         request.state_handles.append(state)
         put_word(out, state)
 

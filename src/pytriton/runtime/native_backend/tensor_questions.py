@@ -13,7 +13,7 @@ from pytriton.runtime.native_backend.records import InputWord
 
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.answers import BackendResponse
-    from pytriton.runtime.native_backend.outputs import Output
+    from pytriton.runtime.native_backend.outputs import BackendOutput
     from pytriton.runtime.native_backend.responses import BackendResponses
 
 
@@ -68,12 +68,12 @@ class TensorQuestions:
     def _state(self, handle: int, place: int) -> None:
         self._describe(self._responses.state(handle), place)
 
-    def _describe(self, output: Output, place: int) -> None:
+    def _describe(self, output: BackendOutput, place: int) -> None:
         description = self._description(output)
         description.attributes.byte_size = output.size
         put_word(place, description.handle)
 
-    def _description(self, output: Output) -> OutputDescription:
+    def _description(self, output: BackendOutput) -> OutputDescription:
         if output.description is None:
             output.description = OutputDescription(self._table)
         return output.description
@@ -101,7 +101,7 @@ class TensorQuestions:
         put_word(name, self._description(output).kept.string(output.name))
         self._tell(output, datatype, shape, dims)
 
-    def _tell(self, output: Output, datatype: int, shape: int, dims: int) -> None:
+    def _tell(self, output: BackendOutput, datatype: int, shape: int, dims: int) -> None:
         put_half_word(datatype, output.dtype)
         put_word(shape, self._description(output).kept.words(*output.shape))
         put_word(dims, len(output.shape))
