@@ -24,7 +24,7 @@ class ParameterType(enum.IntEnum):
 
 
 @dataclasses.dataclass(slots=True)
-class Parameter:
+class CallerParameter:
     """A name with a value; bytes stay where the caller has them."""
 
     name: str
@@ -36,9 +36,9 @@ class Parameters:
     """The parameters that exist."""
 
     def __init__(self) -> None:
-        self._parameters: Handles[Parameter] = Handles("a parameter")
+        self._parameters: Handles[CallerParameter] = Handles("a parameter")
 
-    def read(self, address: int, count: int) -> Sequence[Parameter]:
+    def read(self, address: int, count: int) -> Sequence[CallerParameter]:
         """Returns those that an array refers to."""
         return [self._parameters.get(word(address, index)) for index in range(count)]
 
@@ -59,12 +59,12 @@ class Parameters:
         if not value or not ParameterType.STRING <= number <= ParameterType.DOUBLE:
             return 0
         kind = ParameterType(number)
-        return self._parameters.add(Parameter(required_text(name), kind, _value(kind, value)))
+        return self._parameters.add(CallerParameter(required_text(name), kind, _value(kind, value)))
 
     @export("TRITONSERVER_ParameterBytesNew")
     def _new_bytes(self, name: bytes | None, base: int, size: int) -> int:
         data = view(base, size)
-        return self._parameters.add(Parameter(required_text(name), ParameterType.BYTES, data))
+        return self._parameters.add(CallerParameter(required_text(name), ParameterType.BYTES, data))
 
     @export("TRITONSERVER_ParameterDelete")
     def _delete(self, parameter: int) -> None:

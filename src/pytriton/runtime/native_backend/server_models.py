@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.runtime.native_backend.documents import Documents
-    from pytriton.runtime.native_backend.parameters import Parameter, Parameters
+    from pytriton.runtime.native_backend.parameters import CallerParameter, Parameters
 
 _UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
 _ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
@@ -145,7 +145,7 @@ def _text(version: int) -> str:
     return "" if version == _NEWEST else str(version)
 
 
-def _content(parameter: Parameter) -> bytes:
+def _content(parameter: CallerParameter) -> bytes:
     value = parameter.value
     if not isinstance(value, memoryview):
         raise InvalidArgumentError(f"expected parameter '{parameter.name}' to be of bytes")
