@@ -22,7 +22,7 @@ from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.runs import Runs
-from pytriton.runtime.native_backend.statistics import Statistics
+from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute, TensorRef
 from pytriton.runtime.transport.payload import Payload, Received
 
@@ -68,7 +68,9 @@ class Rig:
             self.handles = [word(address, index) for index in range(count)]
             return execute(self, self.handles) or 0
 
-        self._execution = Execution(call, runs, self.requests, responses, errors, Statistics())
+        self._execution = Execution(
+            call, runs, self.requests, responses, errors, BackendStatistics()
+        )
         self._batch = 0
 
     def run(self, count=1, dtype=INT32, data=b"abcd"):

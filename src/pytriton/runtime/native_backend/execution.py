@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses as ResponseTable
     from pytriton.runtime.native_backend.runs import Runs
-    from pytriton.runtime.native_backend.statistics import Statistics
+    from pytriton.runtime.native_backend.statistics import BackendStatistics
     from pytriton.runtime.transport.channel import Payload, Received
 
 
@@ -49,7 +49,7 @@ class Execution:
         requests: BackendRequests,
         responses: ResponseTable,
         errors: Errors,
-        statistics: Statistics,
+        statistics: BackendStatistics,
     ) -> None:
         self._call = call
         self._runs = runs

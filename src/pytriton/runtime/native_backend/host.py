@@ -31,7 +31,7 @@ from pytriton.runtime.native_backend.request_functions import RequestFunctions
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_models import ServerModels
-from pytriton.runtime.native_backend.statistics import Statistics
+from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.native_backend.stub import Stub, this_machine
 from pytriton.runtime.native_backend.tensor_questions import TensorQuestions
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -60,7 +60,7 @@ class Host:
         config = self.models.config
         outputs = [each["name"] for each in config.get("output", [])]
         self.requests = BackendRequests(outputs, is_batching=frame.is_batching)
-        self.statistics = Statistics()
+        self.statistics = BackendStatistics()
         self.responses = BackendResponses(
             self.requests,
             self.errors,

@@ -11,7 +11,7 @@ from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_field, put_word, word
 
 
-class Statistics:
+class BackendStatistics:
     """The reports of a backend."""
 
     def __init__(self) -> None:
