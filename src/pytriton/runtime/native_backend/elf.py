@@ -41,7 +41,7 @@ def _jump_aarch64(at: int, slot: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Processor:
     """A kind of processor."""
 
     name: str  # as `os.uname` has it
@@ -51,8 +51,8 @@ class Machine:
 
 
 MACHINES = {
-    "x86_64": Machine("x86_64", 62, 0x1000, _jump_x86_64),
-    "aarch64": Machine("aarch64", 183, 0x10000, _jump_aarch64),
+    "x86_64": Processor("x86_64", 62, 0x1000, _jump_x86_64),
+    "aarch64": Processor("aarch64", 183, 0x10000, _jump_aarch64),
 }
 
 
@@ -61,7 +61,10 @@ class NotALibraryError(ValueError):
 
 
 def stub_library(
-    soname: str, functions: Sequence[str], machine: Machine, code: Mapping[str, bytes] | None = None
+    soname: str,
+    functions: Sequence[str],
+    machine: Processor,
+    code: Mapping[str, bytes] | None = None,
 ) -> bytes:
     """Returns the bytes of a library that exports `functions`, and a slot for each, in order.
 
@@ -83,7 +86,7 @@ class _Stub:
     """
 
     def __init__(
-        self, soname: str, functions: Sequence[str], machine: Machine, code: Mapping[str, bytes]
+        self, soname: str, functions: Sequence[str], machine: Processor, code: Mapping[str, bytes]
     ) -> None:
         self._machine = machine
         names = [each.encode() for each in (*functions, SLOTS_SYMBOL)]

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from pytriton.base.errors import UnsupportedError
 from pytriton.runtime.native_backend.callbacks import Callbacks
-from pytriton.runtime.native_backend.elf import MACHINES, SLOTS_SYMBOL, Machine, stub_library
+from pytriton.runtime.native_backend.elf import MACHINES, SLOTS_SYMBOL, Processor, stub_library
 
 _MFD_CLOEXEC = 1
 _MFD_EXEC = 0x10  # since Linux 6.3; without it a kernel may be set up to warn or to refuse
 
 
-def this_machine() -> Machine:
+def this_machine() -> Processor:
     """Returns the processor of this machine.
 
     Raises:
