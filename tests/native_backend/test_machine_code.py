@@ -13,7 +13,7 @@ import pytest
 from pytriton.runtime.native_backend import machine_code
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype
 from pytriton.runtime.native_backend.elf import MACHINES, stub_library
-from pytriton.runtime.native_backend.machine_code import Addresses
+from pytriton.runtime.native_backend.machine_code import ProcessAddresses
 from pytriton.runtime.native_backend.memory import Kept, field_address, put_field, text, word
 from pytriton.runtime.native_backend.names import Names
 from pytriton.runtime.native_backend.records import (
@@ -47,7 +47,7 @@ class Rig:
         self.names = names
         code = machine_code.machine_code(
             os.uname().machine,
-            Addresses(
+            ProcessAddresses(
                 is_verbose=self.is_verbose,
                 computed_ns=self.computed_ns,
                 datatype_names=names.datatype_names,
@@ -128,7 +128,7 @@ def test_setter_writes_its_field(rig, name):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(machine_code.machine_code("x86_64", Addresses(0, 0, 0, 0, 15)))
+    "name", sorted(machine_code.machine_code("x86_64", ProcessAddresses(0, 0, 0, 0, 15)))
 )
 def test_null_is_left_to_python(rig, name):
     if name.startswith("TRITONSERVER") or "Report" in name:

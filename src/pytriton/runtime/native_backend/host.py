@@ -21,7 +21,7 @@ from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
-from pytriton.runtime.native_backend.machine_code import Addresses, machine_code
+from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.memory_manager import MemoryManager
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import Models
@@ -162,7 +162,7 @@ class Host:
         Stub(soname, names, Callbacks(self._functions, self.errors, self._report), code)
 
     def _machine_code(self) -> dict[str, bytes]:
-        addresses = Addresses(
+        addresses = ProcessAddresses(
             is_verbose=self.logs.verbose_address,
             computed_ns=self.statistics.computed_address,
             datatype_names=self._names.datatype_names,

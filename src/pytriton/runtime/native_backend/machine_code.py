@@ -69,7 +69,7 @@ def _buffer(first: int) -> list[_Field]:
 
 
 @dataclass(frozen=True)
-class Addresses:
+class ProcessAddresses:
     """Where the process has what some functions need.
 
     Attributes:
@@ -87,7 +87,7 @@ class Addresses:
     datatype_count: int
 
 
-def machine_code(machine: str, addresses: Addresses) -> dict[str, bytes]:
+def machine_code(machine: str, addresses: ProcessAddresses) -> dict[str, bytes]:
     """Returns the code for functions of the C API, for one kind of processor and this process."""
     make: _Processor = _X86() if machine == "x86_64" else _Arm()
     code: dict[str, bytes] = {}
