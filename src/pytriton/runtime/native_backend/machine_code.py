@@ -32,7 +32,7 @@ _ONE = None  # in place of a word: the constant 1
 
 
 @dataclass(frozen=True)
-class _Field:
+class _RecordField:
     """Writes a word of the record, which is argument 0, to where another argument points."""
 
     argument: int
@@ -41,7 +41,7 @@ class _Field:
     is_optional: bool = False  # the argument may be NULL
 
 
-def _properties(first: int) -> list[_Field]:
+def _properties(first: int) -> list[_RecordField]:
     """Returns what InputProperties writes, from its argument `first` on."""
     fields = [
         (InputWord.NAME, 8),
@@ -52,12 +52,12 @@ def _properties(first: int) -> list[_Field]:
         (_ONE, 4),
     ]
     return [
-        _Field(first + index, word, size, is_optional=True)
+        _RecordField(first + index, word, size, is_optional=True)
         for index, (word, size) in enumerate(fields)
     ]
 
 
-def _buffer(first: int) -> list[_Field]:
+def _buffer(first: int) -> list[_RecordField]:
     """Returns what InputBuffer writes, from its argument `first` on."""
     fields = [
         (InputWord.BUFFER, 8),
@@ -65,7 +65,7 @@ def _buffer(first: int) -> list[_Field]:
         (InputWord.MEMORY_TYPE, 4),
         (InputWord.MEMORY_ID, 8),
     ]
-    return [_Field(first + index, word, size) for index, (word, size) in enumerate(fields)]
+    return [_RecordField(first + index, word, size) for index, (word, size) in enumerate(fields)]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def machine_code(machine: str, addresses: ProcessAddresses) -> dict[str, bytes]:
         **REQUEST_GETTERS,
     }
     for name, (word, size) in getters.items():
-        code[name] = make.fields([_Field(1, word, size)])
+        code[name] = make.fields([_RecordField(1, word, size)])
     for name, word in {**BACKEND_SETTERS, **MODEL_SETTERS, **INSTANCE_SETTERS}.items():
         code[name] = make.setter(word)
     code["TRITONBACKEND_InputProperties"] = make.fields(_properties(1))
@@ -126,7 +126,7 @@ def machine_code(machine: str, addresses: ProcessAddresses) -> dict[str, bytes]:
 class _Processor(Protocol):
     """Makes the code of functions; each continues behind its end for what is not simple."""
 
-    def fields(self, fields: Sequence[_Field], index: int | None = None) -> bytes:
+    def fields(self, fields: Sequence[_RecordField], index: int | None = None) -> bytes:
         """Writes fields; the argument `index`, if there is one, must be 0."""
 
     def setter(self, word: int) -> bytes:
@@ -159,7 +159,7 @@ class _X86:
         4: ("", "8906", "8902", "8901", "418900", "418901", "418902"),  # mov [argument], eax
     }
 
-    def fields(self, fields: Sequence[_Field], index: int | None = None) -> bytes:
+    def fields(self, fields: Sequence[_RecordField], index: int | None = None) -> bytes:
         code = b""
         for each in fields:
             register = min(each.argument, 6)
@@ -176,7 +176,7 @@ class _X86:
             code = bytes.fromhex({1: "85f6", 2: "85d2"}[index]) + b"\x75" + _short(code) + code
         return self._checked(code)
 
-    def _load(self, field: _Field) -> bytes:
+    def _load(self, field: _RecordField) -> bytes:
         if field.word is None:  # mov eax, 1
             return b"\xb8\1\0\0\0"
         # mov rax or eax, [rdi + ...]
@@ -249,7 +249,7 @@ class _Arm:
 
     _START, _RETURN, _ZERO = 0xD503245F, 0xD65F03C0, 0xD2800000  # bti c; ret; mov x0, #0
 
-    def fields(self, fields: Sequence[_Field], index: int | None = None) -> bytes:
+    def fields(self, fields: Sequence[_RecordField], index: int | None = None) -> bytes:
         code: list[int] = []
         for each in fields:
             is_long = each.size == 8
