@@ -58,7 +58,7 @@ class Calls:
         self._responses = responses
         self._models = models
         self._inbox = Inbox()
-        self._open: dict[int, _Call] = {}
+        self._open: dict[int, _OpenCall] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -72,7 +72,7 @@ class Calls:
         version = self._models.find(server, request.model_name, request.version)["version"]
         connection = self._runtime.connection
         number = connection.open_call(self._inbox)
-        call = _Call(number, request, version, connection, self._runtime.current_batch)
+        call = _OpenCall(number, request, version, connection, self._runtime.current_batch)
         with self._changed:
             self._open[number] = call
             request.sent, request.was_sent, request.is_cancelled = call, True, False
@@ -89,7 +89,7 @@ class Calls:
                 self._thread.start()
             self._changed.notify()
 
-    def _remove(self, call: _Call) -> None:
+    def _remove(self, call: _OpenCall) -> None:
         call.connection.close_call(call.number)
         del self._open[call.number]
 
@@ -129,7 +129,7 @@ class Calls:
             call.request.give_back()
 
 
-class _Call:
+class _OpenCall:
     """One request on its way."""
 
     def __init__(
