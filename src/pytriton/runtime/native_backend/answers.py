@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.requests import BackendRequest
-    from pytriton.runtime.native_backend.runs import Run
+    from pytriton.runtime.native_backend.runs import BatchRun
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.refs import TensorRef
 
@@ -121,7 +121,7 @@ def batch_columns(requests: Sequence[BackendRequest]) -> list[list[BackendOutput
 
 
 def make_batch_result(
-    run: Run,
+    run: BatchRun,
     times_ns: tuple[int, int],
     columns: Sequence[Sequence[BackendOutput]],
     payload: Payload,

@@ -15,7 +15,7 @@ from pytriton.runtime.native_backend.answers import (
     make_single_item,
 )
 from pytriton.runtime.native_backend.memory import WordArray
-from pytriton.runtime.native_backend.runs import Run
+from pytriton.runtime.native_backend.runs import BatchRun
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, Responses
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Execution:
         """
         execute = received.frame
         assert isinstance(execute, Execute)
-        run = Run(self._runs, execute)
+        run = BatchRun(self._runs, execute)
         try:
             requests = self._requests.add_batch(run, received)
         except (ValueError, struct.error) as fault:  # texts that are not what their tensor says
@@ -93,7 +93,7 @@ class Execution:
             text = f"the responses could not be sent: {type(failure).__name__}: {failure}"
             self._fail(run, requests, InternalError(text))
 
-    def _times_ns(self, run: Run) -> tuple[int, int]:
+    def _times_ns(self, run: BatchRun) -> tuple[int, int]:
         """Returns when the computation began and ended, as reported if that is possible."""
         now_ns = time.monotonic_ns()
         started_ns, ended_ns = self._statistics.computed_ns
@@ -101,7 +101,7 @@ class Execution:
             return started_ns, ended_ns
         return run.started_ns, now_ns
 
-    def _finish(self, run: Run, requests: Sequence[BackendRequest]) -> None:
+    def _finish(self, run: BatchRun, requests: Sequence[BackendRequest]) -> None:
         times_ns = self._times_ns(run)
         is_coupled = not run.is_decoupled
         with run.lock:
@@ -126,7 +126,7 @@ class Execution:
         for request in requests:
             self._responses.end_if_over(request)
 
-    def _fail(self, run: Run, requests: Sequence[BackendRequest], error: ServerError) -> None:
+    def _fail(self, run: BatchRun, requests: Sequence[BackendRequest], error: ServerError) -> None:
         """Answer all requests with an error; they are not the backend's any more."""
         frame = BatchFailure(
             run.execute.batch, *self._times_ns(run), sendable_text(error.message), int(error.code)
@@ -146,7 +146,7 @@ class Execution:
 
 
 def _make_responses(
-    run: Run, times_ns: tuple[int, int], answered: Sequence[BackendRequest], payload: Payload
+    run: BatchRun, times_ns: tuple[int, int], answered: Sequence[BackendRequest], payload: Payload
 ) -> Responses:
     items: list[ResponseItem] = [make_single_item(request, payload) for request in answered]
     return Responses(*times_ns, items, returned_batch=run.execute.batch)

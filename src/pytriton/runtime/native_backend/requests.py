@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.native_backend.answers import BackendResponse
     from pytriton.runtime.native_backend.outputs import BackendOutput
-    from pytriton.runtime.native_backend.runs import Run
+    from pytriton.runtime.native_backend.runs import BatchRun
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.refs import TensorRef
 
@@ -61,7 +61,7 @@ class BackendRequest:
 
     def reset(self) -> None:
         """Forget the request for which the record was used."""
-        self.run: Run = None  # type: ignore[assignment]  # set before it is used
+        self.run: BatchRun = None  # type: ignore[assignment]  # set before it is used
         self.position = 0
         self.details = _NO_DETAILS
         self.owned: Any = None  # what the record refers to: the message, and strings
@@ -109,7 +109,7 @@ class BackendRequests:
         self._output_table = self._kept.strings(output_names)
         self._layouts: dict[tuple[tuple[str, int], ...], dict[_Signature, _Layout]] = {}
 
-    def add_batch(self, run: Run, received: Received) -> list[BackendRequest]:
+    def add_batch(self, run: BatchRun, received: Received) -> list[BackendRequest]:
         """Make the requests of a batch."""
         execute = run.execute
         refs = execute.inputs
@@ -196,7 +196,7 @@ class BackendRequests:
             self._names[name] = self._kept.string(name)
         return self._names[name]
 
-    def _describe(self, requests: list[BackendRequest], run: Run) -> None:
+    def _describe(self, requests: list[BackendRequest], run: BatchRun) -> None:
         """Write what only some requests have: ids, flags, parameters, requested outputs."""
         execute = run.execute
         positions = {*execute.ids, *execute.details, *execute.parameters, *execute.outputs}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
-    from pytriton.runtime.native_backend.runs import Run
+    from pytriton.runtime.native_backend.runs import BatchRun
 
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _RELEASE_ALL, _RESCHEDULE = 1, 2  # TRITONSERVER_REQUEST_RELEASE_*
@@ -47,7 +47,7 @@ class BackendResponses:
     """The responses, factories and states that exist.
 
     While the backend executes a batch of a model that is not decoupled, answers are kept for one
-    message (`Run.is_collecting`). Others are sent at once, from the thread that calls.
+    message (`BatchRun.is_collecting`). Others are sent at once, from the thread that calls.
 
     Args:
         requests: The requests to answer.
@@ -124,7 +124,7 @@ class BackendResponses:
 
         That is not before the backend's function has returned, because its caller needs it.
         """
-        run: Run | None = request.run
+        run: BatchRun | None = request.run
         if run is None or not run.is_returned:
             return  # another thread has done it, or will do it
         with run.lock:

@@ -46,7 +46,7 @@ class Runs(OpenBatches["Run"]):
                 run.cancel(position)
 
 
-class Run(ResponseWindows):
+class BatchRun(ResponseWindows):
     """One batch, from its arrival to the last response to its requests.
 
     Attributes:
