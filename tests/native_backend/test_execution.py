@@ -21,7 +21,7 @@ from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
-from pytriton.runtime.native_backend.runs import Runs
+from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute, TensorRef
 from pytriton.runtime.transport.payload import Payload, Received
@@ -61,7 +61,7 @@ class Rig:
         self.requests = BackendRequests(["y"], is_batching=True)
         responses = BackendResponses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
         self.api = exported(responses, errors)
-        runs = Runs(self.outbox, None, is_decoupled=False, is_batching=True)
+        runs = BatchRuns(self.outbox, None, is_decoupled=False, is_batching=True)
         self.open = runs.open
 
         def call(address, count):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses as ResponseTable
-    from pytriton.runtime.native_backend.runs import Runs
+    from pytriton.runtime.native_backend.runs import BatchRuns
     from pytriton.runtime.native_backend.statistics import BackendStatistics
     from pytriton.runtime.transport.channel import Payload, Received
 
@@ -45,7 +45,7 @@ class Execution:
     def __init__(
         self,
         call: Callable[[int, int], int],
-        runs: Runs,
+        runs: BatchRuns,
         requests: BackendRequests,
         responses: ResponseTable,
         errors: Errors,

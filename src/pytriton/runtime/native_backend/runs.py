@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     MakeItem = Callable[[Payload], ResponseItem]
 
 
-class Runs(OpenBatches["Run"]):
+class BatchRuns(OpenBatches["Run"]):
     """The batches of an instance with requests that are not answered."""
 
     def __init__(
@@ -64,7 +64,7 @@ class BatchRun(ResponseWindows):
         "lock", "outbox", "row_count", "row_starts", "started_ns", "thread",
     )  # fmt: skip
 
-    def __init__(self, runs: Runs, execute: Execute) -> None:
+    def __init__(self, runs: BatchRuns, execute: Execute) -> None:
         super().__init__()
         self.execute = execute
         self.outbox = runs.outbox

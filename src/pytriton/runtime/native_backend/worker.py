@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytriton.base.errors import ErrorCode, ServerError
 from pytriton.runtime.native_backend.execution import Execution
 from pytriton.runtime.native_backend.host import Host
-from pytriton.runtime.native_backend.runs import Runs
+from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
 from pytriton.runtime.python_backend.node_files import find_files
@@ -95,7 +95,7 @@ class NativeWorker:
         self._host = host = Host(frame, self._runtime)
         host.load()
         connection = self._connection
-        runs = Runs(
+        runs = BatchRuns(
             connection.outbox,
             connection.mailbox,
             is_decoupled=frame.is_decoupled,
@@ -114,7 +114,7 @@ class NativeWorker:
             return Initialized(config=json.dumps(models.config) if models.changed_config else "")
         return Initialized(has_ready_check=host.has_ready_check)
 
-    def _on_finalize(self, runs: Runs, received: Received) -> Waiter:
+    def _on_finalize(self, runs: BatchRuns, received: Received) -> Waiter:
         # A backend may wait for its threads at its end, and they may wait for clients.
         runs.cancel_all()
         return self._connection.mailbox.jobs.put(received)
