@@ -15,7 +15,7 @@ from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.runtime.native_backend.answers import NOT_ANSWERED
 from pytriton.runtime.native_backend.elf import MACHINES
 from pytriton.runtime.native_backend.errors import Errors
-from pytriton.runtime.native_backend.execution import Execution
+from pytriton.runtime.native_backend.execution import BatchExecution
 from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
@@ -68,7 +68,7 @@ class Rig:
             self.handles = [word(address, index) for index in range(count)]
             return execute(self, self.handles) or 0
 
-        self._execution = Execution(
+        self._execution = BatchExecution(
             call, runs, self.requests, responses, errors, BackendStatistics()
         )
         self._batch = 0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
 
 
-class Execution:
+class BatchExecution:
     """Runs the batches of one instance.
 
     Args:

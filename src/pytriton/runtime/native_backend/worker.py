@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytriton.base.errors import ErrorCode, ServerError
-from pytriton.runtime.native_backend.execution import Execution
+from pytriton.runtime.native_backend.execution import BatchExecution
 from pytriton.runtime.native_backend.host import Host
 from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.pb_utils.runtime import set_runtime
@@ -105,7 +105,7 @@ class NativeWorker:
         connection.handlers[Credit] = runs.on_credit
         connection.handlers[Finalize] = functools.partial(self._on_finalize, runs)
         self._prepare_ready_check()
-        self._execution = Execution(
+        self._execution = BatchExecution(
             host.execute, runs, host.requests, host.responses, host.errors, host.statistics
         )
         host.initialize(with_instance=not frame.completes_config)
