@@ -26,7 +26,7 @@ from pytriton.runtime.transport.worker_frames import CallCredit, CancelCall, Inf
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests
     from pytriton.runtime.native_backend.caller_responses import CallerResponses
-    from pytriton.runtime.native_backend.server_models import ServerModels
+    from pytriton.runtime.native_backend.server_models import CalledModels
     from pytriton.runtime.python_backend.connection import Connection
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
     from pytriton.runtime.transport.channel import Payload, Received
@@ -51,7 +51,7 @@ class Calls:
         runtime: WorkerRuntime,
         requests: CallerRequests,
         responses: CallerResponses,
-        models: ServerModels,
+        models: CalledModels,
     ) -> None:
         self._runtime = runtime
         self._requests = requests

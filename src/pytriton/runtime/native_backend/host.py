@@ -30,7 +30,7 @@ from pytriton.runtime.native_backend.parameters import Parameters
 from pytriton.runtime.native_backend.request_functions import RequestFunctions
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
-from pytriton.runtime.native_backend.server_models import ServerModels
+from pytriton.runtime.native_backend.server_models import CalledModels
 from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.native_backend.stub import Stub, this_machine
 from pytriton.runtime.native_backend.tensor_questions import TensorQuestions
@@ -97,7 +97,7 @@ class Host:
         self, documents: Documents, parameters: Parameters, attributes: BufferAttributes
     ) -> Sequence[object]:
         """Returns the groups for backends that use other models."""
-        models = ServerModels(self.models.server, self._ask, documents, parameters)
+        models = CalledModels(self.models.server, self._ask, documents, parameters)
         allocators = Allocators(self.errors, attributes)
         requests = caller_requests.CallerRequests(models.find, allocators, attributes)
         responses = caller_responses.CallerResponses(self.errors)

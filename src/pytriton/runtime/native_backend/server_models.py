@@ -20,7 +20,7 @@ _ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
 _NEWEST = -1
 
 
-class ServerModels:
+class CalledModels:
     """Answers of the server on its models.
 
     Args:
