@@ -14,7 +14,7 @@ from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ModelSpec, TensorSpec
 from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
-from pytriton.inprocess.c_library.exchange import Exchange
+from pytriton.inprocess.c_library.exchange import CallerExchange
 from pytriton.inprocess.c_library.servers import Server
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest
@@ -102,10 +102,10 @@ class Rig:
     def _on_release(self, handle, flags, userp) -> None:
         self.events.append(f"released {handle}, {flags}, {userp}, sent {self.request.sent}")
 
-    def exchange(self) -> Exchange:
-        return Exchange(self.request, self.allocator, self.server, self.model, self.responses)
+    def exchange(self) -> CallerExchange:
+        return CallerExchange(self.request, self.allocator, self.server, self.model, self.responses)
 
-    def sent(self) -> Exchange:
+    def sent(self) -> CallerExchange:
         exchange = self.exchange()
         exchange.send()
         return exchange

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_WAITING = 16
 
 
-class Exchange:
+class CallerExchange:
     """The sink of a request. The engine calls it on its thread; callbacks are made on another.
 
     Args:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.inprocess.c_library.exchange import Exchange
+from pytriton.inprocess.c_library.exchange import CallerExchange
 from pytriton.inprocess.c_library.servers import Servers
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
@@ -33,4 +33,4 @@ class Inferences:
                 "TRITONSERVER_InferenceRequestSetResponseCallback"
             )
         model = self._servers.find(handle, request.model_name, request.version)
-        Exchange(request, request.allocator, server, model, self._responses, trace).send()
+        CallerExchange(request, request.allocator, server, model, self._responses, trace).send()

@@ -25,7 +25,7 @@ from pytriton.serving.server.api.documents import repository_index
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytriton.inprocess.c_library.exchange import Exchange
+    from pytriton.inprocess.c_library.exchange import CallerExchange
     from pytriton.serving.engine.served_model import ServedModel
 
 _CONFIG, _FILE = "config", "file:"  # names of the parameters of a load
@@ -37,7 +37,7 @@ class Server:
     def __init__(self, engine: EngineThread) -> None:
         self.engine = engine
         self.delivery = Delivery()
-        self.exchanges: set[Exchange] = set()  # whose last answer has not come
+        self.exchanges: set[CallerExchange] = set()  # whose last answer has not come
         self.exit_timeout_s = float(engine.options.exit_timeout_s)
 
     def start(self) -> None:
@@ -58,7 +58,7 @@ class Server:
             exchange.on_error(UnavailableError("Server exiting"))
         self.delivery.stop()
 
-    def _take_exchanges(self) -> Iterator[Exchange]:
+    def _take_exchanges(self) -> Iterator[CallerExchange]:
         """Yields those that are left. Whoever removes one is who answers it."""
         with contextlib.suppress(KeyError):  # there is none any more
             while True:
