@@ -15,7 +15,7 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ModelSpec, TensorSpec
 from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
 from pytriton.inprocess.c_library.exchange import CallerExchange
-from pytriton.inprocess.c_library.servers import Server
+from pytriton.inprocess.c_library.servers import CallerServer
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest
 from pytriton.runtime.native_backend.caller_responses import CallerResponses
@@ -188,7 +188,7 @@ def test_request_that_the_end_of_a_server_has_answered_is_not_refused_as_well(ri
     engine = rig.engine
     engine.options, engine.is_over = SimpleNamespace(exit_timeout_s=1), False
     engine.stop = lambda timeout_s: setattr(engine, "is_closed", True)
-    rig.server = server = Server(engine)
+    rig.server = server = CallerServer(engine)
     server.delivery.start()
 
     def submit_at_the_end(model, inference):

@@ -13,7 +13,7 @@ from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
 
 if TYPE_CHECKING:
-    from pytriton.inprocess.c_library.servers import Server
+    from pytriton.inprocess.c_library.servers import CallerServer
     from pytriton.inprocess.c_library.traces import Trace
     from pytriton.runtime.native_backend.allocators import Allocator
     from pytriton.runtime.native_backend.caller_requests import CallerRequest
@@ -39,7 +39,7 @@ class CallerExchange:
         self,
         request: CallerRequest,
         allocator: Allocator,
-        server: Server,
+        server: CallerServer,
         model: ServedModel,
         responses: CallerResponses,
         trace: Trace | None = None,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CONFIG, _FILE = "config", "file:"  # names of the parameters of a load
 
 
-class Server:
+class CallerServer:
     """A server that the application has made."""
 
     def __init__(self, engine: EngineThread) -> None:
@@ -81,7 +81,7 @@ class Servers:
         self._parameters = parameters
         self._metrics = metrics
         self._reports = reports
-        self.handles: Handles[Server] = Handles("a server")
+        self.handles: Handles[CallerServer] = Handles("a server")
 
     def engine(self, handle: int) -> EngineThread:
         """Returns the engine of a server that runs.
@@ -104,7 +104,7 @@ class Servers:
 
     @export("TRITONSERVER_ServerNew")
     def _new(self, place: int, options: int) -> None:
-        server = Server(EngineThread(self._options.read(options), self._metrics.families))
+        server = CallerServer(EngineThread(self._options.read(options), self._metrics.families))
         try:
             server.start()
         except OSError as error:
