@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.inprocess.c_library.exchange import CallerExchange
-from pytriton.inprocess.c_library.servers import Servers
+from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import CallerResponses
@@ -16,7 +16,11 @@ class Inferences:
     """Sends the application's requests."""
 
     def __init__(
-        self, servers: Servers, requests: CallerRequests, responses: CallerResponses, traces: Traces
+        self,
+        servers: CallerServers,
+        requests: CallerRequests,
+        responses: CallerResponses,
+        traces: Traces,
     ) -> None:
         self._servers = servers
         self._requests = requests

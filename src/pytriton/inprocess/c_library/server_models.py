@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.inprocess.c_library.servers import Servers, version_text
+from pytriton.inprocess.c_library.servers import CallerServers, version_text
 from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_word, required_text
@@ -17,7 +17,7 @@ _CONFIG_VERSION = 1
 class ServerModels:
     """Answers of servers on their models."""
 
-    def __init__(self, servers: Servers, documents: Documents) -> None:
+    def __init__(self, servers: CallerServers, documents: Documents) -> None:
         self._servers = servers
         self._documents = documents
 

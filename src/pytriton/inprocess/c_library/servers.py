@@ -65,7 +65,7 @@ class CallerServer:
                 yield self.exchanges.pop()
 
 
-class Servers:
+class CallerServers:
     """The servers of this process."""
 
     def __init__(

@@ -12,7 +12,7 @@ from pytriton.inprocess.c_library.log import Log
 from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import Options
 from pytriton.inprocess.c_library.server_models import ServerModels
-from pytriton.inprocess.c_library.servers import Servers
+from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
@@ -46,7 +46,7 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     errors = LibraryErrors(errors_address)
     documents, parameters, attributes = Documents(), Parameters(), BufferAttributes()
     options, metrics, reports, log = Options(), ProcessMetrics(), MetricReports(), Log()
-    servers = Servers(options, documents, parameters, metrics, reports)
+    servers = CallerServers(options, documents, parameters, metrics, reports)
     allocators = Allocators(errors, attributes)
     requests = CallerRequests(servers.find, allocators, attributes)
     responses, traces = CallerResponses(errors), Traces()
