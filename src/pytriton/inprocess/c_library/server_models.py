@@ -14,7 +14,7 @@ _ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
 _CONFIG_VERSION = 1
 
 
-class ServerModels:
+class ServedModelFunctions:
     """Answers of servers on their models."""
 
     def __init__(self, servers: CallerServers, documents: Documents) -> None:

@@ -11,7 +11,7 @@ from pytriton.inprocess.c_library.inference import Inferences
 from pytriton.inprocess.c_library.log import Log
 from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import Options
-from pytriton.inprocess.c_library.server_models import ServerModels
+from pytriton.inprocess.c_library.server_models import ServedModelFunctions
 from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.allocators import Allocators
@@ -53,7 +53,7 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     groups = (
         Names(), log, documents, parameters, attributes, options, reports, servers,
         MetricFunctions(metrics.perform, metrics.perform, parameters),
-        ServerModels(servers, documents), allocators, requests, responses, traces,
+        ServedModelFunctions(servers, documents), allocators, requests, responses, traces,
         Inferences(servers, requests, responses, traces),
     )  # fmt: skip
     callbacks = Callbacks({**exported(*groups), **options.setters()}, errors, _report)
