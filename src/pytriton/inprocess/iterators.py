@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pytriton.inprocess.request import InferenceResponse
-    from pytriton.inprocess.responses import Exchange
+    from pytriton.inprocess.responses import InprocessExchange
 
 _AT_THE_SAME_TIME = "cannot call GetNextResponse concurrently: another thread or task waits for it"
 
@@ -38,7 +38,7 @@ class ResponseIterator(Iterator["InferenceResponse"]):
     """
 
     def __init__(
-        self, exchange: Exchange, *, raises: bool, response_queue: Any | None = None
+        self, exchange: InprocessExchange, *, raises: bool, response_queue: Any | None = None
     ) -> None:
         self._exchange = exchange
         self._raises = raises
@@ -84,7 +84,7 @@ class ResponseIterator(Iterator["InferenceResponse"]):
             _discard(self._exchange)
 
 
-def _discard(exchange: Exchange) -> None:
+def _discard(exchange: InprocessExchange) -> None:
     """Discard a request whose iterator is freed.
 
     Python drops what a signal handler raises meanwhile, and a paused model would wait for ever.
@@ -96,7 +96,7 @@ def _do_nothing() -> None:
     """Let the function go on: it takes some microseconds."""
 
 
-def _fetch_all(exchange: Exchange, *queues: Any) -> None:
+def _fetch_all(exchange: InprocessExchange, *queues: Any) -> None:
     """Put every response into queues; they decide how many wait there."""
     is_over = False
     while not is_over:
@@ -114,7 +114,7 @@ class AsyncResponseIterator(AsyncIterator["InferenceResponse"]):
     """
 
     def __init__(
-        self, exchange: Exchange, *, raises: bool, response_queue: Any | None = None
+        self, exchange: InprocessExchange, *, raises: bool, response_queue: Any | None = None
     ) -> None:
         self._exchange = exchange
         self._raises = raises

@@ -11,7 +11,7 @@ from pytriton.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from pytriton.inprocess.errors import InvalidArgumentError, public_error, public_errors
 from pytriton.inprocess.iterators import AsyncResponseIterator, ResponseIterator
 from pytriton.inprocess.request import InferenceRequest, engine_request
-from pytriton.inprocess.responses import Exchange
+from pytriton.inprocess.responses import InprocessExchange
 from pytriton.runtime.executor.inference import Inference
 
 if TYPE_CHECKING:
@@ -100,9 +100,11 @@ class Model:
             exchange, raises=raise_on_error, response_queue=request.response_queue
         )
 
-    def _send(self, request: InferenceRequest) -> Exchange:
+    def _send(self, request: InferenceRequest) -> InprocessExchange:
         engine = request.model.server.engine
-        exchange = Exchange(engine, request.model, request.request_id, request.output_memory_type)
+        exchange = InprocessExchange(
+            engine, request.model, request.request_id, request.output_memory_type
+        )
         try:
             record = engine_request(request)
             model = engine.find(record.model_name, record.model_version)

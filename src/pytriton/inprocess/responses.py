@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
     is_final: bool
 
 
-class Exchange:
+class InprocessExchange:
     """The sink of one request, and what its caller does with the request.
 
     Args:
