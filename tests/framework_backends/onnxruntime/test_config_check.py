@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.onnxruntime.config_check import check_config
-from pytriton.runtime.framework_backends.onnxruntime.signature import Signature, TensorInfo
+from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, TensorInfo
 
 
 def info(name, shape, data_type="TYPE_FP32"):
@@ -15,7 +15,7 @@ def info(name, shape, data_type="TYPE_FP32"):
 
 
 def signature(inputs, outputs, initializers=()):
-    return Signature(
+    return OnnxSignature(
         *({each.name: each for each in group} for group in (inputs, initializers, outputs))
     )
 

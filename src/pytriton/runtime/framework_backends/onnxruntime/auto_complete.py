@@ -12,7 +12,7 @@ from typing import Any
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.framework_backends.batch_size import SETTING
 from pytriton.runtime.framework_backends.onnxruntime.config_check import added_input_names
-from pytriton.runtime.framework_backends.onnxruntime.signature import Signature, TensorInfo
+from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, TensorInfo
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:
@@ -20,7 +20,9 @@ def is_complete(config: Mapping[str, Any]) -> bool:
     return bool((config.get("input") or config.get("batch_input")) and config.get("output"))
 
 
-def complete(config: dict[str, Any], signature: Signature, default_batch_size: int) -> list[str]:
+def complete(
+    config: dict[str, Any], signature: OnnxSignature, default_batch_size: int
+) -> list[str]:
     """Complete `config`, as Triton does for this backend.
 
     Lists of inputs and outputs are filled only if they are empty; they are never merged.
@@ -50,7 +52,7 @@ def complete(config: dict[str, Any], signature: Signature, default_batch_size: i
 
 
 def _complete_batching(
-    config: dict[str, Any], signature: Signature, default_batch_size: int
+    config: dict[str, Any], signature: OnnxSignature, default_batch_size: int
 ) -> list[str]:
     name = config.get("name", "")
     configured = config.get("max_batch_size", 0)
@@ -75,7 +77,7 @@ def _complete_batching(
     return warnings
 
 
-def _can_batch(signature: Signature) -> bool:
+def _can_batch(signature: OnnxSignature) -> bool:
     infos = (*signature.inputs.values(), *signature.outputs.values())
     return all(info.shape[:1] == (-1,) for info in infos)
 

@@ -12,7 +12,7 @@ from typing import Any
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.onnxruntime.signature import (
     SERVED_TYPES,
-    Signature,
+    OnnxSignature,
     TensorInfo,
 )
 
@@ -23,7 +23,7 @@ _BOOLEAN_TYPES = (
 )
 
 
-def check_config(config: Mapping[str, Any], signature: Signature) -> None:
+def check_config(config: Mapping[str, Any], signature: OnnxSignature) -> None:
     """Check a complete configuration.
 
     Raises:
@@ -71,7 +71,7 @@ def _controls(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield entry["name"], next(kinds, "TYPE_INT32")
 
 
-def _check_controls(config: Mapping[str, Any], signature: Signature) -> None:
+def _check_controls(config: Mapping[str, Any], signature: OnnxSignature) -> None:
     batches = config.get("max_batch_size", 0) > 0
     for name, data_type in _controls(config):
         info = signature.inputs.get(name)
@@ -93,7 +93,7 @@ def _check_controls(config: Mapping[str, Any], signature: Signature) -> None:
             )
 
 
-def _check_count(config: Mapping[str, Any], signature: Signature) -> None:
+def _check_count(config: Mapping[str, Any], signature: OnnxSignature) -> None:
     from_clients = sum(not tensor.get("optional") for tensor in config["input"])
     expected = from_clients + len(added_input_names(config))
     if expected != len(signature.inputs):
@@ -106,7 +106,7 @@ def _check_count(config: Mapping[str, Any], signature: Signature) -> None:
 class _Check:
     """The checks of single tensors."""
 
-    def __init__(self, config: Mapping[str, Any], signature: Signature) -> None:
+    def __init__(self, config: Mapping[str, Any], signature: OnnxSignature) -> None:
         self._config = config
         self._name = config["name"]
         self._batches = config.get("max_batch_size", 0) > 0

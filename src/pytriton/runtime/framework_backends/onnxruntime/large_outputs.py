@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytriton.base.dtypes import BY_CONFIG_NAME, DataType
-from pytriton.runtime.framework_backends.onnxruntime.signature import Signature
+from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature
 from pytriton.runtime.pb_utils.batch import Batch
 
 LARGE_BYTES = 512 << 10
@@ -28,7 +28,7 @@ class LargeOutputs:
         signature: What the model declares.
     """
 
-    def __init__(self, config: Mapping[str, Any], signature: Signature) -> None:
+    def __init__(self, config: Mapping[str, Any], signature: OnnxSignature) -> None:
         max_rows = config.get("max_batch_size", 0)
         self._is_batching = max_rows > 0
         self._outputs: dict[str, tuple[tuple[int, ...], DataType]] = {}

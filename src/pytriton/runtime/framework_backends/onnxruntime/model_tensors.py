@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytriton.runtime.framework_backends.batch_tensors import BatchTensors
-from pytriton.runtime.framework_backends.onnxruntime.signature import Signature
+from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature
 from pytriton.runtime.framework_backends.onnxruntime.text_tensors import (
     decode_strings,
     string_failures,
@@ -36,7 +36,7 @@ class ModelTensors:
         changes_outputs: Whether `finish` has anything to do.
     """
 
-    def __init__(self, config: Mapping[str, Any], signature: Signature) -> None:
+    def __init__(self, config: Mapping[str, Any], signature: OnnxSignature) -> None:
         declared = {**signature.inputs, **signature.initializers}
         self._computed = BatchTensors(config)
         self._strings = [name for name, info in declared.items() if info.data_type == "TYPE_STRING"]

@@ -21,7 +21,7 @@ from pytriton.base.log_switches import LogSwitches
 from pytriton.runtime.framework_backends.file_hints import explain_file
 from pytriton.runtime.framework_backends.onnxruntime.providers import CUDA, Provider
 from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
-from pytriton.runtime.framework_backends.onnxruntime.signature import Signature, read_signature
+from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, read_signature
 from pytriton.runtime.framework_backends.wheels import import_wheel
 from pytriton.runtime.pb_utils.runtime import current_runtime
 
@@ -104,7 +104,7 @@ class Session:
         signature: Its inputs and outputs.
     """
 
-    def __init__(self, session: Any, signature: Signature, run_options: Any) -> None:
+    def __init__(self, session: Any, signature: OnnxSignature, run_options: Any) -> None:
         self.signature = signature
         self._session = session
         self._run_options = run_options

@@ -55,7 +55,7 @@ class TensorInfo:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Signature:
+class OnnxSignature:
     """All tensors of a model, by name.
 
     Attributes:
@@ -83,7 +83,7 @@ class Signature:
 
 def read_signature(
     inputs: Iterable[Any], initializers: Iterable[Any], outputs: Iterable[Any]
-) -> Signature:
+) -> OnnxSignature:
     """Read the signature from ONNX Runtime's descriptions of tensors.
 
     Args:
@@ -94,7 +94,7 @@ def read_signature(
     Raises:
         UnsupportedError: One of them is not a tensor.
     """
-    return Signature(
+    return OnnxSignature(
         *({each.name: _info(each) for each in group} for group in (inputs, initializers, outputs))
     )
 
