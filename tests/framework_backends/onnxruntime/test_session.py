@@ -18,7 +18,7 @@ from pytriton.base.dtypes import BY_CONFIG_NAME
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
 from pytriton.runtime.framework_backends.onnxruntime.model_file import find_model_file
-from pytriton.runtime.framework_backends.onnxruntime.model_tensors import ModelTensors
+from pytriton.runtime.framework_backends.onnxruntime.model_tensors import OnnxTensors
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     available_providers,
     open_session,
@@ -372,7 +372,7 @@ class Strings:
         self.session = make_session(
             onnx_models.single("Identity", ("n",) if config else ("n", "m"), "STRING")
         )
-        self.tensors = ModelTensors(
+        self.tensors = OnnxTensors(
             {"max_batch_size": 8, **entries, **config}, self.session.signature
         )
 
@@ -417,7 +417,7 @@ def test_scalars_lose_and_get_their_dimension(make_session):
         "input": [{"name": "x", "dims": [1]}],
         "output": [{"name": "y", "dims": [1, 1]}],
     }
-    tensors = ModelTensors(config, session.signature)
+    tensors = OnnxTensors(config, session.signature)
     batch = Batch({"x": np.array([-3], np.float32)}, [1], ["y"])
 
     y = run_one(session, tensors.prepare(batch)["x"])
@@ -428,7 +428,7 @@ def test_scalars_lose_and_get_their_dimension(make_session):
 def test_most_models_need_no_conversion(make_session):
     session = make_session(onnx_models.doubling())
     config = {"max_batch_size": 4, "output": [{"name": "y", "dims": [2]}]}
-    tensors = ModelTensors(config, session.signature)
+    tensors = OnnxTensors(config, session.signature)
 
     assert (tensors.changes_inputs, tensors.changes_outputs) == (False, False)
 
@@ -472,7 +472,7 @@ def test_ragged_batch_has_counts_and_is_cut_like_its_source(make_session):
             }
         ],
     }
-    tensors = ModelTensors(config, session.signature)
+    tensors = OnnxTensors(config, session.signature)
     x = np.arange(3, dtype=np.float32)
     batch = Batch({"x": x}, [1, 1], ["y", "z"], shapes={"x": [(1, 2), (1, 1)]})
 

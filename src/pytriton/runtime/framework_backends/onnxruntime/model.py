@@ -21,7 +21,7 @@ from pytriton.runtime.framework_backends.onnxruntime.model_file import (
     find_model_file,
     read_compute_capability,
 )
-from pytriton.runtime.framework_backends.onnxruntime.model_tensors import ModelTensors
+from pytriton.runtime.framework_backends.onnxruntime.model_tensors import OnnxTensors
 from pytriton.runtime.framework_backends.onnxruntime.providers import choose_providers
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     Session,
@@ -65,7 +65,7 @@ class TritonPythonModel:
         session = _open(config, path, kind, device_id)
         check_config(config, session.signature)
         self._run = session.run
-        self._tensors = ModelTensors(config, session.signature)
+        self._tensors = OnnxTensors(config, session.signature)
         large_outputs = LargeOutputs(config, session.signature)
         self._allocate = large_outputs.allocate if large_outputs else None
 

@@ -24,7 +24,7 @@ from pytriton.runtime.pb_utils.batch import Batch
 Arrays = dict[str, NDArray[Any]]
 
 
-class ModelTensors:
+class OnnxTensors:
     """Converts the tensors of one model.
 
     Args:
