@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.pytorch.configuration import ModelTensors, TensorEntry
+from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors, TensorEntry
 from pytriton.runtime.framework_backends.pytorch.naming import Argument, bind_inputs, bind_outputs
 
 
@@ -15,7 +15,7 @@ def entries(*names):
 
 
 def tensors(inputs=("A",), outputs=("Y",), **more):
-    plain = ModelTensors("m", entries(*inputs), (), (), (), entries(*outputs), ())
+    plain = ConfiguredTensors("m", entries(*inputs), (), (), (), entries(*outputs), ())
     return dataclasses.replace(plain, **{key: entries(*names) for key, names in more.items()})
 
 

@@ -46,7 +46,7 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelTensors:
+class ConfiguredTensors:
     """What a model gets and returns, in the order of its configuration."""
 
     model: str
@@ -72,7 +72,7 @@ class ModelTensors:
         )
 
 
-def read_tensors(config: Mapping[str, Any]) -> ModelTensors:
+def read_tensors(config: Mapping[str, Any]) -> ConfiguredTensors:
     """Returns the tensors of a configuration.
 
     Raises:
@@ -93,7 +93,7 @@ def read_tensors(config: Mapping[str, Any]) -> ModelTensors:
             )
     sequences = config.get("sequence_batching") or {}
     states = sequences.get("state") or ()
-    return ModelTensors(
+    return ConfiguredTensors(
         model=config.get("name", ""),
         inputs=tuple(_entry(each, batch_rank) for each in config["input"]),
         batch_inputs=tuple(
@@ -108,7 +108,7 @@ def read_tensors(config: Mapping[str, Any]) -> ModelTensors:
     )
 
 
-def check_types(tensors: ModelTensors, *, takes_strings: bool) -> None:
+def check_types(tensors: ConfiguredTensors, *, takes_strings: bool) -> None:
     """Check that torch has the types of all tensors.
 
     Args:

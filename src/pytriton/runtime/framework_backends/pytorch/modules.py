@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.pytorch import library
-from pytriton.runtime.framework_backends.pytorch.configuration import ModelTensors
+from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
 from pytriton.runtime.framework_backends.pytorch.messages import Messages
 from pytriton.runtime.framework_backends.pytorch.parameters import ModuleParameters
@@ -24,7 +24,7 @@ from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 class ModuleModel:
     """A module in Python, or a TorchScript model that is called in the same way."""
 
-    def __init__(self, torch: Torch, module: Any, tensors: ModelTensors, device: Any) -> None:
+    def __init__(self, torch: Torch, module: Any, tensors: ConfiguredTensors, device: Any) -> None:
         self._torch = torch
         self._module = module
         self._converter = TensorConverter(torch, device, tensors.all_outputs)
@@ -36,7 +36,7 @@ class ModuleModel:
         cls,
         torch: Torch,
         path: Path,
-        tensors: ModelTensors,
+        tensors: ConfiguredTensors,
         device: Any,
         parameters: ModuleParameters,
         log: Messages,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.pytorch.configuration import ModelTensors, TensorEntry
+from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors, TensorEntry
 
 _DELIMITER = "__"
 _ONE_KIND = (
@@ -54,7 +54,7 @@ class OutputBinding:
     warning: str = ""
 
 
-def bind_inputs(tensors: ModelTensors, arguments: Sequence[Argument]) -> InputBinding:
+def bind_inputs(tensors: ConfiguredTensors, arguments: Sequence[Argument]) -> InputBinding:
     """Decide which argument each input is.
 
     Raises:
@@ -91,7 +91,7 @@ def bind_inputs(tensors: ModelTensors, arguments: Sequence[Argument]) -> InputBi
     )
 
 
-def bind_outputs(tensors: ModelTensors) -> OutputBinding:
+def bind_outputs(tensors: ConfiguredTensors) -> OutputBinding:
     """Decide which result each output is; whether the model has it is seen when it runs.
 
     Raises:
@@ -149,7 +149,7 @@ def _position(convention: Convention, name: str, in_order: int, by_name: int) ->
     return in_order
 
 
-def _added_positions(tensors: ModelTensors) -> dict[str, int]:
+def _added_positions(tensors: ConfiguredTensors) -> dict[str, int]:
     """Returns those of controls and states, which always are numbers."""
     positions = {}
     for entry in (*tensors.controls, *tensors.state_inputs):

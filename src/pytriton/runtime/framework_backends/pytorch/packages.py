@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.file_hints import explain_file
 from pytriton.runtime.framework_backends.pytorch import library, structure
-from pytriton.runtime.framework_backends.pytorch.configuration import ModelTensors
+from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.files import PackageKind, package_kind
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
 from pytriton.runtime.framework_backends.pytorch.messages import Messages
@@ -54,7 +54,7 @@ class PackageModel:
         torch: Torch,
         program: Program,
         instance: str,
-        tensors: ModelTensors,
+        tensors: ConfiguredTensors,
         converter: TensorConverter,
         parameters: ScriptParameters,
     ) -> None:
@@ -80,7 +80,7 @@ class PackageModel:
         torch: Torch,
         path: Path,
         instance: str,
-        tensors: ModelTensors,
+        tensors: ConfiguredTensors,
         device: Any,
         parameters: ScriptParameters,
         log: Messages,

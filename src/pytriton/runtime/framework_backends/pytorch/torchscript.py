@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.file_hints import explain_file
 from pytriton.runtime.framework_backends.pytorch import library, naming, weights
-from pytriton.runtime.framework_backends.pytorch.configuration import ModelTensors
+from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
 from pytriton.runtime.framework_backends.pytorch.messages import Messages
 from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
@@ -26,7 +26,7 @@ class TorchScriptModel:
         self,
         torch: Torch,
         module: Any,
-        tensors: ModelTensors,
+        tensors: ConfiguredTensors,
         converter: TensorConverter,
         parameters: ScriptParameters,
         log: Messages,
@@ -50,7 +50,7 @@ class TorchScriptModel:
         cls,
         torch: Torch,
         path: Path,
-        tensors: ModelTensors,
+        tensors: ConfiguredTensors,
         device: Any,
         parameters: ScriptParameters,
         log: Messages,
