@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.runtime.framework_backends.pytorch.files import (
-    Form,
+    ModelForm,
     PackageKind,
     form_of,
     model_file,
@@ -25,11 +25,14 @@ def there(*names):
 @pytest.mark.parametrize(
     "config, form",
     [
-        ({"platform": "pytorch_libtorch", "default_model_filename": "model.pt"}, Form.TORCHSCRIPT),
-        ({}, Form.TORCHSCRIPT),
-        ({"platform": "torch_aoti"}, Form.PACKAGE),
-        ({"platform": "pytorch_libtorch", "default_model_filename": "a.pt2"}, Form.PACKAGE),
-        ({"platform": "torch_aoti", "runtime": "model.py"}, Form.MODULE),
+        (
+            {"platform": "pytorch_libtorch", "default_model_filename": "model.pt"},
+            ModelForm.TORCHSCRIPT,
+        ),
+        ({}, ModelForm.TORCHSCRIPT),
+        ({"platform": "torch_aoti"}, ModelForm.PACKAGE),
+        ({"platform": "pytorch_libtorch", "default_model_filename": "a.pt2"}, ModelForm.PACKAGE),
+        ({"platform": "torch_aoti", "runtime": "model.py"}, ModelForm.MODULE),
     ],
 )
 def test_form_follows_from_the_configuration(config, form):

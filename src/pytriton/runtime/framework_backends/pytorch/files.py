@@ -15,7 +15,7 @@ AOTI_PLATFORM = "torch_aoti"
 _PACKAGE_SUFFIX = ".pt2"
 
 
-class Form(enum.Enum):
+class ModelForm(enum.Enum):
     """What a model of this backend is."""
 
     TORCHSCRIPT = "TorchScript"
@@ -30,14 +30,14 @@ class PackageKind(enum.Enum):
     EXPORTED = "a program that was saved by torch.export"
 
 
-def form_of(config: Mapping[str, Any]) -> Form:
+def form_of(config: Mapping[str, Any]) -> ModelForm:
     """Returns the form in which a configuration says that its model is."""
     if config.get("runtime") == PYTHON_RUNTIME:
-        return Form.MODULE
+        return ModelForm.MODULE
     name = config.get("default_model_filename") or ""
     if config.get("platform") == AOTI_PLATFORM or name.endswith(_PACKAGE_SUFFIX):
-        return Form.PACKAGE
-    return Form.TORCHSCRIPT
+        return ModelForm.PACKAGE
+    return ModelForm.TORCHSCRIPT
 
 
 def model_file(
@@ -58,14 +58,14 @@ def model_file(
         UnavailableError: There is no such file.
     """
     form = form_of(config)
-    default = "model.pt2" if form is Form.PACKAGE else "model.pt"
+    default = "model.pt2" if form is ModelForm.PACKAGE else "model.pt"
     by_capability = config.get("cc_model_filenames") or {}
     name = by_capability.get(capability) or config.get("default_model_filename") or default
     path = directory / name
     if not is_file(path):
         raise UnavailableError(
             f'PyTorch inductor model file "{path}" is unreachable or inaccessible.'
-            if form is Form.PACKAGE
+            if form is ModelForm.PACKAGE
             else f"unable to find '{path}' for model instance '{config.get('name', '')}'"
         )
     return path

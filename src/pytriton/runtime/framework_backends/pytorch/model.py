@@ -73,7 +73,7 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
     """Load a model; what needs no torch is checked before it is imported, which takes seconds."""
     tensors = read_tensors(config)
     form = files.form_of(config)
-    check_types(tensors, takes_strings=form is files.Form.TORCHSCRIPT)
+    check_types(tensors, takes_strings=form is files.ModelForm.TORCHSCRIPT)
     if pb_utils.using_decoupled_model_transaction_policy(config):
         raise InvalidArgumentError(
             f"model '{tensors.model}' is decoupled, but models of the pytorch backend send one "
@@ -81,7 +81,7 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
         )
     directory = Path(args["model_repository"], args["model_version"])
     kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
-    if form is files.Form.MODULE:
+    if form is files.ModelForm.MODULE:
         path = files.module_file(config, directory, Path.is_file)
         settings = parameters.read_module_parameters(config)
         torch = library.import_torch()
@@ -95,7 +95,7 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
     if kind == "GPU":
         capability = library.capability_of(torch, device)
         path = files.model_file(config, directory, Path.is_file, capability)
-    if form is files.Form.PACKAGE:
+    if form is files.ModelForm.PACKAGE:
         instance = args["model_instance_name"]
         return PackageModel.load(torch, path, instance, tensors, device, script_settings, _Log)
     return TorchScriptModel.load(torch, path, tensors, device, script_settings, _Log)
