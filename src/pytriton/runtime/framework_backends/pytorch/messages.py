@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Messages(Protocol):
+class BackendLog(Protocol):
     """Writes lines to the log."""
 
     def write_info(self, text: str) -> None:

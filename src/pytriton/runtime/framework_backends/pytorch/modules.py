@@ -16,7 +16,7 @@ from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.pytorch import library
 from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
-from pytriton.runtime.framework_backends.pytorch.messages import Messages
+from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
 from pytriton.runtime.framework_backends.pytorch.parameters import ModuleParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 
@@ -39,7 +39,7 @@ class ModuleModel:
         tensors: ConfiguredTensors,
         device: Any,
         parameters: ModuleParameters,
-        log: Messages,
+        log: BackendLog,
     ) -> ModuleModel:
         """Load a module.
 
@@ -117,7 +117,7 @@ def _load_module(
     model: str,
     device: Any,
     parameters: ModuleParameters,
-    log: Messages,
+    log: BackendLog,
 ) -> Any:
     """Make the module of a file, with the weights that are beside it."""
     source = _import(model, path)

@@ -20,7 +20,7 @@ from pytriton.runtime.framework_backends.pytorch import library, structure
 from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.files import PackageKind, package_kind
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
-from pytriton.runtime.framework_backends.pytorch.messages import Messages
+from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
 from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 
@@ -83,7 +83,7 @@ class PackageModel:
         tensors: ConfiguredTensors,
         device: Any,
         parameters: ScriptParameters,
-        log: Messages,
+        log: BackendLog,
     ) -> PackageModel:
         """Load a package.
 

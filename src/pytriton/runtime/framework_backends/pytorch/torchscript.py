@@ -14,7 +14,7 @@ from pytriton.runtime.framework_backends.file_hints import explain_file
 from pytriton.runtime.framework_backends.pytorch import library, naming, weights
 from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
-from pytriton.runtime.framework_backends.pytorch.messages import Messages
+from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
 from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 
@@ -29,7 +29,7 @@ class TorchScriptModel:
         tensors: ConfiguredTensors,
         converter: TensorConverter,
         parameters: ScriptParameters,
-        log: Messages,
+        log: BackendLog,
     ) -> None:
         self._torch = torch
         self._converter = converter
@@ -53,7 +53,7 @@ class TorchScriptModel:
         tensors: ConfiguredTensors,
         device: Any,
         parameters: ScriptParameters,
-        log: Messages,
+        log: BackendLog,
     ) -> TorchScriptModel:
         """Load a model.
 

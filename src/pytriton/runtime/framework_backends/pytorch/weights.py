@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.runtime.framework_backends.pytorch.library import Torch
-from pytriton.runtime.framework_backends.pytorch.messages import Messages
+from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
 
 _MIN_BYTES = 64 << 10  # less is not worth a mapping
 _LOCAL_HEADER_BYTES = 30  # of a zip file: before a member's name and extra field
@@ -26,7 +26,7 @@ _PURGE_DELAY_S = 0.15
 _PURGE_BYTES = 16 << 20
 
 
-def share(torch: Torch, module: Any, path: Path, device: Any, model: str, log: Messages) -> int:
+def share(torch: Torch, module: Any, path: Path, device: Any, model: str, log: BackendLog) -> int:
     """Replace weights of a TorchScript module on the CPU by mappings of its file.
 
     Returns:
