@@ -7,7 +7,11 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors, TensorEntry
-from pytriton.runtime.framework_backends.pytorch.naming import Argument, bind_inputs, bind_outputs
+from pytriton.runtime.framework_backends.pytorch.naming import (
+    ForwardArgument,
+    bind_inputs,
+    bind_outputs,
+)
 
 
 def entries(*names):
@@ -20,7 +24,7 @@ def tensors(inputs=("A",), outputs=("Y",), **more):
 
 
 def arguments(*names, kind="TensorType"):
-    return [Argument(name, kind, "Tensor") for name in names]
+    return [ForwardArgument(name, kind, "Tensor") for name in names]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_one_dictionary_takes_any_number_of_inputs():
             ),
         ),
         (
-            [Argument("x", "DictType", "Dict(str, Tensor)"), *arguments("y")],
+            [ForwardArgument("x", "DictType", "Dict(str, Tensor)"), *arguments("y")],
             InternalError,
             (
                 "An input of type 'Dict(str, Tensor)' was detected in the model. Only a single"
@@ -87,7 +91,7 @@ def test_one_dictionary_takes_any_number_of_inputs():
             ),
         ),
         (
-            [*arguments("x"), Argument("n", "IntType", "int")],
+            [*arguments("x"), ForwardArgument("n", "IntType", "int")],
             InternalError,
             (
                 "An input of type 'int' was detected in the model. Only a single input of type"

@@ -21,7 +21,7 @@ _ONE_KIND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class ForwardArgument:
     """An argument of `forward`, without the module itself."""
 
     name: str
@@ -54,7 +54,7 @@ class OutputBinding:
     warning: str = ""
 
 
-def bind_inputs(tensors: ConfiguredTensors, arguments: Sequence[Argument]) -> InputBinding:
+def bind_inputs(tensors: ConfiguredTensors, arguments: Sequence[ForwardArgument]) -> InputBinding:
     """Decide which argument each input is.
 
     Raises:
@@ -109,7 +109,7 @@ def bind_outputs(tensors: ConfiguredTensors) -> OutputBinding:
     return OutputBinding(positions, warning)
 
 
-def _check_arguments(arguments: Sequence[Argument]) -> None:
+def _check_arguments(arguments: Sequence[ForwardArgument]) -> None:
     if any(argument.kind == "DictType" for argument in arguments[1:]):
         raise InternalError(f"Multiple inputs of kind DictType were detected. {_ONE_KIND}")
     for argument in arguments:

@@ -115,12 +115,12 @@ def _explain(error: Exception) -> str:
     )
 
 
-def _arguments(forward: Any, model: str) -> list[naming.Argument]:
+def _arguments(forward: Any, model: str) -> list[naming.ForwardArgument]:
     """Returns what `forward` takes, without the module itself."""
     if forward is None:
         raise InternalError(f"failed to load model '{model}': it has no method 'forward'")
     arguments = [
-        naming.Argument(each.name, each.type.kind(), each.type.str())
+        naming.ForwardArgument(each.name, each.type.kind(), each.type.str())
         for each in forward.schema.arguments
     ]
     return arguments[1:] if arguments and arguments[0].kind == "ClassType" else arguments
