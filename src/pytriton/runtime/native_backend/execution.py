@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
-    from pytriton.runtime.native_backend.responses import BackendResponses as ResponseTable
+    from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.native_backend.runs import BatchRuns
     from pytriton.runtime.native_backend.statistics import BackendStatistics
     from pytriton.runtime.transport.channel import Payload, Received
@@ -47,7 +47,7 @@ class BatchExecution:
         call: Callable[[int, int], int],
         runs: BatchRuns,
         requests: BackendRequests,
-        responses: ResponseTable,
+        responses: BackendResponses,
         errors: Errors,
         statistics: BackendStatistics,
     ) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     MakeItem = Callable[[Payload], ResponseItem]
 
 
-class BatchRuns(OpenBatches["Run"]):
+class BatchRuns(OpenBatches["BatchRun"]):
     """The batches of an instance with requests that are not answered."""
 
     def __init__(
