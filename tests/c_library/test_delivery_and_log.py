@@ -11,7 +11,7 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.inprocess.c_library.delivery import Delivery
 from pytriton.inprocess.c_library.log import Log
-from pytriton.runtime.native_backend.exports import exported
+from pytriton.runtime.native_backend.callbacks import exported
 
 _INFO, _WARN, _ERROR, _VERBOSE = range(4)
 

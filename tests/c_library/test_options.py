@@ -10,7 +10,7 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.inprocess.c_library.options import Options
 from pytriton.runtime.native_backend.api_table import FUNCTIONS
-from pytriton.runtime.native_backend.exports import exported
+from pytriton.runtime.native_backend.callbacks import exported
 
 
 @pytest.fixture

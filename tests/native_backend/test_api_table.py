@@ -14,9 +14,8 @@ from pytriton.runtime.native_backend.api_table import (
     prototype,
     returns_error,
 )
-from pytriton.runtime.native_backend.callbacks import Callbacks
+from pytriton.runtime.native_backend.callbacks import Callbacks, export, exported
 from pytriton.runtime.native_backend.errors import Errors
-from pytriton.runtime.native_backend.exports import export, exported
 from pytriton.runtime.native_backend.memory import Handles, put_word, text
 
 

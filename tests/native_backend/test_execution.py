@@ -13,10 +13,10 @@ import pytest
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.runtime.native_backend.answers import NOT_ANSWERED
+from pytriton.runtime.native_backend.callbacks import exported
 from pytriton.runtime.native_backend.elf import MACHINES
 from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.execution import BatchExecution
-from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.requests import BackendRequests

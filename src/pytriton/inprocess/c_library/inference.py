@@ -7,9 +7,9 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.inprocess.c_library.exchange import CallerExchange
 from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import CallerResponses
-from pytriton.runtime.native_backend.exports import export
 
 
 class Inferences:

@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.log_switches import LogSwitches
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import decoded, required_text
 from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile, LogHandler
 from pytriton.serving.server.process.logs import formatter_factory

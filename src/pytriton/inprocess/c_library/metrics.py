@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_word
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.metrics.exposition import Family

@@ -11,7 +11,7 @@ import orjson
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, put_word, required_text
 from pytriton.serving.server.options.server_options import ServerOptions
 

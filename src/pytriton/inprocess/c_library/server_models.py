@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.inprocess.c_library.servers import CallerServers, version_text
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.documents import Documents
-from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_word, required_text
 
 _UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag

@@ -13,7 +13,7 @@ from typing import Any
 from pytriton.base.errors import UnsupportedError
 from pytriton.base.messages import ExecutionTimes, InferRequest, TraceContext
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Texts, put_word, required_text
 
 _TIMES, _TENSORS = 0b0111, 0b1000  # of TRITONSERVER_InferenceTraceLevel; all but tensors are times

@@ -9,8 +9,8 @@ from typing import Any
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import Attributes, BufferAttributes
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.errors import Errors
-from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_word
 
 _CPU, _PINNED = 0, 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pytriton.base.errors import InternalError, ServerError, UnsupportedError
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype, returns_error
@@ -141,3 +141,29 @@ def _guard_3(function: _Function, failed: _Failed) -> _Function:
 
 
 _GUARDS = {1: _guard_1, 2: _guard_2, 3: _guard_3}
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_MARK = "api_function_names"
+
+
+def export(*names: str) -> Callable[[_Method], _Method]:
+    """Mark a method as the implementation of functions of the C API."""
+
+    def mark(method: _Method) -> _Method:
+        setattr(method, _MARK, names)
+        return method
+
+    return mark
+
+
+def exported(*groups: object) -> dict[str, Callable[..., Any]]:
+    """Returns the functions that groups implement, by their names in the C API."""
+    functions: dict[str, Callable[..., Any]] = {}
+    for group in groups:
+        for attribute in dir(type(group)):
+            method = getattr(type(group), attribute)
+            for name in getattr(method, _MARK, ()):
+                functions[name] = getattr(group, attribute)
+        functions.update(getattr(group, "functions", dict)())
+    return functions

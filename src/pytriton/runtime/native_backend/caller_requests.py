@@ -16,7 +16,7 @@ from pytriton.base.messages import ParameterValue
 from pytriton.runtime.native_backend.allocators import CPU_TYPES, Allocator, Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
     Texts,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError, UnavailableError, error_from_code
 from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.caller_responses import CallerResponse
-from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.mailbox import Inbox
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW

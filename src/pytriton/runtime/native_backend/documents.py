@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, content, put_word
 
 

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 
 from pytriton.base.errors import ServerError, error_from_code
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, decoded
 
 _CODE_STRINGS = (

@@ -13,12 +13,11 @@ from pytriton.runtime.native_backend import caller_requests, caller_responses
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
-from pytriton.runtime.native_backend.callbacks import Callbacks
+from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.calls import Calls
 from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.elf import MACHINES, Library, NotALibraryError
 from pytriton.runtime.native_backend.errors import Errors
-from pytriton.runtime.native_backend.exports import exported
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code

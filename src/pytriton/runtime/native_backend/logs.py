@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Kept, decoded, put_word
 
 _LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")

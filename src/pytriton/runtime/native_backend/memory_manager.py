@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import put_word
 
 _GPU = 2  # TRITONSERVER_MEMORY_GPU

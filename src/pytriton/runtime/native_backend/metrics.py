@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
     put_double,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InvalidArgumentError
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.config_changes import completed_config
-from pytriton.runtime.native_backend.exports import export
 from pytriton.runtime.native_backend.memory import (
     Kept,
     Texts,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton.base.dtypes import BY_NAME, BY_NUMBER
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Kept, decoded, put_half_word
 
 SERVER_API_VERSION = (1, 34)

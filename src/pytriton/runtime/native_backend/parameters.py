@@ -9,7 +9,7 @@ import enum
 from collections.abc import Sequence
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, required_text, view, word
 
 

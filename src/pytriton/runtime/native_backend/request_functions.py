@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Kept,
     decoded,

@@ -14,7 +14,7 @@ from pytriton.runtime.native_backend.answers import (
     make_item,
     make_single_item,
 )
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
     decoded,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InvalidArgumentError, error_from_code
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_word, required_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ of a batch, which are of the same clock as ours, CLOCK_MONOTONIC.
 
 from __future__ import annotations
 
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_field, put_word, word
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InvalidArgumentError, NotFoundError
 from pytriton.runtime.native_backend.buffer_attributes import Attributes, BufferAttributes
-from pytriton.runtime.native_backend.exports import export
+from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Kept, decoded, put_half_word, put_word, word
 from pytriton.runtime.native_backend.records import InputWord
 
