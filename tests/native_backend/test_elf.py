@@ -16,8 +16,8 @@ import pytest
 from pytriton.base.errors import UnsupportedError
 from pytriton.runtime.native_backend import stub
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
-from pytriton.runtime.native_backend.elf import MACHINES, Library, NotALibraryError, stub_library
 from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.stub import MACHINES, Library, NotALibraryError, stub_library
 
 NAMES = ["TRITONSERVER_ErrorNew", "TRITONBACKEND_ModelName", "x"]
 ON_LINUX = sys.platform == "linux" and os.uname().machine in MACHINES

@@ -12,7 +12,6 @@ import pytest
 
 from pytriton.runtime.native_backend import machine_code
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype
-from pytriton.runtime.native_backend.elf import MACHINES, stub_library
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses
 from pytriton.runtime.native_backend.memory import Kept, field_address, put_field, text, word
 from pytriton.runtime.native_backend.names import Names
@@ -28,6 +27,7 @@ from pytriton.runtime.native_backend.records import (
     InputWord,
     RequestWord,
 )
+from pytriton.runtime.native_backend.stub import MACHINES, stub_library
 
 ON_LINUX = sys.platform == "linux" and os.uname().machine in MACHINES
 pytestmark = pytest.mark.skipif(not ON_LINUX, reason="compiled backends run on Linux only")

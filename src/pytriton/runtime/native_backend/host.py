@@ -16,7 +16,6 @@ from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.calls import Calls
 from pytriton.runtime.native_backend.documents import Documents
-from pytriton.runtime.native_backend.elf import MACHINES, Library, NotALibraryError
 from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
@@ -31,7 +30,13 @@ from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_models import CalledModels
 from pytriton.runtime.native_backend.statistics import BackendStatistics
-from pytriton.runtime.native_backend.stub import Stub, this_machine
+from pytriton.runtime.native_backend.stub import (
+    MACHINES,
+    Library,
+    NotALibraryError,
+    Stub,
+    this_machine,
+)
 from pytriton.runtime.native_backend.tensor_questions import TensorQuestions
 from pytriton.runtime.pb_utils.failures import TritonModelException
 
