@@ -20,14 +20,17 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.inprocess.c_library.metrics import ProcessMetrics
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
-from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.memory import Texts, text
 from pytriton.runtime.native_backend.metrics import MetricFunctions
-from pytriton.runtime.native_backend.parameters import Parameters, ParameterType
+from pytriton.runtime.native_backend.server_objects import (
+    BufferAttributes,
+    Errors,
+    Parameters,
+    ParameterType,
+)
 
 _GPU = 2
 

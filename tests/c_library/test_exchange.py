@@ -19,7 +19,7 @@ from pytriton.inprocess.c_library.servers import CallerServer
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest
 from pytriton.runtime.native_backend.caller_responses import CallerResponses
-from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.server_objects import Errors
 
 
 class Engine:

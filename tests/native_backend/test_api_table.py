@@ -15,8 +15,8 @@ from pytriton.runtime.native_backend.api_table import (
     returns_error,
 )
 from pytriton.runtime.native_backend.callbacks import Callbacks, export, exported
-from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.memory import Handles, put_word, text
+from pytriton.runtime.native_backend.server_objects import Errors
 
 
 class Group:

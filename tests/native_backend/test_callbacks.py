@@ -3,7 +3,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, NotFoundError
 from pytriton.runtime.native_backend.callbacks import Callbacks
-from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.server_objects import Errors
 
 WITH_ERROR = "TRITONBACKEND_RequestInputCount"
 WITHOUT_ERROR = "TRITONSERVER_ErrorCode"

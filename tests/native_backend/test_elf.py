@@ -16,7 +16,7 @@ import pytest
 from pytriton.base.errors import UnsupportedError
 from pytriton.runtime.native_backend import stub
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
-from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.server_objects import Errors
 from pytriton.runtime.native_backend.stub import MACHINES, Library, NotALibraryError, stub_library
 
 NAMES = ["TRITONSERVER_ErrorNew", "TRITONBACKEND_ModelName", "x"]

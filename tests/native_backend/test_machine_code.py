@@ -14,7 +14,6 @@ from pytriton.runtime.native_backend import machine_code
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses
 from pytriton.runtime.native_backend.memory import Kept, field_address, put_field, text, word
-from pytriton.runtime.native_backend.names import Names
 from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
     INPUT_WORDS,
@@ -27,6 +26,7 @@ from pytriton.runtime.native_backend.records import (
     InputWord,
     RequestWord,
 )
+from pytriton.runtime.native_backend.server_objects import Names
 from pytriton.runtime.native_backend.stub import MACHINES, stub_library
 
 ON_LINUX = sys.platform == "linux" and os.uname().machine in MACHINES

@@ -7,7 +7,7 @@ import ctypes
 from typing import Any
 
 from pytriton.base.errors import InternalError, ServerError, error_from_code
-from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.server_objects import Errors
 
 _KINDS: tuple[Any, ...] = (
     ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p),  # new

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.inprocess.c_library.servers import CallerServers, version_text
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_word, required_text
+from pytriton.runtime.native_backend.server_objects import Documents
 
 _UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
 _ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag

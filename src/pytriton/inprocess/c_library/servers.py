@@ -17,9 +17,8 @@ from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import Options
 from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.memory import Handles, put_bool, put_word, required_text
-from pytriton.runtime.native_backend.parameters import Parameters, ParameterType
+from pytriton.runtime.native_backend.server_objects import Documents, Parameters, ParameterType
 from pytriton.serving.server.api.documents import repository_index
 
 if TYPE_CHECKING:

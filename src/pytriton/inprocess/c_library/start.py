@@ -15,14 +15,16 @@ from pytriton.inprocess.c_library.server_models import ServedModelFunctions
 from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.allocators import Allocators
-from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import CallerResponses
-from pytriton.runtime.native_backend.documents import Documents
 from pytriton.runtime.native_backend.metrics import MetricFunctions
-from pytriton.runtime.native_backend.names import Names
-from pytriton.runtime.native_backend.parameters import Parameters
+from pytriton.runtime.native_backend.server_objects import (
+    BufferAttributes,
+    Documents,
+    Names,
+    Parameters,
+)
 from pytriton.serving.server.process.event_loop import freeze_memory
 
 logger = logging.getLogger(__name__)

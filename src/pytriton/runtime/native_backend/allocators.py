@@ -8,10 +8,9 @@ from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.buffer_attributes import Attributes, BufferAttributes
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_word
+from pytriton.runtime.native_backend.server_objects import Attributes, BufferAttributes, Errors
 
 _CPU, _PINNED = 0, 1
 CPU_TYPES = frozenset({_CPU, _PINNED})  # of TRITONSERVER_MemoryType

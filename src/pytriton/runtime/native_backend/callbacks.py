@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pytriton.base.errors import InternalError, ServerError, UnsupportedError
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype, returns_error
-from pytriton.runtime.native_backend.errors import Errors
+from pytriton.runtime.native_backend.server_objects import Errors
 
 _Function = Callable[..., Any]
 _Failed = Callable[[BaseException], int]

@@ -15,7 +15,6 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unsupporte
 from pytriton.base.messages import ParameterValue
 from pytriton.runtime.native_backend.allocators import CPU_TYPES, Allocator, Allocators
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
@@ -27,6 +26,7 @@ from pytriton.runtime.native_backend.memory import (
     view,
     words,
 )
+from pytriton.runtime.native_backend.server_objects import BufferAttributes
 
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL

@@ -12,9 +12,8 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, ServerErro
 from pytriton.base.messages import InferResponse, InferTensor, ParameterValue
 from pytriton.runtime.native_backend.allocators import Allocator, Buffer
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.memory import Handles, Kept, copy_to, put_half_word, put_word
-from pytriton.runtime.native_backend.parameters import ParameterType
+from pytriton.runtime.native_backend.server_objects import Errors, ParameterType
 
 logger = logging.getLogger(__name__)
 

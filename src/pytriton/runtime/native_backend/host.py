@@ -12,23 +12,25 @@ from pytriton.base.errors import InvalidArgumentError, NotFoundError, ServerErro
 from pytriton.runtime.native_backend import caller_requests, caller_responses
 from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
-from pytriton.runtime.native_backend.buffer_attributes import BufferAttributes
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.calls import Calls
-from pytriton.runtime.native_backend.documents import Documents
-from pytriton.runtime.native_backend.errors import Errors
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.memory_manager import MemoryManager
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import Models
-from pytriton.runtime.native_backend.names import Names
-from pytriton.runtime.native_backend.parameters import Parameters
 from pytriton.runtime.native_backend.request_functions import RequestFunctions
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_models import CalledModels
+from pytriton.runtime.native_backend.server_objects import (
+    BufferAttributes,
+    Documents,
+    Errors,
+    Names,
+    Parameters,
+)
 from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.native_backend.stub import (
     MACHINES,

@@ -21,7 +21,7 @@ from pytriton.runtime.native_backend.memory import (
     required_text,
     view,
 )
-from pytriton.runtime.native_backend.parameters import Parameters
+from pytriton.runtime.native_backend.server_objects import Parameters
 
 _COUNTER, _GAUGE, _HISTOGRAM = _KINDS = ("COUNTER", "GAUGE", "HISTOGRAM")
 _DOUBLE_BYTES = 8

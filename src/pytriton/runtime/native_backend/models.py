@@ -18,7 +18,6 @@ from pytriton.runtime.native_backend.memory import (
     put_word,
     word,
 )
-from pytriton.runtime.native_backend.names import INSTANCE_KINDS
 from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
     BACKEND_SETTERS,
@@ -30,11 +29,12 @@ from pytriton.runtime.native_backend.records import (
     ModelWord,
     field_functions,
 )
+from pytriton.runtime.native_backend.server_objects import INSTANCE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.runtime.native_backend.documents import Documents
+    from pytriton.runtime.native_backend.server_objects import Documents
     from pytriton.runtime.transport.worker_frames import Initialize
 
 _FILESYSTEM = 0  # TRITONBACKEND_ARTIFACT_FILESYSTEM

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.errors import Errors
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.runs import BatchRun
+    from pytriton.runtime.native_backend.server_objects import Errors
 
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _RELEASE_ALL, _RESCHEDULE = 1, 2  # TRITONSERVER_REQUEST_RELEASE_*

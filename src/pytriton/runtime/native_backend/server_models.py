@@ -12,8 +12,11 @@ from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.runtime.native_backend.documents import Documents
-    from pytriton.runtime.native_backend.parameters import CallerParameter, Parameters
+    from pytriton.runtime.native_backend.server_objects import (
+        CallerParameter,
+        Documents,
+        Parameters,
+    )
 
 _UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
 _ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InvalidArgumentError, NotFoundError
-from pytriton.runtime.native_backend.buffer_attributes import Attributes, BufferAttributes
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Kept, decoded, put_half_word, put_word, word
 from pytriton.runtime.native_backend.records import InputWord
+from pytriton.runtime.native_backend.server_objects import Attributes, BufferAttributes
 
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.answers import BackendResponse
