@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.base.errors import InternalError, ServerError, UnsupportedError
 from pytriton.runtime.native_backend.api_table import FUNCTIONS, prototype, returns_error
-from pytriton.runtime.native_backend.server_objects import Errors
+
+if TYPE_CHECKING:
+    from pytriton.runtime.native_backend.server_objects import Errors
 
 _Function = Callable[..., Any]
 _Failed = Callable[[BaseException], int]
@@ -24,7 +26,7 @@ class Callbacks:
     """C functions for the API. They live as long as the process: C may call them at any time.
 
     Args:
-        functions: Implementations by name, see `exports.exported`. A function without one returns
+        functions: Implementations by name, see `exported`. A function without one returns
             an error that says so.
         errors: Makes the errors that are returned to C.
         report: Gets the name of a function that failed with an unexpected exception, and it.
