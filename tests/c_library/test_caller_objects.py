@@ -18,11 +18,14 @@ from pytriton.base.errors import (
 )
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.inprocess.c_library.metrics import ProcessMetrics
-from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.callbacks import exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
-from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
+from pytriton.runtime.native_backend.caller_responses import (
+    Allocators,
+    CallerResponse,
+    CallerResponses,
+)
 from pytriton.runtime.native_backend.memory import Texts, text
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.server_objects import (

@@ -15,8 +15,8 @@ from pytriton.runtime.native_backend.caller_responses import CallerResponse, Cal
 if TYPE_CHECKING:
     from pytriton.inprocess.c_library.servers import CallerServer
     from pytriton.inprocess.c_library.traces import Trace
-    from pytriton.runtime.native_backend.allocators import Allocator
     from pytriton.runtime.native_backend.caller_requests import CallerRequest
+    from pytriton.runtime.native_backend.caller_responses import Allocator
     from pytriton.serving.engine.served_model import ServedModel
 
 # So many responses may wait for the application; then the model waits for it, too.

@@ -14,10 +14,9 @@ from pytriton.inprocess.c_library.options import Options
 from pytriton.inprocess.c_library.server_models import ServedModelFunctions
 from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
-from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
-from pytriton.runtime.native_backend.caller_responses import CallerResponses
+from pytriton.runtime.native_backend.caller_responses import Allocators, CallerResponses
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.server_objects import (
     BufferAttributes,

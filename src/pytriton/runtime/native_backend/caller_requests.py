@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from pytriton.base.dtypes import BY_NUMBER, DataType
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.messages import ParameterValue
-from pytriton.runtime.native_backend.allocators import CPU_TYPES, Allocator, Allocators
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.caller_responses import CPU_TYPES, Allocator, Allocators
 from pytriton.runtime.native_backend.memory import (
     Handles,
     Texts,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InvalidArgumentError, NotFoundError, ServerError
 from pytriton.runtime.native_backend import caller_requests, caller_responses
-from pytriton.runtime.native_backend.allocators import Allocators
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
+from pytriton.runtime.native_backend.caller_responses import Allocators
 from pytriton.runtime.native_backend.calls import Calls
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
