@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytriton.base.dtypes import FP32, FP64
+from pytriton.protocol.output_column import structure_of
 from pytriton.protocol.tensor_json import SMALL_ELEMENTS, struct_code
 
 if TYPE_CHECKING:
@@ -87,11 +88,6 @@ class AnswerPattern:
             texts.append((text,) if count == 1 else _split(text, elements))
         template = self._template
         return [template % parts for parts in zip(*texts, strict=True)]
-
-
-def structure_of(columns: Sequence[Column]) -> Any:
-    """Returns what has to be equal for batches whose responses one pattern encodes."""
-    return [(column.name, column.dtype, column.shape, column.row_bytes) for column in columns]
 
 
 def _open(document: dict[str, Any]) -> bytes:

@@ -131,12 +131,10 @@ def generate_members(response: InferResponse) -> dict[str, Any]:
 
 
 def encode_event(content: bytes) -> bytes:
-    """Encode a JSON document as a server-sent event."""
     return b"data: %b\n\n" % content
 
 
 def encode_error_event(error: ServerError) -> bytes:
-    """Encode an error as a server-sent event."""
     return encode_event(dump_json({"error": error.message}))
 
 

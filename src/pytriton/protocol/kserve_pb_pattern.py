@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from pytriton.base.messages import InferResponse
 from pytriton.protocol.grpc.messages import message_prefix
 from pytriton.protocol.kserve_pb_response import encode_infer_response, encode_length, message_size
-from pytriton.protocol.output_column import blank_tensors
+from pytriton.protocol.output_column import blank_tensors, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytriton.base.dtypes import Buffer, DataType
+    from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import ParameterValue
     from pytriton.protocol.output_column import Column
 
@@ -101,8 +101,3 @@ class ResponsePattern:
             pieces = map(_first, split.iter_unpack(data)) if split.size else repeat(b"", count)
             parts += [repeat(fixed), pieces]
         return zip(*parts, strict=False)
-
-
-def structure_of(columns: Sequence[Column]) -> list[tuple[str, DataType, tuple[int, ...]]]:
-    """Returns what a `ResponsePattern` depends on."""
-    return [(column.name, column.dtype, column.shape) for column in columns]

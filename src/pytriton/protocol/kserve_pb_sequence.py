@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.messages import InferResponse
 from pytriton.protocol.grpc.messages import message_prefix
-from pytriton.protocol.kserve_pb_pattern import layout_of, structure_of
+from pytriton.protocol.kserve_pb_pattern import layout_of
 from pytriton.protocol.kserve_pb_response import (
     encode_infer_response,
     encode_stream_response,
     message_size,
 )
-from pytriton.protocol.output_column import blank_tensors
+from pytriton.protocol.output_column import blank_tensors, structure_of
 from pytriton.protocol.protobuf_fields import FieldError, read_varint, split_fields
 from pytriton.protocol.sequence import MAX_TEXT_LENGTH
 

@@ -107,7 +107,6 @@ def _checked(
 
 
 def encode_log_settings(settings: Mapping[str, LogSetting]) -> bytes:
-    """Encode all settings as a JSON document."""
     return orjson.dumps(settings)
 
 

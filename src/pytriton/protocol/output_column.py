@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.messages import InferTensor
 
@@ -17,12 +17,10 @@ class Column(Protocol):
     """One output of a whole batch."""
 
     @property
-    def name(self) -> str:
-        """The name of the output."""
+    def name(self) -> str: ...
 
     @property
-    def dtype(self) -> DataType:
-        """Its datatype."""
+    def dtype(self) -> DataType: ...
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,11 +28,15 @@ class Column(Protocol):
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row."""
+        """The size of a row; a whole batch has `data` of as many bytes per row."""
 
     @property
-    def data(self) -> memoryview:
-        """The bytes of the batch."""
+    def data(self) -> memoryview: ...
+
+
+def structure_of(columns: Sequence[Column]) -> Any:
+    """Returns what has to be equal for batches whose responses one pattern encodes."""
+    return [(column.name, column.dtype, column.shape, column.row_bytes) for column in columns]
 
 
 def blank_tensors(columns: Sequence[Column], rows: int | None) -> list[InferTensor]:

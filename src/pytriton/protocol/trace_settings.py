@@ -45,7 +45,6 @@ def _texts(name: str, value: Any) -> list[str]:
 
 
 def encode_trace_settings(settings: Mapping[str, list[str]]) -> bytes:
-    """Encode settings as a JSON document."""
     return orjson.dumps(
         {name: texts if name == _LIST else texts[0] for name, texts in settings.items()}
     )

@@ -55,12 +55,10 @@ class Connection:
 
     @property
     def peer_settings(self) -> PeerSettings:
-        """The client's settings."""
         return self._core.peer
 
     @property
     def open_streams(self) -> int:
-        """The number of open streams."""
         return len(self._core.streams.open)
 
     @property

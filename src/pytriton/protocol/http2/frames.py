@@ -43,7 +43,6 @@ SETTINGS_ACK: Final = pack_header(SETTINGS, ACK, 0)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Returns a whole frame."""
     return pack_header(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
@@ -70,7 +69,6 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """Returns a RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, _U32.pack(code))
 
 

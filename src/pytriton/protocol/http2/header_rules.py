@@ -70,7 +70,6 @@ def trailers_violation(fields: list[Field]) -> str | None:
 
 
 def field_violation(name: bytes, value: bytes) -> str | None:
-    """Returns why a field is malformed; None if it is not."""
     if not _is_name(name):
         return f"expected a field name in lower case, got {name!r}"
     if not _is_value(value):

@@ -67,7 +67,6 @@ class Outbox:
         self._needs_table_update = False
 
     def add(self, frame: bytes) -> None:
-        """Add a finished frame."""
         self.frames.append(frame)
         self.frame_bytes += len(frame)
 

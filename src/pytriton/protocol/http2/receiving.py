@@ -75,7 +75,6 @@ class Receiver:
                 self._core.reset_violated(violation)
 
     def incomplete_input(self) -> IncompleteInput | None:
-        """See `Connection.incomplete_input`."""
         reader = self.reader
         if self._block_stream:
             return IncompleteInput("a header block", self._block_stream)
@@ -86,7 +85,6 @@ class Receiver:
         return IncompleteInput("a frame", reader.partial_frames) if reader.has_pending else None
 
     def get_buffer(self) -> memoryview | None:
-        """See `Connection.get_buffer`."""
         return None if self._is_restricted else self._data.get_buffer()
 
     def buffer_updated(self, size: int) -> None:

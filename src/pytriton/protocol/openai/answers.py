@@ -183,7 +183,6 @@ class Gathered(msgspec.Struct):
     finish_reason: str | None = None
 
     def add(self, delta: Delta) -> None:
-        """Add what is new."""
         self.texts.append(delta.text)
         self.logprobs += delta.logprobs or ()
         self.finish_reason = delta.finish_reason

@@ -48,7 +48,6 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def encode_answer(answer: Answer, choices: Sequence[Gathered], usage: Usage) -> bytes:
-    """Encode a whole answer."""
     write = _chat_choice if answer.is_chat else _completion_choice
     document = answer.members()
     document["choices"] = [write(index, choice) for index, choice in enumerate(choices)]

@@ -174,7 +174,6 @@ class Members:
         return [value] if isinstance(value, str) else value
 
     def drop(self, *names: str) -> None:
-        """Forget members."""
         for name in names:
             self._left.pop(name, None)
 

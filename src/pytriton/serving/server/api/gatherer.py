@@ -10,8 +10,11 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from pytriton.base import dtypes
+from pytriton.base.errors import ServerError
+from pytriton.protocol.output_column import structure_of
 from pytriton.runtime.executor.columns import (
     InputColumn,
     MemberSink,
@@ -19,14 +22,15 @@ from pytriton.runtime.executor.columns import (
     make_members,
     shared_request,
 )
+from pytriton.serving.engine.validation import validate
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.messages import InferRequest, InferTensor, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import Buffer, ChunkSink
+    from pytriton.runtime.executor.columns import Buffer, ChunkSink, OutputColumn
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
@@ -37,6 +41,9 @@ MAX_MEMBERS = 256
 _ASK_FROM = 16
 _ASK_EVERY = 4
 _MAX_HELD = 4  # iterations for which requests wait for a core that is behind
+
+# The id of a sequence, the flags of a request of it, and the id of that request.
+SequencePlace = tuple[int | str, int, str]
 
 
 class GatheredChunk:
@@ -78,8 +85,7 @@ class GatheredChunk:
         self._rows = rows
         self._version = version
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
-        # Of each member, if the model has sequences: the id of its sequence, the flags, its own id.
-        self.sequences: list[tuple[int | str, int, str]] = []
+        self.sequences: list[SequencePlace] = []  # of each member, if the model has sequences
         self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
         self._open_count = 0
@@ -124,11 +130,9 @@ class GatheredChunk:
             self.members = []
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
-        """See `Chunk`."""
         return list(self._columns[column][first:end])
 
     def member_sink(self, index: int) -> ResponseSink:
-        """See `Chunk`."""
         return MemberSink(self, index)
 
     def __repr__(self) -> str:
@@ -211,25 +215,12 @@ class Gatherer:
         self._iterations.add(self)
         return self._last_count == 1 and not model.prefers_columns
 
-    def add_in_sequence(
+    def add(
         self,
         model: ServedModel,
         inputs: Sequence[Buffer],
         caller: Any,
-        sequence: tuple[int | str, int, str],
-    ) -> tuple[GatheredChunk, int]:
-        """Like `add`, for a request of a sequence.
-
-        `sequence` has the id of the sequence, the flags and the id of the request.
-        """
-        chunk = self._chunk
-        if chunk is None or chunk.model is not model:
-            chunk = self._begin(model)
-        chunk.sequences.append(sequence)
-        return self.add(model, inputs, caller)
-
-    def add(
-        self, model: ServedModel, inputs: Sequence[Buffer], caller: Any
+        sequence: SequencePlace | None = None,
     ) -> tuple[GatheredChunk, int]:
         """Add a valid request that is not alone; returns its chunk and its index there.
 
@@ -237,10 +228,13 @@ class Gatherer:
             model: The model that gets it.
             inputs: The bytes of its inputs.
             caller: Whom to answer; kept in `GatheredChunk.callers`.
+            sequence: The place of the request in its sequence, if the model has sequences.
         """
         chunk = self._chunk
         if chunk is None or chunk.model is not model:
             chunk = self._begin(model)
+        if sequence is not None:
+            chunk.sequences.append(sequence)
         chunk.inputs.append(inputs)
         chunk.received_ns += monotonic_ns()
         chunk.callers.append(caller)
@@ -287,26 +281,72 @@ class Gatherer:
             chunk.submit(self._order, is_complete=is_complete)
 
 
-def gatherer_for(
-    iterations: Iterations,
-    spec: ModelSpec,
-    request: InferRequest,
-    names: Sequence[str],
-    sink: ChunkSink,
-) -> Gatherer:
-    """Returns the gatherer of requests like a valid one.
+class ResponsePattern(Protocol):
+    """Writes the responses of many requests with the same outputs at once."""
+
+    structure: Any  # see `structure_of`
+
+
+_Pattern = TypeVar("_Pattern", bound=ResponsePattern)
+
+
+class ColumnSink(Generic[_Pattern]):
+    """Gathers the requests for a model that differ only in the bytes of their inputs.
+
+    This is the common part of HTTP, gRPC calls and gRPC streams. A subclass is the sink of the
+    chunks (see `ChunkSink`): it answers the callers, and calls `GatheredChunk.end` for each member.
 
     Args:
-        iterations: See `Gatherer`.
+        iterations: Tells when to submit what was gathered.
         spec: The specification of the model.
-        request: The request; others have the same inputs, shapes and requested outputs.
-        names: The names of the inputs that `Gatherer.add` gets, in that order.
-        sink: See `Gatherer`.
+        request: A valid request; the others have the same inputs, shapes and requested outputs.
+        make_pattern: Makes the encoder of responses.
     """
+
+    def __init__(
+        self,
+        iterations: Iterations,
+        spec: ModelSpec,
+        request: InferRequest,
+        make_pattern: Callable[..., _Pattern],
+    ) -> None:
+        self.spec = spec
+        self.version = request.model_version
+        self.rows = request.rows if spec.max_batch_size else None  # the batch dimension of each
+        sink: Any = self  # subclasses have the methods of `ChunkSink`
+        self.gatherer = _gatherer(iterations, spec, request, sink)
+        self._make_pattern = make_pattern
+        self._pattern: _Pattern | None = None
+
+    def response_pattern(self, outputs: Sequence[OutputColumn]) -> _Pattern:
+        """Returns the encoder for the outputs of a batch: mostly the one of the last batch."""
+        pattern = self._pattern
+        if pattern is None or pattern.structure != structure_of(outputs):
+            spec = self.spec
+            pattern = self._pattern = self._make_pattern(
+                spec.name, str(spec.version), self.rows, outputs, spec.answer_parameters
+            )
+        return pattern
+
+
+def can_be_columns(request: InferRequest, spec: ModelSpec) -> bool:
+    """Returns whether requests like this one are valid, and have inputs of a fixed size."""
+    try:
+        validate(request, spec)
+    except ServerError:
+        return False
+    return not any(tensor.dtype is dtypes.BYTES for tensor in request.inputs.values())
+
+
+def _gatherer(
+    iterations: Iterations, spec: ModelSpec, request: InferRequest, sink: ChunkSink
+) -> Gatherer:
+    # A client may send inputs in any order; the columns of a signature are in the model's.
     sent = [name for name in spec.inputs if name in request.inputs]
     is_batched = spec.max_batch_size > 0
     columns = [_column(request.inputs[name], is_batched=is_batched) for name in sent]
     signature = Signature(tuple(columns), request.outputs, request.batch_key)
+    names = list(request.inputs)
     order = [names.index(name) for name in sent]
     return Gatherer(iterations, signature, request.rows, request.model_version, order, sink)
 

@@ -60,17 +60,14 @@ class LocalClient:
 
     @property
     def is_exiting(self) -> bool:
-        """See `EngineClient`."""
         return self._engine.is_exiting
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """See `EngineClient`."""
         return [
             statistics_of(model) for model in self._engine.models_with_statistics(name, version)
         ]
 
     def index(self, *, ready: bool = False) -> Answer[list[IndexEntry]]:
-        """See `EngineClient`."""
         if self.look_again is not None:
             return self._index_later(self.look_again(), ready=ready)
         return self._control.index(ready=ready)
@@ -80,24 +77,20 @@ class LocalClient:
         return self._control.index(ready=ready)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """See `EngineClient`."""
         await self._control.load(name, config, files)
         await self._engine.wait_until_known()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """See `EngineClient`."""
         await self._control.unload(name, unload_dependents=unload_dependents)
         await self._engine.wait_until_known()
 
     async def register_model(self, name: str, url: str) -> None:
-        """See `EngineClient`."""
         if self.registrations is None:
             raise InvalidArgumentError("this server has no model repositories")
         await self.registrations.register(name, url)
         await self._engine.wait_until_known()
 
     async def unregister_model(self, name: str) -> None:
-        """See `EngineClient`."""
         if self.registrations is None:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")
         await self.registrations.unregister(name)
@@ -114,7 +107,6 @@ class LocalClient:
         return _when(settled(), settings)
 
     def registered_models(self) -> dict[str, str]:
-        """See `EngineClient`."""
         return {} if self.registrations is None else self.registrations.listed()
 
 

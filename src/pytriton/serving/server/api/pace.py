@@ -17,7 +17,6 @@ class Pace:
         self._since = 0.0
 
     def restart(self, now: float) -> None:
-        """Start to measure."""
         self._bytes = 0
         self._since = now
 

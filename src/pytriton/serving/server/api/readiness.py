@@ -38,7 +38,6 @@ class Readiness:
         return self._engine.is_ready() and (not self._is_strict or self._control.is_ready())
 
     def server(self) -> ReadyResult:
-        """Returns whether the server is ready."""
         if not self.is_serving():
             return False
         if not self._is_strict:

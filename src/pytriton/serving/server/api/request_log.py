@@ -40,20 +40,17 @@ class LoggedRequest:
         self._begun_ns = _monotonic_ns()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Pass a response on."""
         self._sink.on_response(response, final=final)
         self._response_count += response is not None
         if final:
             self._log_end(f"was answered with {self._response_count} response(s)")
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
         self._sink.on_error(error, final=final)
         if final:
             self._log_end(f"failed: {error.message}" if error.message else "was cancelled")
 
     def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on."""
         self._sink.on_refused(error)
         self._log_end(f"was refused: {error.message}")
 

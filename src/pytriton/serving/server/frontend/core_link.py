@@ -101,11 +101,9 @@ class CoreLink:
         self._is_flush_due = False
 
     def start(self) -> None:
-        """Start to read messages."""
         self._channel.start()
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
         self.memory.stop()
 

@@ -26,7 +26,6 @@ _decoder = msgspec.msgpack.Decoder(ModelSpec, dec_hook=_decode_other)
 
 
 def encode_spec(spec: ModelSpec) -> bytes:
-    """Returns a specification as bytes."""
     return _encoder.encode(spec)
 
 

@@ -81,11 +81,9 @@ class FrontEndMember:
 
     @property
     def name(self) -> str:
-        """The name for the log."""
         return f"front end {self.index}"
 
     def on_connections(self, frame: Connections) -> None:
-        """Update the number of connections."""
         self.counts = (frame.http, frame.grpc)
         self.load = frame.http + frame.grpc + frame.opening + self.passed_count - frame.taken
         self.capacity = frame.capacity
@@ -167,7 +165,6 @@ class FrontEndPool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the front ends."""
         return [member.worker.pid for member in self._members.values()]
 
     def let_clients_leave(self) -> None:
@@ -210,7 +207,6 @@ class FrontEndPool:
     # Processes
 
     async def _launch(self, index: int) -> None:
-        """Start the process of a front end."""
         spec = WorkerSpec(f"front end {index}", f"pytriton front end {index}")
         try:
             worker = await self._zygote.fork(spec)

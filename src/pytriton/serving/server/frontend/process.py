@@ -100,7 +100,6 @@ class FrontEndProcess:
         clients.setblocking(False)
 
     def start(self) -> None:
-        """Start to read messages of the core."""
         self._client.link.start()
 
     def _on_frame(self, frame: Frame) -> None:

@@ -29,7 +29,6 @@ def _packed(value: Any) -> Any:
 
 
 def unpacked(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Undo `packed`."""
     return {
         name: value.decode(*_ENCODING) if isinstance(value, bytes) else value
         for name, value in arguments.items()

@@ -64,7 +64,6 @@ class RemoteChunk(msgspec.Struct, eq=False):
     members: list[Inference] = []
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
-        """See `Chunk`."""
         ref, starts = self.columns[column], self.row_starts
         if end - first == len(starts) - 1:  # the usual case
             return [self.received.column(ref, 0, ref.size)]
@@ -72,7 +71,6 @@ class RemoteChunk(msgspec.Struct, eq=False):
         return [self.received.column(ref, starts[first] * row_bytes, starts[end] * row_bytes)]
 
     def member_sink(self, index: int) -> ResponseSink:
-        """See `Chunk`."""
         return MemberSink(self, index)
 
 

@@ -68,12 +68,10 @@ class RemoteClient:
 
     @property
     def is_exiting(self) -> bool:
-        """See `EngineClient`."""
         return self._engine.is_exiting
 
     @property
     def is_behind(self) -> bool:
-        """See `EngineClient`."""
         return self.link.is_behind
 
     def use_namespaces(self, *, is_on: bool) -> None:
@@ -83,7 +81,6 @@ class RemoteClient:
     # Questions
 
     async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """See `EngineClient`."""
         answer: list[dict[str, Any]]
         answer = await self.link.ask("statistics", name=name, version=version)
         return answer
@@ -101,54 +98,43 @@ class RemoteClient:
             self._is_serving = answer.result()
 
     async def is_ready(self) -> bool:
-        """See `EngineClient`."""
         answer: bool = await self.link.ask("is_ready")
         return answer
 
     async def problem(self) -> str:
-        """See `EngineClient`."""
         answer: str = await self.link.ask("problem")
         return answer
 
     async def is_model_ready(self, name: str, version: str) -> bool:
-        """See `EngineClient`."""
         answer: bool = await self.link.ask("is_model_ready", name=name, version=version)
         return answer
 
     async def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """See `EngineClient`."""
         return msgspec.convert(await self.link.ask("index", ready=ready), list[IndexEntry])
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """See `EngineClient`."""
         await self.link.ask("load", name=name, config=config, files=dict(files))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """See `EngineClient`."""
         await self.link.ask("unload", name=name, unload_dependents=unload_dependents)
 
     async def register_model(self, name: str, url: str) -> None:
-        """See `EngineClient`."""
         await self.link.ask("register_model", name=name, url=url)
 
     async def unregister_model(self, name: str) -> None:
-        """See `EngineClient`."""
         await self.link.ask("unregister_model", name=name)
 
     async def registered_models(self) -> dict[str, str]:
-        """See `EngineClient`."""
         answer: dict[str, str] = await self.link.ask("registered_models")
         return answer
 
     async def metrics_page(self) -> bytes:
-        """See `EngineClient`."""
         answer: bytes = await self.link.ask("metrics_page")
         return answer
 
     async def change_trace_settings(
         self, model_name: str, changes: Mapping[str, Sequence[str]]
     ) -> dict[str, list[str]]:
-        """See `EngineClient`."""
         answer: dict[str, list[str]] = await self.link.ask(
             "change_trace_settings",
             model_name=model_name,
@@ -157,7 +143,6 @@ class RemoteClient:
         return answer
 
     async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """See `EngineClient`."""
         answer: dict[str, Any]
         answer = await self.link.ask("change_log_settings", changes=dict(changes))
         return answer

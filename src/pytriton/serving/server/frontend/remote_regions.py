@@ -26,13 +26,11 @@ class RemoteRegions:
         self._link = link
 
     async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """See `RegionControl`."""
         await self._link.ask(
             "register_region", name=name, key=key, offset=offset, byte_size=byte_size
         )
 
     async def unregister(self, name: str) -> None:
-        """See `RegionControl`."""
         await self._link.ask("unregister_region", name=name)
 
     def apply(self, frame: RegionUpdate) -> None:

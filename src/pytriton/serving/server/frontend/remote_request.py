@@ -38,7 +38,6 @@ class RemoteRequest:
         self._count(size, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error in place of a response."""
         self._session.outbox.add_error(self._call, error, is_final=final)
         self._count(0, final=final)
 
@@ -58,7 +57,6 @@ class RemoteRequest:
             inference.resume()
 
     def cancel(self) -> None:
-        """Cancel the request: nobody waits for it any more."""
         if self.inference is not None:
             self.inference.cancel()
 

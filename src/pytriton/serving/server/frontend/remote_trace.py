@@ -123,11 +123,9 @@ class RemoteTrace:
         self._report_refusal = report_refusal
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Pass a response on."""
         self._sink.on_response(response, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
         self._sink.on_error(error, final=final)
 
     def on_refused(self, error: ServerError) -> None:

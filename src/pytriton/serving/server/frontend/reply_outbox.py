@@ -77,7 +77,6 @@ class ReplyOutbox:
         is_refused: bool = False,
         index: int = -1,
     ) -> None:
-        """Add an error in place of a response."""
         text, code = sendable_text(error.message), int(error.code)
         self._add(ReplyItem(call, None, is_final, text, code, is_refused=is_refused, index=index))
 

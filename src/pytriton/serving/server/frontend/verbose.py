@@ -46,7 +46,7 @@ class VerboseRequests:
             (http, "handle", self._handle, self._log_handle),
             (grpc, "open_call", self._open_call, self._log_open_call),
         ]
-        for table in grpc.infer.column_tables:
+        for table in grpc.column_tables:
             self._replaced.append((table, "take", table.take, _take_nothing))
 
     def set_level(self, level: int) -> None:

@@ -38,6 +38,7 @@ from pytriton.serving.server.grpc.log_settings import GrpcLogSettings
 from pytriton.serving.server.grpc.repository import GrpcRepository
 from pytriton.serving.server.grpc.shared_memory import GrpcSharedMemory
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
+from pytriton.serving.server.grpc.stream_columns import StreamColumnTable
 from pytriton.serving.server.process.connection_set import ConnectionSet
 from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.grpc.call import Call
+    from pytriton.serving.server.grpc.columns import ColumnTable
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
@@ -82,7 +84,6 @@ class DocumentCall(UnaryCall):
         self._answer = answer
 
     def on_request(self, message: Buffer) -> None:
-        """Send the response."""
         answer = self._answer(self._read_request(message))
         if inspect.iscoroutine(answer):
             self.connection.work.run_task(self, self._respond_later(answer))
@@ -149,15 +150,19 @@ class GrpcApi:
         self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
         self._shared_memory = GrpcSharedMemory(shared_memory)
-        self.infer = InferService(engine, options, loop, tracing, shared_memory)
-        self._add_methods(self.infer)
+        infer = InferService(engine, options, loop, tracing, shared_memory)
+        stream_columns = StreamColumnTable(engine, loop, tracing)
+        # Those that decide which requests travel as columns.
+        self.column_tables: list[ColumnTable | StreamColumnTable] = [stream_columns]
+        if infer.columns is not None:
+            self.column_tables.append(infer.columns)
+        self._add_methods(infer, stream_columns)
         self._connections_to_flush: list[GrpcConnection] = []
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
         self.connection_class: type[GrpcConnection] = GrpcConnection
 
     def make_connection(self) -> GrpcConnection:
-        """Returns the protocol object for a new connection."""
         if self._ticker is None:
             self._ticker = self._loop.call_later(self._tick_s, self._tick)
         return self.connection_class(self, self._loop)
@@ -226,9 +231,10 @@ class GrpcApi:
 
     # Methods
 
-    def _add_methods(self, infer: InferService) -> None:
+    def _add_methods(self, infer: InferService, stream_columns: StreamColumnTable) -> None:
         self._add(f"{_PREFIX}/ModelInfer", "inference", InferCall, infer)
-        self._add(f"{_PREFIX}/ModelStreamInfer", "inference", StreamInferCall, infer)
+        path = f"{_PREFIX}/ModelStreamInfer"
+        self._add(path, "inference", StreamInferCall, infer, stream_columns)
         self._add(f"/{health.SERVICE}/Check", "health", health.CheckCall, self._health)
         self._add(f"/{health.SERVICE}/Watch", "health", health.WatchCall, self._health)
         for package in reflection.PACKAGES:

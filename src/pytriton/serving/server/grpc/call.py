@@ -114,7 +114,6 @@ class Call:
     # Receiving
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
-        """Process received data."""
         if self._held is None:
             if not (self.is_full or self.is_busy):
                 self._read(data, end_stream=end_stream)
@@ -207,7 +206,6 @@ class Call:
         return IncompleteInput("a message", assembler.partial_messages, assembler.left)
 
     def acknowledge(self, size: int) -> None:
-        """Let the client send `size` more bytes."""
         self.connection.http2.acknowledge(self.stream_id, size)
 
     def on_message(self, message: Buffer) -> None:
@@ -287,7 +285,6 @@ class Call:
         self.connection.remove_call(self)
 
     def finish_now(self, status: Status, message: str) -> None:
-        """Send the status."""
         http2 = self.connection.http2
         if self._has_head:
             http2.send_trailers(self.stream_id, encode_trailers(status, message))
@@ -350,7 +347,6 @@ class UnaryCall(Call):
         self._message = message
 
     def on_half_close(self) -> None:
-        """Serve the request."""
         if self._message is None:
             raise GrpcError(Status.INTERNAL, "expected one message, got none")
         message, self._message = self._message, None

@@ -80,14 +80,12 @@ class GrpcConnection(asyncio.Protocol):
     # Transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport when a client connected."""
         self._transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
         self.flush_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport when the connection was closed."""
         self._is_closing = True
         self._large_reader = None
         self._handler.connections.discard(self)
@@ -98,11 +96,9 @@ class GrpcConnection(asyncio.Protocol):
             self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
-        """Called by the transport when the client has closed its side; the connection is closed."""
         return False
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Called by the transport when data was read."""
         now_ns = _monotonic_ns()
         if len(data) > _START_BYTES and not self.http2.has_buffers:
             view = memoryview(data)
@@ -115,11 +111,9 @@ class GrpcConnection(asyncio.Protocol):
             self.flush_soon()
 
     def pause_writing(self) -> None:
-        """Called by the transport when its write buffer is full."""
         self._is_writing_paused = True
 
     def resume_writing(self) -> None:
-        """Called by the transport when its write buffer has drained."""
         self._is_writing_paused = False
         self.flush()
 
@@ -141,7 +135,6 @@ class GrpcConnection(asyncio.Protocol):
     # Events
 
     def handle(self, events: list[Event], received_ns: int) -> None:
-        """Handle events of the HTTP/2 connection."""
         if self._is_closing:
             return
         self._received_ns = received_ns
@@ -232,7 +225,6 @@ class GrpcConnection(asyncio.Protocol):
     # Calls
 
     def remove_call(self, call: Call) -> None:
-        """Remove a call that has ended."""
         self._calls.pop(call.stream_id, None)
         if call.timer is not None:
             call.timer.cancel()
@@ -250,7 +242,6 @@ class GrpcConnection(asyncio.Protocol):
         self.http2.send_headers(stream_id, block, end_stream=True)
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        """Schedule a callback."""
         return self._loop.call_later(delay_s, action)
 
     def call_soon(self, action: Callable[[], None]) -> None:

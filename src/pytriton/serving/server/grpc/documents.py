@@ -44,19 +44,16 @@ class DocumentService:
         }
 
     def server_live(self, request: Any) -> Any:
-        """Report that the server runs."""
         self._refuse_exiting()
         return service_pb2.ServerLiveResponse(live=True)
 
     def server_ready(self, request: Any) -> Any:
-        """Report whether the server accepts requests."""
         self._refuse_exiting()
         return respond_when_known(
             self._engine.is_ready(), _ready_as(service_pb2.ServerReadyResponse)
         )
 
     def model_ready(self, request: Any) -> Any:
-        """Report whether a model accepts requests."""
         self._refuse_exiting()
         is_ready = self._engine.is_model_ready(request.name, request.version)
         return respond_when_known(is_ready, _ready_as(service_pb2.ModelReadyResponse))
@@ -89,7 +86,6 @@ class DocumentService:
         return response
 
     def model_statistics(self, request: Any) -> Any:
-        """Report the statistics of one model or of all."""
         statistics = self._engine.statistics(request.name, request.version)
         return respond_when_known(statistics, _statistics_response)
 

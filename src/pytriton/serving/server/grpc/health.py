@@ -49,11 +49,9 @@ class HealthService:
         return encode_status(self._engine.is_serving())
 
     def add_watcher(self, call: WatchCall) -> None:
-        """Add a call that gets changes until it ends."""
         self._watchers[call] = None
 
     def remove_watcher(self, call: WatchCall) -> None:
-        """Remove a call."""
         self._watchers.pop(call, None)
 
     def notify(self) -> None:
@@ -113,12 +111,10 @@ class WatchCall(Call):
             self.send([status])
 
     def on_abandoned(self) -> None:
-        """Stop sending changes."""
         self._service.remove_watcher(self)
 
 
 def descriptor() -> descriptor_pb2.FileDescriptorProto:
-    """Returns the definition of the service."""
     field_types = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name=FILE, package=PACKAGE, syntax="proto3")
     request = file.message_type.add(name="HealthCheckRequest")

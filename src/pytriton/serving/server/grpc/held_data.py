@@ -26,7 +26,6 @@ class HeldData:
         self.is_ended = is_ended
 
     def add(self, data: Buffer, *, is_ended: bool) -> None:
-        """Append data."""
         self.is_ended = is_ended
         last = self.parts[-1] if self.parts else b""
         if isinstance(last, bytearray) and len(last) < _JOINED_BYTES:

@@ -17,7 +17,6 @@ from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.serving.server.grpc.columns import ColumnTable
 from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY, MAX_MESSAGE_BYTES
-from pytriton.serving.server.grpc.stream_columns import StreamColumnTable
 
 if TYPE_CHECKING:
     import asyncio
@@ -66,23 +65,14 @@ class InferService:
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
         self.columns = ColumnTable(engine, loop, tracing) if is_plain else None
-        self._stream_columns = StreamColumnTable(engine, loop, tracing) if is_plain else None
 
-    @property
-    def column_tables(self) -> list[ColumnTable | StreamColumnTable]:
-        """The tables that decide which requests travel as columns."""
-        return [table for table in (self.columns, self._stream_columns) if table is not None]
-
-    def columns_for(self, head: CallHead) -> ColumnTable | None:
-        """Returns the columns in which requests with this head may travel."""
-        return None if self.is_traced and _has_trace(head.metadata) else self.columns
-
-    def stream_columns_for(self, head: CallHead) -> StreamColumnTable | None:
-        """Returns the columns in which requests of a stream with this head may travel."""
-        return None if self.is_traced and _has_trace(head.metadata) else self._stream_columns
+    def is_plain(self, head: CallHead) -> bool:
+        """Returns whether nothing but the messages of a call with this head matters."""
+        if self.columns is None:
+            return False
+        return not self.is_traced or all(name != "traceparent" for name, _ in head.metadata)
 
     def encoding(self, head: CallHead) -> str:
-        """Returns the encoding of the responses of a call."""
         return encoding_for_level(self.compression, head.accepted_encodings)
 
     def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
@@ -154,10 +144,6 @@ class InferService:
         return self.engine.infer(request, sink)
 
 
-def _has_trace(metadata: Metadata) -> bool:
-    return any(name == "traceparent" for name, _ in metadata)
-
-
 def has_typed_tensors(parsed: ParsedMessage) -> bool:
     """Returns whether a message has typed tensors; those of a large one are parsed in a thread."""
     return any(item.contents is not None for item in parsed.inputs)
@@ -178,11 +164,15 @@ class InferCall(UnaryCall):
         self._began_ns = _monotonic_ns() if service.is_traced else 0
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
-        elif head.columns is None and head.timeout_ns is None and head.encoding == IDENTITY:
-            head.columns = service.columns_for(head)
+        elif (
+            head.columns is None
+            and head.timeout_ns is None
+            and head.encoding == IDENTITY
+            and service.is_plain(head)
+        ):
+            head.columns = service.columns
 
     def make_assembler(self) -> MessageAssembler:
-        """Returns the assembler of the request."""
         return self._service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
@@ -273,7 +263,6 @@ class InferCall(UnaryCall):
         )
 
     def on_abandoned(self) -> None:
-        """Cancel the request."""
         if self._inference is not None:
             self._inference.cancel()
 
@@ -293,9 +282,7 @@ class InferCall(UnaryCall):
         self.respond(parts)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send the error."""
         self.fail(error)
 
     def on_refused(self, error: ServerError) -> None:
-        """Send the error."""
         self.fail(error)

@@ -53,13 +53,11 @@ class LargeMessageReader(asyncio.BufferedProtocol):
         self._is_direct = False  # whether the next read goes directly to its message
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the transport before a read; returns the memory for it."""
         buffer = self._connection.http2.get_buffer()
         self._is_direct = buffer is not None
         return self._read_buffer if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the transport after a read."""
         connection = self._connection
         http2 = connection.http2
         if self._is_direct:
@@ -76,17 +74,13 @@ class LargeMessageReader(asyncio.BufferedProtocol):
     # Other transport callbacks, which are passed on
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport when the connection was closed."""
         self._connection.connection_lost(exc)
 
     def eof_received(self) -> bool:
-        """Called by the transport when the client has closed its side."""
         return self._connection.eof_received()
 
     def pause_writing(self) -> None:
-        """Called by the transport when its write buffer is full."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by the transport when its write buffer has drained."""
         self._connection.resume_writing()

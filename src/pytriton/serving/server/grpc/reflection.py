@@ -162,7 +162,6 @@ class ReflectionCall(Call):
         self._service = service
 
     def on_message(self, message: Buffer) -> None:
-        """Send the response."""
         self.is_full = not self.send([self._service.answer(message)])
 
     def on_writable(self) -> None:
@@ -171,7 +170,6 @@ class ReflectionCall(Call):
         self.resume_input()
 
     def on_half_close(self) -> None:
-        """End the call."""
         self.finish()
 
 

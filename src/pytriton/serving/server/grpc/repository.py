@@ -43,12 +43,10 @@ class GrpcRepository:
         return respond_when_known(self._service.index(ready=request.ready), _index_response)
 
     def load(self, request: LoadRequest) -> Any:
-        """Load a model."""
         loading = self._service.load(request.model_name, request.overrides)
         return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
 
     def unload(self, request: Any) -> Any:
-        """Unload a model."""
         check_repository(request.repository_name)
         unload_dependents = read_unload_parameters(request.parameters)
         unloading = self._service.unload(request.model_name, unload_dependents=unload_dependents)

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from pytriton.base import dtypes
-from pytriton.base.errors import ServerError
 from pytriton.protocol.kserve_pb_sequence import SequencePattern, sequence_layout_of
-from pytriton.serving.engine.validation import validate
-from pytriton.serving.server.api.gatherer import Iterations
+from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from pytriton.protocol.kserve_pb_sequence import SequenceLayout, SequenceRequest
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.gatherer import Gatherer
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 MAX_MESSAGE_BYTES = 4096
@@ -34,15 +30,66 @@ LEARN_EVERY = 16  # how many requests of a layout take the ordinary way
 MAX_LAYOUTS = 256
 
 
-class SequenceColumns(Protocol):
-    """Gathers requests with one set of inputs for a model."""
-
-    spec: ModelSpec
-    version: str  # of the model, as in the requests
-    gatherer: Gatherer
+_Columns = TypeVar("_Columns", bound=ColumnSink[Any])
+_Key = TypeVar("_Key")
+_Reader = TypeVar("_Reader", bound="SizedPattern")
 
 
-_Columns = TypeVar("_Columns", bound=SequenceColumns)
+class SizedPattern(Protocol):
+    """Reads messages of one layout, which all have the same size."""
+
+    @property
+    def size(self) -> int: ...
+
+
+class LayoutTable(Generic[_Key, _Reader, _Columns]):
+    """The layouts that were learned: how each is read, and where its requests are gathered."""
+
+    def __init__(self) -> None:
+        self._learned: dict[_Key, tuple[_Reader, _Columns]] = {}
+        # The size of a message is known before any of it is read, and tells most layouts apart.
+        self._by_size: dict[int, list[tuple[_Reader, _Columns]]] = {}
+
+    def of_size(self, size: int) -> Sequence[tuple[_Reader, _Columns]]:
+        """Returns the layouts of messages of this size."""
+        return self._by_size.get(size, ())
+
+    def is_known(self, layout: _Key, spec: ModelSpec) -> bool:
+        """Returns whether a layout was learned for this model, and not for one before it."""
+        known = self._learned.get(layout)
+        return known is not None and known[1].spec is spec
+
+    def keep(self, layout: _Key, pattern: _Reader, columns: _Columns) -> bool:
+        """Learn a layout; returns whether the others were forgotten, because there are too many."""
+        is_full = len(self._learned) >= MAX_LAYOUTS
+        if is_full:
+            self._learned.clear()
+        self._learned[layout] = (pattern, columns)
+        self._by_size = {}
+        for each in self._learned.values():
+            self._by_size.setdefault(each[0].size, []).append(each)
+        return is_full
+
+
+def gathering_model(
+    engine: EngineClient, columns: ColumnSink[Any], tracing: TraceBeginner | None
+) -> ServedModel | None:
+    """Count a request; returns the model that it is gathered for, or None.
+
+    None means that it takes the ordinary way, which also finds the error, if there is one: the
+    model was replaced or is gone, the server exits, the request is alone, or it is to be traced.
+    """
+    spec = columns.spec
+    model = engine.find(spec.name, columns.version)
+    if (
+        model is None
+        or model.spec is not spec
+        or engine.is_exiting
+        or columns.gatherer.is_alone(model)
+        or (tracing is not None and not tracing.passes(spec.name))
+    ):
+        return None
+    return model
 
 
 class SequenceColumnTable(Generic[_Columns]):
@@ -67,41 +114,29 @@ class SequenceColumnTable(Generic[_Columns]):
         self._make_columns = make_columns
         self._iterations = Iterations(engine, loop)
         self._counts: dict[int, int] = {}  # of requests in the ordinary way, by size
-        self._learned: dict[SequenceLayout, _Columns] = {}
-        self._by_size: dict[int, list[tuple[SequencePattern, _Columns]]] = {}
-        # By what the requests of a chunk have in common.
+        self._layouts: LayoutTable[SequenceLayout, SequencePattern, _Columns] = LayoutTable()
+        # By what the requests of a chunk have in common: several layouts may share one.
         self._columns: dict[Any, _Columns] = {}
         self._last: _Columns | None = None  # to which a request was added
 
     def has_size(self, size: int) -> bool:
-        """Returns whether a message of this size may be one of those."""
-        return size in self._by_size
+        """Returns whether a message of this size may have a layout that was learned."""
+        return bool(self._layouts.of_size(size))
 
     def find(self, message: bytes) -> tuple[ServedModel, _Columns, SequenceRequest] | None:
         """Read a request that has to be added to its columns now; None: by the ordinary way."""
-        for pattern, columns in self._by_size.get(len(message), ()):
+        for pattern, columns in self._layouts.of_size(len(message)):
             request = pattern.read(message)
             if request is not None:
-                model = self._model_for(columns)
-                return None if model is None else (model, columns, request)
+                model = gathering_model(self._engine, columns, self._tracing)
+                if model is None:
+                    return None
+                # Requests of one sequence may differ in their layouts, but must keep their order.
+                if self._last is not columns:
+                    self.submit()
+                    self._last = columns
+                return model, columns, request
         return None
-
-    def _model_for(self, columns: _Columns) -> ServedModel | None:
-        """Returns the model that gets a request; None if the request is better not gathered."""
-        engine, spec = self._engine, columns.spec
-        model = engine.find(spec.name, columns.version)
-        if (
-            model is None
-            or model.spec is not spec
-            or engine.is_exiting
-            or columns.gatherer.is_alone(model)
-            or (self._tracing is not None and not self._tracing.passes(spec.name))
-        ):
-            return None
-        if self._last is not columns:
-            self.submit()
-            self._last = columns
-        return model
 
     def submit(self) -> None:
         """Submit what was gathered, because a request takes another way."""
@@ -119,15 +154,16 @@ class SequenceColumnTable(Generic[_Columns]):
         if count % LEARN_EVERY or not model.takes_columns:
             return
         layout = sequence_layout_of(message, raw)
-        if layout is None or not _is_valid(request, model.spec):
+        if layout is None or not can_be_columns(request, model.spec):
             return
-        known = self._learned.get(layout)
-        if known is not None and known.spec is model.spec:
+        if self._layouts.is_known(layout, model.spec):
             return
         pattern = SequencePattern(layout)
         read = pattern.read(message)
-        if read is not None and _says(read, request):
-            self._keep(layout, pattern, self._columns_for(model.spec, request))
+        if read is not None and _agrees(read, request):
+            columns = self._columns_for(model.spec, request)
+            if self._layouts.keep(layout, pattern, columns):
+                self._columns.clear()
 
     def _columns_for(self, spec: ModelSpec, request: InferRequest) -> _Columns:
         """Returns the columns of requests that may share a chunk with this one."""
@@ -138,30 +174,9 @@ class SequenceColumnTable(Generic[_Columns]):
             columns = self._columns[key] = self._make_columns(self._iterations, spec, request)
         return columns
 
-    def _keep(self, layout: SequenceLayout, pattern: SequencePattern, columns: _Columns) -> None:
-        if len(self._learned) >= MAX_LAYOUTS:
-            self._learned.clear()
-            self._by_size.clear()
-            self._columns.clear()
-        if layout in self._learned:  # of a model that was replaced
-            others = self._by_size[pattern.size]
-            before = self._learned[layout]
-            self._by_size[pattern.size] = [each for each in others if each[1] is not before]
-        self._learned[layout] = columns
-        self._by_size.setdefault(pattern.size, []).append((pattern, columns))
 
-
-def _is_valid(request: InferRequest, spec: ModelSpec) -> bool:
-    """Returns whether requests like this one may be in columns."""
-    try:
-        validate(request, spec)
-    except ServerError:
-        return False
-    return not any(tensor.dtype is dtypes.BYTES for tensor in request.inputs.values())
-
-
-def _says(read: SequenceRequest, request: InferRequest) -> bool:
-    """Returns whether the pattern of a message has read what the parser has."""
+def _agrees(read: SequenceRequest, request: InferRequest) -> bool:
+    """Returns whether the pattern of a layout reads the same in a message as the parser does."""
     return (
         read.id == request.id.encode()
         and read.correlation_id == request.correlation_id

@@ -44,7 +44,6 @@ class GrpcSharedMemory:
         return response
 
     def register(self, request: Any) -> Any:
-        """Register a region."""
         self._shared_memory.check_allowed()
         work = self._shared_memory.register(
             request.name, request.key, request.offset, request.byte_size

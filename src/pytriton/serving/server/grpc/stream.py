@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.gatherer import Gatherer
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.grpc.infer import InferService
+    from pytriton.serving.server.grpc.stream_columns import StreamColumnTable
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
 
 # With this many requests in flight, or this much in responses that wait for earlier ones, further
@@ -67,12 +68,17 @@ class StreamInferCall(Call):
     )
 
     def __init__(
-        self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
+        self,
+        service: InferService,
+        columns: StreamColumnTable,
+        connection: CallConnection,
+        stream_id: int,
+        head: CallHead,
     ) -> None:
         super().__init__(connection, stream_id, head)
         self.service = service
         self.encoding = service.encoding(head)
-        self.columns = service.stream_columns_for(head)
+        self.columns = columns if service.is_plain(head) else None
         self._waits_since_ns = time.monotonic_ns() if service.is_traced else 0
         self._is_strict = _STRICT_ERRORS in head.metadata
         self._is_half_closed = False
@@ -85,7 +91,6 @@ class StreamInferCall(Call):
     # Receiving requests
 
     def make_assembler(self) -> MessageAssembler:
-        """Returns the assembler of the requests."""
         return self.service.assembler(self.head, self.connection.max_message_bytes)
 
     def on_message(self, message: Buffer) -> None:
@@ -183,7 +188,6 @@ class StreamInferCall(Call):
         self._finish_if_done()
 
     def on_abandoned(self) -> None:
-        """Cancel all requests."""
         in_flight, self._in_flight = self._in_flight, {}
         self._ordered.clear()
         self._answer_bytes = 0

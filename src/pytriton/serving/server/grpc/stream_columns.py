@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytriton.protocol.kserve_pb_pattern import structure_of
 from pytriton.protocol.kserve_pb_sequence import StreamedResponsePattern
-from pytriton.serving.server.api.gatherer import gatherer_for
+from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.grpc.sequence_columns import SequenceColumnTable
 
 if TYPE_CHECKING:
@@ -26,29 +25,22 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 
-class StreamColumns:
-    """Gathers and answers the requests with one set of inputs for a model; it is their sink."""
+class StreamColumns(ColumnSink[StreamedResponsePattern]):
+    """Gathers and answers streamed requests with one set of inputs for a model."""
 
     def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
-        self.spec = spec
-        self.version = request.model_version
-        self.gatherer = gatherer_for(iterations, spec, request, list(request.inputs), self)
-        self._rows = request.rows if spec.max_batch_size else None
-        self._answers: StreamedResponsePattern | None = None
+        super().__init__(iterations, spec, request, StreamedResponsePattern)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
-        answers, spec = self._answers, self.spec
-        if answers is None or answers.structure != structure_of(outputs):
-            answers = self._answers = StreamedResponsePattern(
-                spec.name, str(spec.version), self._rows, outputs, spec.answer_parameters
-            )
         members: list[StreamedMember] = chunk.callers[first:end]
-        messages = list(answers.encode(outputs, row, [member.id for member in members]))
+        pattern = self.response_pattern(outputs)
+        messages = list(pattern.encode(outputs, row, [member.id for member in members]))
         at = 0
-        while at < len(members):  # those of one call are next to each other
+        # The requests of one call are mostly next to each other: one write for all of them.
+        while at < len(members):
             call, start = members[at].call, at
             while at < len(members) and members[at].call is call:
                 at += 1
@@ -105,7 +97,6 @@ class StreamColumnTable(SequenceColumnTable[StreamColumns]):
         model, columns, read = found
         gatherer = columns.gatherer
         member = call.add_member(message, read.id, gatherer)
-        member.chunk, member.index = gatherer.add_in_sequence(
-            model, read.inputs, member, (read.correlation_id, read.flags, read.id.decode("ascii"))
-        )
+        place = (read.correlation_id, read.flags, read.id.decode("ascii"))
+        member.chunk, member.index = gatherer.add(model, read.inputs, member, place)
         return True

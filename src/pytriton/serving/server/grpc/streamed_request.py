@@ -53,7 +53,6 @@ class StreamedRequest:
         self._wants_empty_final = False
 
     def start(self, built: BuiltRequest, spec: ModelSpec, *, is_paused: bool) -> None:
-        """Pass the request to the engine."""
         service, head = self._call.service, self._call.head
         self._spec = spec
         self._class_counts = built.class_counts
@@ -66,7 +65,6 @@ class StreamedRequest:
             self.pause()
 
     def cancel(self) -> None:
-        """Cancel the request."""
         if self._inference is not None:
             self._inference.cancel()
 
@@ -81,7 +79,6 @@ class StreamedRequest:
             self._inference.resume()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Send a response."""
         call, spec = self._call, self._spec
         if not call.is_waiting_for(self):
             return
@@ -103,7 +100,6 @@ class StreamedRequest:
         call.deliver(self, parts, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error instead of a response."""
         if self._call.is_waiting_for(self):
             self._call.fail_request(self, error, final=final)
 
@@ -141,6 +137,5 @@ class StreamedMember(StreamedRequest):
         self._wants_empty_final = False
 
     def cancel(self) -> None:
-        """Cancel the request."""
         if self.chunk is not None:
             self._gatherer.cancel(self.chunk, self.index)

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
-    from pytriton.serving.server.http.columns import ColumnRequests
+    from pytriton.serving.server.http.columns import HttpColumns
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -84,7 +84,7 @@ class Resolved:
         self.handler = handler
         self.route = route
         self.may_be_column = may_be_column  # and `columns` may be set later
-        self.columns: ColumnRequests | None = None  # for requests like the last one with this head
+        self.columns: HttpColumns | None = None  # for requests like the last one with this head
 
 
 class Resolve(Protocol):
@@ -215,7 +215,6 @@ class HttpApi(HttpHandler):
         return False
 
     def close(self) -> None:
-        """Cancel running tasks when the server stops."""
         self.tasks.cancel()
         self._bodies.close()
 

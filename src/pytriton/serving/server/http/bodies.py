@@ -70,7 +70,6 @@ class Bodies:
         self._loop_budget = LoopBudget(loop)
 
     def close(self) -> None:
-        """Stop all threads and processes."""
         if self._open_codec is not None:
             self._open_codec.close()
         self._background.close()
@@ -128,7 +127,6 @@ class Bodies:
     def generate(
         self, http: HttpRequest, model: ServedModel
     ) -> InferRequest | Deferred[InferRequest]:
-        """Parse a generate request."""
         if http.head.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise InvalidArgumentError(
                 "Unsupported content-encoding, only 'identity' is supported."
@@ -140,7 +138,6 @@ class Bodies:
         return parse_generate(http.body, model.spec)
 
     def load(self, http: HttpRequest) -> LoadOverrides | Deferred[LoadOverrides]:
-        """Parse a request to load a model."""
         body: Buffer = http.body
         if body and b"content-encoding" in http.head.headers:
             inflated = self._inflated(http)

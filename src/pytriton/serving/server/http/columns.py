@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.protocol.answer_pattern import AnswerPattern, structure_of
+from pytriton.protocol.answer_pattern import AnswerPattern
 from pytriton.protocol.compression import choose_encoding
 from pytriton.protocol.output_format import ALL_JSON
-from pytriton.protocol.request_pattern import RequestPattern
-from pytriton.protocol.request_pattern import structure_of as structure_of_request
+from pytriton.protocol.request_pattern import RequestPattern, structure_of
 from pytriton.serving.engine.sequence.correlation_id import accepted_types
-from pytriton.serving.engine.validation import validate
-from pytriton.serving.server.api.gatherer import Iterations, gatherer_for
+from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
 from pytriton.serving.server.http.exchange import Exchange
 from pytriton.serving.server.http.infer import InferExchange, respond_server_error
@@ -28,11 +25,13 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.errors import ServerError
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.request_pattern import Structure
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
+    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, SequencePlace
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.infer import EngineService
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
@@ -49,7 +48,7 @@ _OTHER_HEADERS = (b"content-encoding", b"inference-header-content-length")
 
 
 def may_be_column(head: RequestHead) -> bool:
-    """Returns whether a small infer request with this head is only JSON, and its answer, too."""
+    """Returns whether request and response are plain JSON, and the connection is kept."""
     headers = head.headers
     if head.is_http_10 or not head.keep_alive or head.content_length > MAX_BODY_BYTES:
         return False
@@ -70,12 +69,13 @@ class ColumnExchange(Exchange):
         self._index = index
 
     def abandon(self) -> None:
-        """Cancel the request, because the client has disconnected."""
         self._gatherer.cancel(self._chunk, self._index)
 
 
-class ColumnRequests:
-    """Reads, gathers and answers the requests of one structure for a model; it is their sink.
+class HttpColumns(ColumnSink[AnswerPattern]):
+    """Reads, gathers and answers the requests of one structure for a model.
+
+    `take` touches nothing of a request that it leaves to the ordinary way.
 
     Args:
         service: What all exchanges of the port share.
@@ -93,83 +93,65 @@ class ColumnRequests:
         request: InferRequest,
         structure: Structure,
     ) -> None:
+        super().__init__(iterations, spec, request, AnswerPattern)
         self._service = service
-        self._spec = spec
-        self._rows = request.rows if spec.max_batch_size else None
         self._structure = structure
-        pattern = RequestPattern(structure, in_sequence=spec.sequence is not None)
+        self._request_pattern = RequestPattern(structure, in_sequence=spec.sequence is not None)
         self._id_types = accepted_types(spec)
-        self._read = pattern.read
-        self._read_in_sequence = pattern.read_in_sequence
-        names = [name for name, _, _ in structure]
-        self._gatherer = gatherer_for(iterations, spec, request, names, self)
-        self._answers: AnswerPattern | None = None
         self._tracing = None if service.headers is None else service.headers.tracing
 
     def take(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
         """Serve a request; returns None if it has to be read in the ordinary way."""
-        engine = self._service.engine
+        engine, spec = self._service.engine, self.spec
         model = engine.lookup(route.model, route.version)
-        if model.spec is not self._spec or engine.is_exiting:
+        # A model that was replaced may have other inputs: its requests are learned anew.
+        if model.spec is not spec or engine.is_exiting:
             return None
-        if self._spec.sequence is not None:
-            return self._take_in_sequence(connection, request, route, model)
-        inputs = self._read(request.body)
+        sequence: SequencePlace | None = None
+        inputs: Sequence[bytes] | None
+        if spec.sequence is None:
+            inputs = self._request_pattern.read(request.body)
+        else:
+            inputs, sequence = self._read_in_sequence(request.body)
         if inputs is None:
             return None
-        gatherer = self._gatherer
+        gatherer = self.gatherer
         if not gatherer.is_alone(model):
-            if self._tracing is not None and not self._tracing.passes(self._spec.name):
+            # A sampled request needs a record of its own, which its trace refers to.
+            if self._tracing is not None and not self._tracing.passes(spec.name):
                 return None
-            chunk, index = gatherer.add(model, inputs, connection)
+            chunk, index = gatherer.add(model, inputs, connection, sequence)
             return ColumnExchange(gatherer, chunk, index)
-        exchange = InferExchange(self._service, model, route.version, connection)
-        exchange.began_ns = request.began_ns
-        exchange.submit(request.head, self._record(inputs), ALL_JSON)
-        return exchange
-
-    def _take_in_sequence(
-        self, connection: HttpConnection, request: HttpRequest, route: Route, model: ServedModel
-    ) -> Exchange | None:
-        read = self._read_in_sequence(request.body)
-        if read is None or type(read[1].sequence_id) not in self._id_types:
-            return None
-        inputs, parameters = read
-        gatherer = self._gatherer
-        if not gatherer.is_alone(model):
-            if self._tracing is not None and not self._tracing.passes(self._spec.name):
-                return None
-            sequence = (parameters.sequence_id, parameters.flags, "")
-            chunk, index = gatherer.add_in_sequence(model, inputs, connection, sequence)
-            return ColumnExchange(gatherer, chunk, index)
+        # Alone, a request is faster without a chunk; reading it by its pattern still saves time.
         record = self._record(inputs)
-        record.correlation_id, record.flags = parameters.sequence_id, parameters.flags
+        if sequence is not None:
+            record.correlation_id, record.flags, _ = sequence
         exchange = InferExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
         exchange.submit(request.head, record, ALL_JSON)
         return exchange
+
+    def _read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes] | None, SequencePlace]:
+        read = self._request_pattern.read_in_sequence(body)
+        if read is None or type(read[1].sequence_id) not in self._id_types:
+            return None, (0, 0, "")
+        inputs, parameters = read
+        return inputs, (parameters.sequence_id, parameters.flags, "")
 
     def _record(self, inputs: Sequence[bytes]) -> InferRequest:
         tensors = {
             name: InferTensor(name, dtype, shape, data)
             for (name, dtype, shape), data in zip(self._structure, inputs, strict=True)
         }
-        return InferRequest(self._spec.name, tensors)
+        return InferRequest(self.spec.name, tensors)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
-        answers = self._answers
-        if answers is None or answers.structure != structure_of(outputs):
-            spec = self._spec
-            answers = AnswerPattern(
-                spec.name, str(spec.version), self._rows, outputs, spec.answer_parameters
-            )
-            self._answers = answers
-        bodies = answers.encode(outputs, row, end - first)
+        bodies = self.response_pattern(outputs).encode(outputs, row, end - first)
         if bodies is None:
             self._respond_each(chunk, first, end, outputs, row)
             return
@@ -180,9 +162,10 @@ class ColumnRequests:
     def _respond_each(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
+        """Answer one by one, because one of the responses has what a pattern cannot write (NaN)."""
         for index in range(first, end):
             response = self._response(outputs, row)
-            row += self._rows or 1
+            row += self.rows or 1
             try:
                 self.on_outcome(chunk, index, response, None, is_refused=False)
             except Exception as error:  # noqa: BLE001  it is logged
@@ -190,13 +173,12 @@ class ColumnRequests:
 
     def _response(self, outputs: Sequence[OutputColumn], row: int) -> InferResponse:
         """Returns the response whose first row is `row`."""
-        rows = self._rows
+        rows, spec = self.rows, self.spec
         tensors = []
         for column in outputs:
             shape = column.shape if rows is None else (rows, *column.shape)
             data = column.data[row * column.row_bytes : (row + (rows or 1)) * column.row_bytes]
             tensors.append(InferTensor(column.name, column.dtype, shape, data))
-        spec = self._spec
         return InferResponse(spec.name, str(spec.version), "", tensors, spec.answer_parameters)
 
     def on_outcome(
@@ -220,14 +202,14 @@ class ColumnRequests:
 
 
 class _ModelStructures:
-    """What is known about the requests for one model, whose version is written in one way."""
+    """The structures of requests for one model, whose version is written in one way."""
 
     __slots__ = ("counts", "learned", "spec")
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.counts: dict[Structure, int] = {}
-        self.learned: dict[Structure, ColumnRequests] = {}
+        self.learned: dict[Structure, HttpColumns] = {}
 
 
 class ColumnLearner:
@@ -244,10 +226,10 @@ class ColumnLearner:
         self._models: dict[tuple[str, int, str], _ModelStructures] = {}
         self._learned_count = 0
 
-    def learn(self, model: ServedModel, request: InferRequest) -> ColumnRequests | None:
+    def learn(self, model: ServedModel, request: InferRequest) -> HttpColumns | None:
         """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
         in_sequence = model.spec.sequence is not None
-        structure = structure_of_request(request, in_sequence=in_sequence)
+        structure = structure_of(request, in_sequence=in_sequence)
         if structure is None or not model.takes_columns:
             return None
         known = self._structures(model.spec, request.model_version)
@@ -260,14 +242,12 @@ class ColumnLearner:
             counts.clear()
         if count < LEARNED_AFTER:
             return None
-        try:
-            validate(request, model.spec)
-        except ServerError:
+        if not can_be_columns(request, model.spec):
             return None
         if self._learned_count >= MAX_LEARNED:
             self._forget_all()
             known = self._structures(model.spec, request.model_version)
-        learned = ColumnRequests(self._service, self._iterations, model.spec, request, structure)
+        learned = HttpColumns(self._service, self._iterations, model.spec, request, structure)
         known.learned[structure] = learned
         self._learned_count += 1
         return learned

@@ -89,7 +89,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport when a client connected."""
         self._transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
@@ -98,7 +97,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._handler.idle_watch.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport when the connection was closed."""
         self._become(_CLOSED)
         self._handler.connections.discard(self)
         self._handler.watch.discard(self)
@@ -107,18 +105,15 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._on_lost.set_result(None)
 
     def eof_received(self) -> bool:
-        """Called by the transport when the client has closed its side; the connection is closed."""
         self.close()
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by the transport before a read; returns the memory for it."""
         if self._reader.large_body is not None:
             return self._reader.get_buffer()
         return self._handler.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by the transport after a read."""
         reader = self._reader
         if reader.large_body is not None:
             reader.buffer_updated(nbytes)
@@ -129,14 +124,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._handler.watch.add(self)
 
     def pause_writing(self) -> None:
-        """Called by the transport when its write buffer is full."""
         self.is_writing_paused = True
         if self._exchange is not None:
             self._exchange.pause()
         self._watch_writing()
 
     def resume_writing(self) -> None:
-        """Called by the transport when its write buffer has drained."""
         self.is_writing_paused = False
         if self._exchange is not None:
             self._exchange.resume()
@@ -259,7 +252,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.write(part)
 
     def end_stream(self) -> None:
-        """End a streamed response."""
         request = self._current
         if request is None:
             return

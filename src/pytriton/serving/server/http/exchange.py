@@ -42,7 +42,6 @@ class PendingExchange(Exchange):
         self._task = task
 
     def abandon(self) -> None:
-        """Called when the client has disconnected."""
         self._task.cancel()
         self._exchange.abandon()
 

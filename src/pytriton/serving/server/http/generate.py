@@ -65,7 +65,6 @@ class GenerateExchange(EngineExchange):
             self._answer(self._response)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send the error."""
         if not self._is_answered:
             self._fail(error)
 
@@ -110,11 +109,9 @@ class EventStream(EngineExchange):
         self._held: deque[tuple[InferResponse | ServerError | None, bool]] = deque()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Send an event."""
         self._accept(response, final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error instead of a response."""
         self._accept(error, final)
 
     def _accept(self, item: InferResponse | ServerError | None, final: bool) -> None:
@@ -145,7 +142,6 @@ class EventStream(EngineExchange):
             self._send(200, self._write(response))
 
     def _write(self, response: InferResponse) -> bytes:
-        """Encode a response as an event."""
         raise NotImplementedError
 
     def _on_written(self, final: bool, event: bytes) -> None:
@@ -197,7 +193,6 @@ class GenerateEvents(EventStream):
 
 
 def accepts_events(headers: dict[bytes, bytes]) -> bool:
-    """Returns whether a client accepts server-sent events."""
     choices = headers.get(b"accept", b"").lower().split(b",")
     return any(choice.partition(b";")[0].strip() == b"text/event-stream" for choice in choices)
 
@@ -208,7 +203,6 @@ class InferEvents(EventStream):
     __slots__ = ("_format",)
 
     def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
-        """Pass the request to the engine."""
         if output_format.default.binary or any(it.binary for it in output_format.listed.values()):
             raise InvalidArgumentError(
                 "expected outputs as JSON where responses are server-sent events, got a request "

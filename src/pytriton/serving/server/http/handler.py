@@ -41,7 +41,6 @@ class HttpHandler:
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
     def make_connection(self) -> HttpConnection:
-        """Returns the protocol object for a new connection."""
         return self.connection_class(self)
 
     def let_clients_leave(self) -> None:

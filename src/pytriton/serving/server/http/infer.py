@@ -116,7 +116,6 @@ class EngineExchange(Exchange):
         self.began_ns = 0  # when the first bytes of the request came; 0 if that is not known
 
     def start(self, head: RequestHead, request: InferRequest) -> None:
-        """Pass the request to the engine."""
         service = self._service
         spec = self._model.spec
         if spec.namespace:
@@ -153,15 +152,12 @@ class EngineExchange(Exchange):
         return {}
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Send a response of the model."""
         raise NotImplementedError
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send an error instead of a response."""
         raise NotImplementedError
 
     def on_refused(self, error: ServerError) -> None:
-        """Answer with the error."""
         self._is_answered = True
         respond_server_error(self._connection, error)
 
@@ -176,7 +172,6 @@ class EngineExchange(Exchange):
             self._inference.pause()
 
     def resume(self) -> None:
-        """Resume the model."""
         if self._inference is not None:
             self._inference.resume()
 
@@ -187,7 +182,6 @@ class InferExchange(EngineExchange):
     __slots__ = ("_accept_encoding", "_format")
 
     def submit(self, head: RequestHead, request: InferRequest, output_format: OutputFormat) -> None:
-        """Pass the request to the engine."""
         self.set_format(head.headers.get(b"accept-encoding"), output_format)
         self.start(head, request)
 
@@ -266,11 +260,9 @@ class InferExchange(EngineExchange):
         return parts, JSON_TYPE if header_length is None else _BINARY_TYPE, headers
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Send the error."""
         respond_server_error(self._connection, error)
 
 
 def respond_server_error(connection: HttpConnection, error: ServerError) -> None:
-    """Answer with an error of the engine."""
     headers = _ACCEPT_ENCODING_HEADER if isinstance(error, UnknownEncodingError) else b""
     connection.respond_error(HTTP_STATUS[error.code], error.message, headers)

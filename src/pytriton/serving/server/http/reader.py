@@ -118,7 +118,6 @@ class RequestReader:
         self._chunks = 0
 
     def feed(self, data: bytes) -> None:
-        """Process received bytes."""
         if not self.is_mid_request:
             if self._is_timed:
                 self._began_ns = time.monotonic_ns()
@@ -209,19 +208,16 @@ class RequestReader:
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
         self.head = RequestHead()
         self.is_mid_request = self.is_in_head = True
         self._is_upgrade = False
         self._head_bytes = self._unreported_bytes = self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
-        """Called by the parser, more than once if the URL was received in parts."""
         self.head.target += url
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
         if self.is_over or not self.is_in_head:  # trailers are ignored
             return
         value = value.strip(b" \t")
@@ -237,7 +233,6 @@ class RequestReader:
         self._count_head(len(name) + len(value) + HEADER_OVERHEAD_BYTES)
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
         if self.is_over:
             return
         parser, head = self._parser, self.head
@@ -267,7 +262,6 @@ class RequestReader:
         return None if problem is None else (HTTP_RESTRICTED, problem)
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser for each part of a body."""
         if self.is_over:
             return
         self._body_bytes += len(body)
@@ -282,7 +276,6 @@ class RequestReader:
             self._body += body
 
     def on_chunk_header(self) -> None:
-        """Called by the parser for each chunk, including the empty one at the end."""
         self._chunks += 1
         limit = self._limits.http_max_chunks
         if self._chunks > limit + 1:
@@ -293,7 +286,6 @@ class RequestReader:
             )
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
         if not (self.is_over or self._is_upgrade):
             self._end_request(self._body)
 

@@ -40,8 +40,6 @@ class RepositoryEndpoints:
     def index(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
-        """List the models."""
-
         def respond(entries: list[IndexEntry]) -> None:
             connection.respond(200, (documents.repository_index(entries),))
 
@@ -50,7 +48,6 @@ class RepositoryEndpoints:
         return self._respond_when_known(connection, entries, respond)
 
     def load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> Exchange:
-        """Load a model."""
         check_repository(route.repository)
         reading = self._bodies.load(request)
         if isinstance(reading, LoadOverrides):
@@ -63,7 +60,6 @@ class RepositoryEndpoints:
         await self._service.load(name, await read())
 
     def unload(self, connection: HttpConnection, request: HttpRequest, route: Route) -> Exchange:
-        """Unload a model."""
         check_repository(route.repository)
         unload_dependents = read_unload(self._bodies.settings(request))
         unloading = self._service.unload(route.model, unload_dependents=unload_dependents)

@@ -171,7 +171,6 @@ class Router:
         self._cache: dict[bytes, Route | None] = {}
 
     def resolve(self, target: bytes) -> Route | None:
-        """See `resolve`."""
         try:
             return self._cache[target]
         except KeyError:

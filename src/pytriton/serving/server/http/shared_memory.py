@@ -53,7 +53,6 @@ class SharedMemoryEndpoints:
     def register(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> Exchange | None:
-        """Register a region."""
         self._shared_memory.check_allowed()
         if not route.region:
             raise InvalidArgumentError(

@@ -45,7 +45,6 @@ class ProgressWatch:
             self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
     def discard(self, connection: Watched) -> None:
-        """Stop checking a connection."""
         self._watched.discard(connection)
 
     def __len__(self) -> int:

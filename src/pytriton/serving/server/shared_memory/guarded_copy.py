@@ -144,7 +144,6 @@ class _Guard:
             self._copying[threading.get_ident()] = _Copy(mapping)
 
     def end(self) -> None:
-        """Undo `begin`."""
         with self._lock:
             del self._copying[threading.get_ident()]
             if not self._copying:

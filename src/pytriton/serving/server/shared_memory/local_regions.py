@@ -28,12 +28,10 @@ class LocalRegions:
         self.settled: Callable[[], Awaitable[None]] | None = None
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
-        """See `RegionControl`."""
         self.table.register(name, key, offset, byte_size)
         return None if self.settled is None else self._settle()
 
     def unregister(self, name: str) -> Answer[None]:
-        """See `RegionControl`."""
         self.table.unregister(name)
         return None if self.settled is None else self._settle()
 

@@ -76,11 +76,9 @@ class LinuxFile:
 
     @property
     def size(self) -> int:
-        """See `RegionFile`."""
         return os.fstat(self.descriptor).st_size
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """See `RegionFile`."""
         size = len(memory)
         if size >= _LARGE_BYTES and (mapping := self._map(offset + size)) is not None:
             target = _Byte.from_buffer(memory)
@@ -96,7 +94,6 @@ class LinuxFile:
         return done
 
     def write(self, data: Buffer, offset: int) -> None:
-        """See `RegionFile`."""
         view = memoryview(data)
         size = len(view)
         if size >= _LARGE_BYTES and (mapping := self._map(offset + size)) is not None:
@@ -150,11 +147,9 @@ class MappedFile:
 
     @property
     def size(self) -> int:
-        """See `RegionFile`."""
         return 0 if self._memory is None else len(self._memory)
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """See `RegionFile`."""
         if self._memory is None:
             return 0
         with memoryview(self._memory)[offset : offset + len(memory)] as source:
@@ -162,7 +157,6 @@ class MappedFile:
             return len(source)
 
     def write(self, data: Buffer, offset: int) -> None:
-        """See `RegionFile`."""
         if self._memory is not None:
             with memoryview(self._memory)[offset : offset + len(data)] as target:
                 target[:] = data

@@ -177,7 +177,6 @@ class RegionRequest:
         self._update_pause()
 
     def resume(self) -> None:
-        """Undo `pause`."""
         self._is_client_slow = False
         self._update_pause()
 
@@ -202,14 +201,12 @@ class RegionRequest:
             self._take(response, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
         if self._is_writing:
             self._hold(Held(None, error, final))
         else:
             self._pass_on(None, error, final=final)
 
     def on_refused(self, error: ServerError) -> None:
-        """Pass a refusal on."""
         sink = self._sink
         self._end()
         if sink is not None:

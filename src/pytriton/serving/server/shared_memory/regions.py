@@ -120,7 +120,6 @@ class RegionTable:
         self._regions: dict[str, Region] = {}
 
     def add(self, region: Region) -> None:
-        """Add a region."""
         self._regions[region.name] = region
 
     def remove(self, name: str) -> None:

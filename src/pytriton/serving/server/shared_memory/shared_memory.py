@@ -78,18 +78,15 @@ class SharedMemory:
         self._background = Background(loop, "regions", _WORKERS)
 
     def close(self) -> None:
-        """Stop the threads."""
         self._tasks.cancel()
         self._background.close()
 
     # Regions
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> Answer[None]:
-        """Register a region of system shared memory."""
         return self._control.register(name, key, offset, byte_size)
 
     def unregister(self, name: str) -> Answer[None]:
-        """Unregister a region of system shared memory, or all without a name."""
         return self._control.unregister(name)
 
     def status(self, name: str) -> list[Region]:

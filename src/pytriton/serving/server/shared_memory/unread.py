@@ -90,7 +90,6 @@ class ReadBudget:
         self._used_bytes += size
 
     def give_back(self, size: int) -> None:
-        """Undo `take`."""
         self._used_bytes -= size
 
 
