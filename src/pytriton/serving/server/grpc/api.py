@@ -27,8 +27,7 @@ from pytriton.serving.server.api.loop_budget import LoopBudget
 from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
-from pytriton.serving.server.grpc.call import RefusedCall, UnaryCall
-from pytriton.serving.server.grpc.call_work import CallWork
+from pytriton.serving.server.grpc.call import CallWork, RefusedCall, UnaryCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
 from pytriton.serving.server.grpc.documents import DocumentService
 from pytriton.serving.server.grpc.infer import InferCall, InferService

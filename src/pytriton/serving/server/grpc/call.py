@@ -6,7 +6,9 @@ Subclasses implement the methods of the services.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytriton.base.errors import ServerError
 from pytriton.protocol.grpc import (
@@ -25,17 +27,107 @@ from pytriton.protocol.grpc.messages import PREFIX_BYTES, Message, pack_prefix
 from pytriton.protocol.http2 import ErrorCode, IncompleteInput
 from pytriton.protocol.kserve_pb_response import message_size
 from pytriton.serving.server.api.status import GRPC_STATUS
-from pytriton.serving.server.grpc.compressed_sends import SMALL_BYTES, CompressedSends
-from pytriton.serving.server.grpc.held_data import HeldData
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
+    from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Connection
-    from pytriton.serving.server.grpc.call_work import CallWork
+    from pytriton.serving.server.api.background import Background
+    from pytriton.serving.server.api.loop_budget import LoopBudget
+
+
+SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
+_HIGH_WATER_BYTES = 1 << 20
+
+
+class _FinalStatus(NamedTuple):
+    """The status that follows the last message."""
+
+    status: Status
+    message: str
+
+
+class CompressedSends:
+    """The queue of one call's messages that have to be compressed."""
+
+    __slots__ = ("_call", "_is_paused", "_waiting", "_waiting_bytes")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._waiting: deque[list[Buffer] | _FinalStatus] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+
+    def send(self, parts: list[Buffer]) -> bool:
+        """Send a message; returns False if the caller should pause until `Call.on_writable`."""
+        size = message_size(parts)
+        if not self._waiting and size <= SMALL_BYTES:
+            return self._call.send_now(parts)
+        self._add(parts)
+        self._waiting_bytes += size
+        self._is_paused = self._waiting_bytes >= _HIGH_WATER_BYTES
+        return not self._is_paused
+
+    def finish(self, status: Status, message: str) -> bool:
+        """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
+        if self._waiting:
+            self._add(_FinalStatus(status, message))
+            return True
+        return False
+
+    def _add(self, item: list[Buffer] | _FinalStatus) -> None:
+        self._waiting.append(item)
+        if len(self._waiting) == 1:
+            self._call.connection.work.run_task(self._call, self._run())
+
+    async def _run(self) -> None:
+        call = self._call
+        is_ready = True
+        while self._waiting and call.connection.http2.is_open(call.stream_id):
+            item = self._waiting[0]
+            if isinstance(item, _FinalStatus):
+                call.finish_now(*item)
+            else:
+                framed = await call.connection.work.background.run(call.frame, item)
+                self._waiting_bytes -= message_size(item)
+                is_ready = call.send_framed(framed)
+            self._waiting.popleft()
+        self._waiting.clear()
+        if self._is_paused and is_ready:
+            call.on_writable()
+        self._is_paused = False
+
+
+# Smaller parts are joined, because a client may send each byte in a separate frame.
+_HELD_DATA_JOINED_BYTES = 64 << 10
+
+
+class HeldData:
+    """Data in the order of its arrival, and whether the stream ends after it."""
+
+    __slots__ = ("is_ended", "parts")
+
+    def __init__(self, data: Buffer, *, is_ended: bool) -> None:
+        self.parts: deque[Buffer] = deque((data,) if data else ())
+        self.is_ended = is_ended
+
+    def add(self, data: Buffer, *, is_ended: bool) -> None:
+        self.is_ended = is_ended
+        last = self.parts[-1] if self.parts else b""
+        if isinstance(last, bytearray) and len(last) < _HELD_DATA_JOINED_BYTES:
+            last += data
+        elif data:
+            self.parts.append(bytearray(data))
+
+    def extend(self, later: HeldData) -> None:
+        """Append data that came later."""
+        self.is_ended = later.is_ended
+        self.parts += later.parts
+
 
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
@@ -406,3 +498,66 @@ def gather(parts: list[Buffer]) -> list[Buffer]:
     if small:
         gathered.append(b"".join(small))
     return gathered
+
+
+class CallWork:
+    """Runs them for all calls; an exception ends the call that it was raised for."""
+
+    def __init__(
+        self, tasks: BackgroundTasks, background: Background, loop_budget: LoopBudget
+    ) -> None:
+        self._tasks = tasks
+        self.background = background
+        self.loop_budget = loop_budget
+
+    def run_task(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Start a coroutine that answers a call; it is not cancelled if the client disconnects."""
+        self._tasks.start(_answer_errors(call, work))
+
+    def run_in_thread(
+        self, call: Call, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Run `work` in a thread, then call `then` with its result.
+
+        Until then, the call processes no further message.
+        """
+        call.is_busy = True
+        self.run_task(call, self._run_in_thread(call, then, work, arguments))
+
+    async def _run_in_thread(
+        self,
+        call: Call,
+        then: Callable[[Any], None],
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        result = await self.background.run(work, *arguments)
+        call.is_busy = False
+        if call.is_open:
+            then(result)
+            call.resume_input()
+
+    def run_in_turn(self, call: Call, then: Callable[[Any], None], message: Buffer) -> None:
+        """Call `then` with a message in a later iteration of the event loop.
+
+        Until then, the call processes no further message.
+        """
+        call.is_busy = True
+        self.run_task(call, self._run_in_turn(call, partial(then, message)))
+
+    async def _run_in_turn(self, call: Call, work: Callable[[], None]) -> None:
+        def process() -> None:
+            call.is_busy = False
+            if call.is_open:
+                work()
+
+        await self.loop_budget.run(process)
+        if call.is_open:
+            call.resume_input()
+
+
+async def _answer_errors(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001  it is sent to the client
+        call.connection.fail_call(call, error)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Limits
-    from pytriton.serving.server.grpc.call import Call
-    from pytriton.serving.server.grpc.call_work import CallWork
+    from pytriton.serving.server.grpc.call import Call, CallWork
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.options.server_options import KeepaliveOptions
     from pytriton.serving.server.options.server_options import Limits as ServerLimits
