@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.whole_responses import ResponseFrames
     from pytriton.serving.server.access_log.access_log import AccessLog
     from pytriton.serving.server.grpc.call import Call
-    from pytriton.serving.server.grpc.call_handler import CallHandler
+    from pytriton.serving.server.grpc.connection import CallHandler
 
 _HEALTH = frozenset(
     {

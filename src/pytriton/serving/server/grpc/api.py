@@ -28,11 +28,10 @@ from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedCall, UnaryCall
-from pytriton.serving.server.grpc.connection import GrpcConnection
+from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.documents import DocumentService
 from pytriton.serving.server.grpc.infer import InferCall, InferService
 from pytriton.serving.server.grpc.keepalive import ping_intervals_ns, tick_s
-from pytriton.serving.server.grpc.large_reads import READ_BYTES
 from pytriton.serving.server.grpc.log_settings import GrpcLogSettings
 from pytriton.serving.server.grpc.repository import GrpcRepository
 from pytriton.serving.server.grpc.shared_memory import GrpcSharedMemory

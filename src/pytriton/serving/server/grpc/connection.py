@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import error_for_clients
 from pytriton.protocol.grpc import GrpcError, Status, parse_call
@@ -27,7 +27,6 @@ from pytriton.protocol.http2 import (
 )
 from pytriton.serving.server.api.status import GRPC_STATUS
 from pytriton.serving.server.grpc.keepalive import Action, Keepalive
-from pytriton.serving.server.grpc.large_reads import LargeMessageReader
 from pytriton.serving.server.grpc.progress import Progress
 from pytriton.serving.server.process.event_loop import writer_of_parts
 
@@ -35,9 +34,84 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.protocol.http2 import Event
-    from pytriton.serving.server.grpc.call import Call
-    from pytriton.serving.server.grpc.call_handler import CallHandler
+    from pytriton.protocol.grpc import CallHead
+    from pytriton.protocol.http2 import Event, Limits
+    from pytriton.serving.server.grpc.call import Call, CallWork
+    from pytriton.serving.server.options.server_options import KeepaliveOptions
+    from pytriton.serving.server.options.server_options import Limits as ServerLimits
+    from pytriton.serving.server.process.connection_set import ConnectionSet
+
+READ_BYTES = 256 << 10
+
+
+class ReadConnection(Protocol):
+    """The connection that receives the data."""
+
+    http2: Connection
+
+    def handle(self, events: list[Event], received_ns: int) -> None:
+        """Handle events."""
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Process received bytes that have no buffer of their own."""
+
+    def end_large_reads(self) -> None:
+        """Become the transport's protocol again, because no large message is incomplete."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection was closed."""
+
+    def eof_received(self) -> bool:
+        """The client has closed its side."""
+
+    def pause_writing(self) -> None:
+        """The transport's write buffer is full."""
+
+    def resume_writing(self) -> None:
+        """The transport's write buffer has drained."""
+
+
+class LargeMessageReader(asyncio.BufferedProtocol):
+    """The transport's protocol, in place of the connection, while large messages are received."""
+
+    def __init__(self, connection: ReadConnection, read_buffer: memoryview) -> None:
+        self._connection = connection
+        self._read_buffer = read_buffer  # all connections share it: it is read before the next use
+        self._is_direct = False  # whether the next read goes directly to its message
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self._connection.http2.get_buffer()
+        self._is_direct = buffer is not None
+        return self._read_buffer if buffer is None else buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self._connection
+        http2 = connection.http2
+        if self._is_direct:
+            now_ns = time.monotonic_ns()
+            connection.handle(http2.buffer_updated(nbytes, now_ns), now_ns)
+        elif http2.has_buffers:
+            now_ns = time.monotonic_ns()
+            connection.handle(http2.receive(self._read_buffer[:nbytes], now_ns), now_ns)
+        else:
+            connection.data_received(self._read_buffer[:nbytes])
+            if not http2.has_buffers:
+                connection.end_large_reads()
+
+    # Other transport callbacks, which are passed on
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
 
 logger = logging.getLogger(__name__)
 
@@ -410,3 +484,21 @@ class GrpcConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<GrpcConnection {len(self._calls)} calls, {self.http2!r}>"
+
+
+class CallHandler(Protocol):
+    """The owner of connections, which opens their calls."""
+
+    connections: ConnectionSet[GrpcConnection]
+    http2_limits: Limits
+    keepalive: KeepaliveOptions
+    limits: ServerLimits
+    max_message_bytes: int
+    read_buffer: memoryview
+    work: CallWork
+
+    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+        """Returns the call that a head requests; None if it was answered already."""
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Call `connection.flush` in the next iteration of the event loop."""
