@@ -27,7 +27,7 @@ from pytriton.protocol.http2 import (
 )
 from pytriton.serving.server.api.status import GRPC_STATUS
 from pytriton.serving.server.grpc.keepalive import Action, Keepalive
-from pytriton.serving.server.grpc.progress import Progress
+from pytriton.serving.server.grpc.progress import StallWatch
 from pytriton.serving.server.process.event_loop import writer_of_parts
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_closing = False
         self._received_ns = _monotonic_ns()
         self._keepalive = Keepalive(handler.keepalive, self._received_ns)
-        self._progress = Progress(handler.limits)
+        self._progress = StallWatch(handler.limits)
         self._lingering: asyncio.TimerHandle | None = None
         self._on_lost: asyncio.Future[None] | None = None
 

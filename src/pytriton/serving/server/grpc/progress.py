@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SECOND_NS = 1_000_000_000
 
 
-class Progress:
+class StallWatch:
     """Watches one connection; its methods are called periodically."""
 
     __slots__ = ("_calls", "_connection_input", "_limits", "_unsent_bytes", "_writing")
