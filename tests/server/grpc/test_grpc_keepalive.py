@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.serving.server.grpc.keepalive import Action, Keepalive, ping_intervals_ns, tick_s
+from pytriton.serving.server.grpc.timeouts import Action, Keepalive, ping_intervals_ns, tick_s
 from pytriton.serving.server.options.server_options import KeepaliveOptions
 
 MS = 1_000_000

@@ -26,8 +26,7 @@ from pytriton.protocol.http2 import (
     WriteResumed,
 )
 from pytriton.serving.server.api.status import GRPC_STATUS
-from pytriton.serving.server.grpc.keepalive import Action, Keepalive
-from pytriton.serving.server.grpc.progress import StallWatch
+from pytriton.serving.server.grpc.timeouts import Action, Keepalive, StallWatch
 from pytriton.serving.server.process.event_loop import writer_of_parts
 
 if TYPE_CHECKING:
