@@ -13,7 +13,7 @@ from pytriton.protocol.http2 import frames
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.binding.bound_control import BoundControl
-from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY
+from pytriton.serving.server.grpc.columns import LEARN_EVERY
 from pytriton.serving.server.tracing.sampling import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing, model_spec

@@ -12,7 +12,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.binding.bound_control import BoundControl
-from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY
+from pytriton.serving.server.grpc.columns import LEARN_EVERY
 from tests.column_rig import DoublingInstance
 from tests.fakes import model_spec
 from tests.server.grpc_fakes import GrpcClient

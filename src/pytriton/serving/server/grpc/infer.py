@@ -15,8 +15,7 @@ from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
 from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
-from pytriton.serving.server.grpc.columns import ColumnTable
-from pytriton.serving.server.grpc.sequence_columns import LEARN_EVERY, MAX_MESSAGE_BYTES
+from pytriton.serving.server.grpc.columns import LEARN_EVERY, MAX_MESSAGE_BYTES, ColumnTable
 
 if TYPE_CHECKING:
     import asyncio

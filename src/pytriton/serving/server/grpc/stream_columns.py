@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.protocol.kserve_pb_sequence import StreamedResponsePattern
 from pytriton.serving.server.api.gatherer import ColumnSink
-from pytriton.serving.server.grpc.sequence_columns import SequenceColumnTable
+from pytriton.serving.server.grpc.columns import SequenceColumnTable
 
 if TYPE_CHECKING:
     import asyncio
