@@ -34,8 +34,7 @@ from pytriton.serving.server.grpc.infer import InferCall, InferService
 from pytriton.serving.server.grpc.log_settings import GrpcLogSettings
 from pytriton.serving.server.grpc.repository import GrpcRepository
 from pytriton.serving.server.grpc.shared_memory import GrpcSharedMemory
-from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamInferCall
-from pytriton.serving.server.grpc.stream_columns import StreamColumnTable
+from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
 from pytriton.serving.server.process.connection_set import ConnectionSet
 from pytriton.serving.server.shared_memory.local_regions import local_shared_memory

@@ -13,33 +13,159 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import ServerError, UnavailableError
+from pytriton.base.errors import InternalError, ServerError, UnavailableError
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
 from pytriton.protocol.http2 import ErrorCode
 from pytriton.protocol.kserve_pb import parse_message
 from pytriton.protocol.kserve_pb_response import (
+    encode_empty_final,
+    encode_infer_response,
     encode_stream_failure,
     encode_stream_refusal,
+    encode_stream_response,
 )
+from pytriton.protocol.kserve_pb_sequence import StreamedResponsePattern
+from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.grpc.call import Call, frame_message, gather
+from pytriton.serving.server.grpc.columns import SequenceColumnTable
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors
-from pytriton.serving.server.grpc.streamed_request import StreamedMember, StreamedRequest
+from pytriton.serving.server.shared_memory.region_request import RegionRequest
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import InferRequest, InferResponse
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, MessageAssembler
     from pytriton.protocol.kserve_pb import BuiltRequest
     from pytriton.protocol.kserve_pb_parsed import ParsedMessage
+    from pytriton.runtime.executor.columns import OutputColumn
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.gatherer import Gatherer
+    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, Iterations
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.grpc.infer import InferService
-    from pytriton.serving.server.grpc.stream_columns import StreamColumnTable
-    from pytriton.serving.server.shared_memory.region_request import RegionRequest
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+
+class StreamedRequest:
+    """One request of a stream; the engine's sink for its responses."""
+
+    __slots__ = (
+        "_began_ns",
+        "_call",
+        "_class_counts",
+        "_inference",
+        "_spec",
+        "_wants_empty_final",
+        "answer",
+        "is_decoupled",
+        "parsed",
+    )
+
+    def __init__(self, call: StreamInferCall, parsed: ParsedMessage, began_ns: int = 0) -> None:
+        self.parsed = parsed
+        self.is_decoupled: bool | None = None  # None until the model is known
+        self.answer: list[Buffer] | None = None  # a coupled model's response that is not yet sent
+        self._call = call
+        self._began_ns = began_ns  # when its stream began to wait for it, if that is known
+        # None until the engine has the request, or its inputs are being read.
+        self._inference: Inference | RegionRequest | None = None
+        self._class_counts: dict[str, int] | None = None
+        self._wants_empty_final = False
+
+    def start(self, built: BuiltRequest, spec: ModelSpec, *, is_paused: bool) -> None:
+        service, head = self._call.service, self._call.head
+        self._spec = spec
+        self._class_counts = built.class_counts
+        self._wants_empty_final = built.wants_empty_final
+        inference = service.submit(built, spec, head.metadata, self, self._began_ns)
+        self._inference = inference
+        if built.request.uses_regions and isinstance(inference, RegionRequest):
+            self._call.wait_until_submitted(inference)
+        if is_paused:
+            self.pause()
+
+    def cancel(self) -> None:
+        if self._inference is not None:
+            self._inference.cancel()
+
+    def pause(self) -> None:
+        """Pause the responses of a decoupled model."""
+        if self._inference is not None and self.is_decoupled:
+            self._inference.pause()
+
+    def resume(self) -> None:
+        """Resume the responses of a decoupled model."""
+        if self._inference is not None and self.is_decoupled:
+            self._inference.resume()
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        call, spec = self._call, self._spec
+        if not call.is_waiting_for(self):
+            return
+        parts = None
+        if response is not None:
+            encoded = encode_infer_response(
+                response,
+                self._class_counts,
+                is_batched=spec.max_batch_size > 0,
+                labels=spec.labels,
+            )
+            parts = encode_stream_response(encoded, is_final=final)
+        elif not self.is_decoupled:
+            call.fail_request(self, InternalError("expected a single response, got 0"))
+            return
+        elif self._wants_empty_final:
+            parsed = self.parsed
+            parts = encode_empty_final(parsed.model_name, parsed.model_version, parsed.id)
+        call.deliver(self, parts, final=final)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        if self._call.is_waiting_for(self):
+            self._call.fail_request(self, error, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Send the error of a request that the engine refused."""
+        if self._call.is_waiting_for(self):
+            self._call.refuse_request(self, error)
+
+
+class StreamedMember(StreamedRequest):
+    """A request that travels as a column."""
+
+    __slots__ = ("_gatherer", "_message", "call", "chunk", "id", "index")
+
+    def __init__(
+        self, call: StreamInferCall, message: bytes, request_id: bytes, gatherer: Gatherer
+    ) -> None:
+        # Only what such a request needs while nothing goes wrong.
+        self.call = call
+        self.id = request_id
+        self.is_decoupled = False
+        self.answer = None
+        self.chunk: GatheredChunk | None = None
+        self.index: int
+        self._inference = None
+        self._gatherer = gatherer
+        self._message = message
+
+    def become_ordinary(self, spec: ModelSpec) -> None:
+        """Get ready for an answer that is not in columns."""
+        self.parsed, _ = parse_message(self._message)
+        self._call = self.call
+        self._spec = spec
+        self._class_counts = None
+        self._wants_empty_final = False
+
+    def cancel(self) -> None:
+        if self.chunk is not None:
+            self._gatherer.cancel(self.chunk, self.index)
+
 
 # With this many requests in flight, or this much in responses that wait for earlier ones, further
 # requests are not read, so that the window of the stream closes. The number is far above the
@@ -312,3 +438,80 @@ class StreamInferCall(Call):
             or self._answer_bytes >= MAX_ANSWER_BYTES
         )
         self.resume_input()
+
+
+class StreamColumns(ColumnSink[StreamedResponsePattern]):
+    """Gathers and answers streamed requests with one set of inputs for a model."""
+
+    def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
+        super().__init__(iterations, spec, request, StreamedResponsePattern)
+
+    def on_rows(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        """Answer requests whose outputs are in the columns of a batch."""
+        members: list[StreamedMember] = chunk.callers[first:end]
+        pattern = self.response_pattern(outputs)
+        messages = list(pattern.encode(outputs, row, [member.id for member in members]))
+        at = 0
+        # The requests of one call are mostly next to each other: one write for all of them.
+        while at < len(members):
+            call, start = members[at].call, at
+            while at < len(members) and members[at].call is call:
+                at += 1
+            call.deliver_framed(members[start:at], messages[start:at])
+        chunk.end(end - first)
+
+    def on_outcome(
+        self,
+        chunk: Any,
+        index: int,
+        response: InferResponse | None,
+        error: ServerError | None,
+        *,
+        is_refused: bool,
+    ) -> None:
+        """Answer one request like one that is not in a chunk."""
+        member: StreamedMember = chunk.callers[index]
+        member.become_ordinary(self.spec)
+        if error is None:
+            assert response is not None, "a member has a response or an error"
+            response.id = member.parsed.id
+            member.on_response(response, final=True)
+        elif is_refused:
+            member.on_refused(error)
+        else:
+            member.on_error(error)
+        chunk.end(1)
+
+
+class StreamColumnTable(SequenceColumnTable[StreamColumns]):
+    """The layouts of streamed requests of sequences that repeat.
+
+    Args:
+        engine: The engine.
+        loop: The event loop.
+        tracing: Traces requests, if the server does.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+    ) -> None:
+        super().__init__(engine, loop, StreamColumns, tracing)
+
+    def take(self, call: StreamInferCall, message: Buffer) -> bool:
+        """Add a request to a chunk; returns False if it has to take the ordinary way."""
+        if not self.has_size(len(message)) or not isinstance(message, bytes):
+            return False
+        found = self.find(message)
+        if found is None:
+            return False
+        model, columns, read = found
+        gatherer = columns.gatherer
+        member = call.add_member(message, read.id, gatherer)
+        place = (read.correlation_id, read.flags, read.id.decode("ascii"))
+        member.chunk, member.index = gatherer.add(model, read.inputs, member, place)
+        return True
