@@ -29,11 +29,13 @@ from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedCall, UnaryCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
-from pytriton.serving.server.grpc.documents import DocumentService
 from pytriton.serving.server.grpc.infer import InferCall, InferService
-from pytriton.serving.server.grpc.log_settings import GrpcLogSettings
-from pytriton.serving.server.grpc.repository import GrpcRepository
-from pytriton.serving.server.grpc.shared_memory import GrpcSharedMemory
+from pytriton.serving.server.grpc.management import (
+    DocumentService,
+    GrpcLogSettings,
+    GrpcRepository,
+    GrpcSharedMemory,
+)
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
 from pytriton.serving.server.process.connection_set import ConnectionSet
