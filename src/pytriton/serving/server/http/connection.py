@@ -20,7 +20,12 @@ from pytriton.serving.server.http.reader import (
     RequestHead,
     RequestReader,
 )
-from pytriton.serving.server.http.states import TRANSITIONS, ConnectionState, Expectation, Refusal
+from pytriton.serving.server.http.states import (
+    TRANSITIONS,
+    ConnectionState,
+    Expectation,
+    HttpRefusal,
+)
 from pytriton.serving.server.http.text import (
     CONTINUE,
     JSON_RESPONSE,
@@ -69,7 +74,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         # Responding, in order
         self._current: HttpRequest | None = None
         self._exchange: Exchange | None = None
-        self._waiting: deque[HttpRequest | Expectation | Refusal] = deque()
+        self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
         self._is_processing_scheduled = False
         self._is_streaming = False
 
@@ -156,13 +161,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._current is None and not self._waiting:
             self._send_refusal(status, message)
         else:
-            self._enqueue(Refusal(status, message))
+            self._enqueue(HttpRefusal(status, message))
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request."""
         return self._handler.body_memory(head)
 
-    def _enqueue(self, item: HttpRequest | Expectation | Refusal) -> None:
+    def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
         self._waiting.append(item)
         if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
             self._is_reading_paused = True

@@ -26,7 +26,7 @@ TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
 }
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """The last response on a connection, to an invalid request."""
 
     status: int
