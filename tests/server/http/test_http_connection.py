@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pytriton.serving.server.http.states import TRANSITIONS, ConnectionState
+from pytriton.serving.server.http.connection import TRANSITIONS, ConnectionState
 from pytriton.serving.server.options.server_options import Limits
 from tests.server.http_fakes import (
     Client,

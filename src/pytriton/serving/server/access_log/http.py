@@ -10,9 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.serving.server.access_log.lines import CLIENT_CLOSED, HTTP, Entry
-from pytriton.serving.server.http.connection import HttpConnection
+from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, refusal
 from pytriton.serving.server.http.reader import RequestHead
-from pytriton.serving.server.http.text import JSON_TYPE, refusal
 
 if TYPE_CHECKING:
     import asyncio

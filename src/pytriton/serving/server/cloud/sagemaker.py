@@ -14,9 +14,8 @@ from pytriton.serving.server.cloud.translation import (
     binary_type,
     infer_target,
 )
-from pytriton.serving.server.http.connection import HttpConnection
+from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection
 from pytriton.serving.server.http.routes import Endpoint, Route, request_path
-from pytriton.serving.server.http.text import JSON_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

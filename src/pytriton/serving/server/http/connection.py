@@ -7,11 +7,14 @@ The reader parses requests; here are keep-alive, pipelining, flow control, and c
 from __future__ import annotations
 
 import asyncio
+import enum
+import http
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.base.errors import error_for_clients
+from pytriton.protocol.json_text import dump_json
 from pytriton.serving.server.api.status import HTTP_STATUS
 from pytriton.serving.server.http.client_timeouts import LINGER_S, ClientTimeouts, Decision
 from pytriton.serving.server.http.reader import (
@@ -20,21 +23,6 @@ from pytriton.serving.server.http.reader import (
     RequestHead,
     RequestReader,
 )
-from pytriton.serving.server.http.states import (
-    TRANSITIONS,
-    ConnectionState,
-    Expectation,
-    HttpRefusal,
-)
-from pytriton.serving.server.http.text import (
-    CONTINUE,
-    JSON_RESPONSE,
-    JSON_TYPE,
-    error_body,
-    refusal,
-    response_head,
-    stream_head,
-)
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:
@@ -42,6 +30,95 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.serving.server.http.exchange import Exchange, RequestHandler
+
+
+class ConnectionState(enum.Enum):
+    """The state of a connection."""
+
+    OPEN = "requests are read and answered"
+    LINGERING = "the last response was sent, further input is discarded"
+    CLOSING = "the written output is being sent"
+    CLOSED = "the connection is closed"
+
+
+TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
+    ConnectionState.OPEN: frozenset(
+        {ConnectionState.LINGERING, ConnectionState.CLOSING, ConnectionState.CLOSED}
+    ),
+    ConnectionState.LINGERING: frozenset({ConnectionState.CLOSING, ConnectionState.CLOSED}),
+    ConnectionState.CLOSING: frozenset({ConnectionState.CLOSED}),
+    ConnectionState.CLOSED: frozenset(),
+}
+
+
+class HttpRefusal(NamedTuple):
+    """The last response on a connection, to an invalid request."""
+
+    status: int
+    message: str
+
+
+class Expectation(NamedTuple):
+    """The client waits for `100 Continue` before it sends the body of its next request."""
+
+
+JSON_TYPE = b"application/json"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+STATUS_LINES: dict[int, bytes] = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+    for status in http.HTTPStatus
+} | {499: b"HTTP/1.1 499 Client Closed Request\r\n"}
+# A response with JSON, without its length and its body, after which the connection is kept.
+JSON_RESPONSE = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (
+    STATUS_LINES[200],
+    JSON_TYPE,
+)
+
+
+def error_body(message: str) -> bytes:
+    """Returns Triton's error object."""
+    return b'{"error":%b}' % dump_json(message)
+
+
+def refusal(status: int, message: str) -> bytes:
+    """Returns the last response on a connection."""
+    body = error_body(message)
+    return b"%bContent-Type: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
+        STATUS_LINES[status],
+        JSON_TYPE,
+        len(body),
+        body,
+    )
+
+
+def response_head(
+    status: int, content_type: bytes, headers: bytes, size: int, *, closes: bool, is_http_10: bool
+) -> bytes:
+    """Returns the head of a response with `size` bytes; `headers` are whole lines."""
+    if closes:
+        headers += b"Connection: close\r\n"
+    elif is_http_10:
+        headers += b"Connection: keep-alive\r\n"
+    text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
+    return text % (STATUS_LINES[status], content_type, headers, size)
+
+
+def stream_head(
+    status: int, content_type: bytes, headers: bytes, *, closes: bool, is_chunked: bool
+) -> bytes:
+    """Returns the head of a response of unknown length; `headers` are whole lines.
+
+    If it is not chunked, the end of the connection is the end of the response.
+    """
+    return b"%bContent-Type: %b\r\n%b%b%b\r\n" % (
+        STATUS_LINES[status],
+        content_type,
+        headers,
+        b"Transfer-Encoding: chunked\r\n" if is_chunked else b"",
+        b"Connection: close\r\n" if closes else b"",
+    )
+
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pytriton.protocol.openai.errors import OpenAIError, unknown_model, wrong
 from pytriton.protocol.openai.generation import check_served, read_generation
 from pytriton.protocol.openai.members import Members
 from pytriton.serving.server.http.api import Resolved
+from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.http.routes import Endpoint, Route, request_path
-from pytriton.serving.server.http.text import JSON_TYPE
 from pytriton.serving.server.openai.embeddings import EmbeddingsExchange
 from pytriton.serving.server.openai.generation import EventsAnswer, WholeAnswer
 from pytriton.serving.server.openai.responses import (

@@ -10,7 +10,7 @@ from pytriton.base.errors import InternalError
 from pytriton.protocol.openai.answers import prompt_tokens
 from pytriton.protocol.openai.embeddings import encode_embeddings, read_rows
 from pytriton.serving.server.api.background import SMALL_BYTES
-from pytriton.serving.server.http.text import JSON_TYPE
+from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.openai.parts import PartsExchange
 from pytriton.serving.server.openai.responses import id_header
 

@@ -16,7 +16,7 @@ from pytriton.protocol.openai.documents import (
     encode_answer,
     encode_usage_event,
 )
-from pytriton.serving.server.http.text import JSON_TYPE
+from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.openai.parts import PartsExchange
 from pytriton.serving.server.openai.responses import as_openai_error, id_header, respond_error
 

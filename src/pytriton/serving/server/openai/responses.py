@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, error_for_clients
 from pytriton.protocol.openai.errors import OpenAIError, from_server_error
-from pytriton.serving.server.http.text import JSON_TYPE
+from pytriton.serving.server.http.connection import JSON_TYPE
 
 if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
