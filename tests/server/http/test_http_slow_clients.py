@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.serving.server.api.pace import MIN_BYTES_PER_S
-from pytriton.serving.server.http.client_timeouts import LINGER_S
+from pytriton.serving.server.http.timeouts import LINGER_S
 from pytriton.serving.server.options.server_options import Limits
 from tests.server.http_fakes import (
     HIGH_WATER_BYTES,

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytriton.base.errors import error_for_clients
 from pytriton.protocol.json_text import dump_json
 from pytriton.serving.server.api.status import HTTP_STATUS
-from pytriton.serving.server.http.client_timeouts import LINGER_S, ClientTimeouts, Decision
 from pytriton.serving.server.http.reader import (
     LARGE_BODY_BYTES,
     HttpRequest,
     RequestHead,
     RequestReader,
 )
+from pytriton.serving.server.http.timeouts import LINGER_S, ClientTimeouts, Decision
 from pytriton.serving.server.process.event_loop import has_unread, writer_of_parts
 
 if TYPE_CHECKING:

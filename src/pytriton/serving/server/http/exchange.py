@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
-    from pytriton.serving.server.http.watch import IdleWatch, ProgressWatch
+    from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
     from pytriton.serving.server.options.server_options import Limits
     from pytriton.serving.server.process.connection_set import ConnectionSet
 

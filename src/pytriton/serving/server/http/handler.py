@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead, private_memory
-from pytriton.serving.server.http.watch import IdleWatch, ProgressWatch
+from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
 from pytriton.serving.server.process.connection_set import ConnectionSet
 
 if TYPE_CHECKING:
