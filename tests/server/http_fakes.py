@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytriton.serving.server.http.connection import HttpConnection
-from pytriton.serving.server.http.exchange import Exchange
+from pytriton.serving.server.http.exchange import HttpExchange
 from pytriton.serving.server.http.handler import HttpHandler
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.options.server_options import Limits
@@ -188,7 +188,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Later(Exchange):
+class Later(HttpExchange):
     """A request that the test answers when it likes."""
 
     def __init__(self, connection: HttpConnection, request: HttpRequest) -> None:
@@ -217,7 +217,7 @@ class ScriptedHandler(HttpHandler):
         self.requests: list[HttpRequest] = []
         self.later: list[Later] = []
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         self.requests.append(request)
         target = request.head.target
         if target.startswith(b"/fail"):

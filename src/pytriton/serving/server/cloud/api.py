@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.cloud.translation import Refusal, Translation
     from pytriton.serving.server.http.api import HttpApi
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.routes import Route
 
-    Handle = Callable[[HttpConnection, HttpRequest, Route], Exchange | None]
+    Handle = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]
 
 
 class CloudRoutes(Protocol):
@@ -73,7 +73,7 @@ class CloudApi(HttpHandler):
             return self._api.body_memory(found)
         return super().body_memory(head)
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         try:
             found = self._find(request.head)

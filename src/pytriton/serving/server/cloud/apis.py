@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -53,7 +53,7 @@ class Metrics:
 
     def answer(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Respond with the page of the metrics port, if the server has one."""
 
         def respond(page: bytes) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
 
@@ -81,7 +81,7 @@ class SageMakerModels:
 
     def models(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """List all models, or load one."""
         if request.head.method == b"POST":
             wanted = read_load_request(self._api.settings_body(request))
@@ -96,7 +96,7 @@ class SageMakerModels:
 
     def model(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Describe a model, or unload it."""
         if request.head.method == b"DELETE":
             return self._answer(connection, self._engine.unregister_model(route.model))
@@ -109,7 +109,7 @@ class SageMakerModels:
 
         return self._api.respond_when_known(connection, self._engine.registered_models(), respond)
 
-    def _answer(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
+    def _answer(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> HttpExchange:
         async def run() -> None:
             try:
                 await work

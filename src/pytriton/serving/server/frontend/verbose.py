@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class VerboseRequests:
             log_tensors(request)
         return self._infer(request, LoggedRequest(request, sink), trace)
 
-    def _log_handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def _log_handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         head = request.head
         logger.debug(
             "HTTP request: %s %s", head.method.decode("latin-1"), head.target.decode("latin-1")

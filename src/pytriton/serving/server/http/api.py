@@ -28,7 +28,7 @@ from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import ColumnLearner, may_be_column
-from pytriton.serving.server.http.exchange import Exchange, PendingExchange
+from pytriton.serving.server.http.exchange import HttpExchange, PendingExchange
 from pytriton.serving.server.http.generate import (
     GenerateEvents,
     GenerateExchange,
@@ -79,7 +79,7 @@ class Resolved:
     __slots__ = ("columns", "handler", "may_be_column", "route")
 
     def __init__(
-        self, handler: Callable[..., Exchange | None], route: Route, *, may_be_column: bool
+        self, handler: Callable[..., HttpExchange | None], route: Route, *, may_be_column: bool
     ) -> None:
         self.handler = handler
         self.route = route
@@ -132,7 +132,7 @@ class HttpApi(HttpHandler):
             RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
         )
         traces = TraceEndpoint(engine, self._bodies, self.respond_when_known)
-        self._handlers: dict[str, Callable[..., Exchange | None]] = {
+        self._handlers: dict[str, Callable[..., HttpExchange | None]] = {
             "live": self._live,
             "ready": self._ready,
             "server_metadata": self._server_metadata,
@@ -168,7 +168,7 @@ class HttpApi(HttpHandler):
             memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
         return super().body_memory(head) if memory is None else memory
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         # A head that was seen before, byte for byte, is routed and authorised already: 1 us less.
         resolved: Resolved | None = request.head.resolved
@@ -218,10 +218,10 @@ class HttpApi(HttpHandler):
         self.tasks.cancel()
         self._bodies.close()
 
-    def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> Exchange:
+    def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> HttpExchange:
         """Start a coroutine that answers; it is not cancelled if the client disconnects."""
         self.tasks.start(_answer_errors(connection, lambda: work))
-        return Exchange()
+        return HttpExchange()
 
     def settings_body(self, request: HttpRequest) -> Buffer:
         """Returns the body of a request with a few options; see `Bodies.settings`."""
@@ -235,7 +235,7 @@ class HttpApi(HttpHandler):
 
     def _ready(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         self._refuse_when_exiting()
         respond = partial(self._respond_ready, connection)
         return self.respond_when_known(connection, self._engine.problem(), respond)
@@ -270,7 +270,7 @@ class HttpApi(HttpHandler):
 
     def _model_ready(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         def respond(is_ready: bool) -> None:
             if is_ready:
                 connection.respond(200, (), _TEXT_TYPE)
@@ -282,7 +282,7 @@ class HttpApi(HttpHandler):
 
     def respond_when_known(
         self, connection: HttpConnection, answer: Answer[T], respond: Callable[[T], None]
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Respond with the engine's answer, now or when it has come."""
         if not isinstance(answer, Coroutine):
             respond(answer)
@@ -299,7 +299,7 @@ class HttpApi(HttpHandler):
 
     def _model_statistics(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         def respond(models: list[dict[str, Any]]) -> None:
             connection.respond(200, (documents.model_statistics(models),))
 
@@ -308,7 +308,7 @@ class HttpApi(HttpHandler):
 
     def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         model = self._engine.lookup(route.model, route.version)
         kind: type[InferExchange | InferEvents] = InferExchange
         if model.spec.decoupled:
@@ -336,12 +336,12 @@ class HttpApi(HttpHandler):
 
     def _generate(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         return self._begin_generate(GenerateExchange, connection, request, route)
 
     def _generate_stream(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         return self._begin_generate(GenerateEvents, connection, request, route)
 
     def _begin_generate(
@@ -350,7 +350,7 @@ class HttpApi(HttpHandler):
         connection: HttpConnection,
         request: HttpRequest,
         route: Route,
-    ) -> Exchange:
+    ) -> HttpExchange:
         model = self._engine.lookup(route.model, route.version)
         exchange = kind(self.service, model, route.version, connection)
         exchange.began_ns = request.began_ns
@@ -366,7 +366,7 @@ class HttpApi(HttpHandler):
 
     def _read_later(
         self, connection: HttpConnection, exchange: EngineExchange, submit: Deferred[None]
-    ) -> Exchange:
+    ) -> HttpExchange:
         """Read a request in the background and start it, unless the client disconnects."""
 
         async def begin() -> None:

@@ -18,7 +18,7 @@ from pytriton.protocol.request_pattern import RequestPattern, structure_of
 from pytriton.serving.engine.sequence.correlation_id import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
-from pytriton.serving.server.http.exchange import Exchange
+from pytriton.serving.server.http.exchange import HttpExchange
 from pytriton.serving.server.http.infer import InferExchange, respond_server_error
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def may_be_column(head: RequestHead) -> bool:
     return accepted is None or choose_encoding(accepted.decode("latin-1")) == "identity"
 
 
-class ColumnExchange(Exchange):
+class ColumnExchange(HttpExchange):
     """A request in a chunk."""
 
     __slots__ = ("_chunk", "_gatherer", "_index")
@@ -102,7 +102,7 @@ class HttpColumns(ColumnSink[AnswerPattern]):
 
     def take(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Serve a request; returns None if it has to be read in the ordinary way."""
         engine, spec = self._service.engine, self.spec
         model = engine.lookup(route.model, route.version)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.serving.server.http.exchange import Exchange, RequestHandler
+    from pytriton.serving.server.http.exchange import HttpExchange, RequestHandler
 
 
 class ConnectionState(enum.Enum):
@@ -150,7 +150,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         # Responding, in order
         self._current: HttpRequest | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
         self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
         self._is_processing_scheduled = False
         self._is_streaming = False

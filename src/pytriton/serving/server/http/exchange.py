@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ConnectionT = TypeVar("ConnectionT")
 
 
-class Exchange:
+class HttpExchange:
     """A request that is answered later."""
 
     __slots__ = ()
@@ -32,12 +32,12 @@ class Exchange:
         """Called when the client has read most of the output."""
 
 
-class PendingExchange(Exchange):
+class PendingExchange(HttpExchange):
     """A request whose body is being read in the background, and the exchange that answers it."""
 
     __slots__ = ("_exchange", "_task")
 
-    def __init__(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+    def __init__(self, exchange: HttpExchange, task: asyncio.Task[None]) -> None:
         self._exchange = exchange
         self._task = task
 
@@ -71,5 +71,5 @@ class RequestHandler(Protocol[ConnectionT]):
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
 
-    def handle(self, connection: ConnectionT, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: ConnectionT, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""

@@ -14,7 +14,7 @@ from pytriton.serving.server.process.connection_set import ConnectionSet
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.options.server_options import Limits
 
 
@@ -53,6 +53,6 @@ class HttpHandler:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
         return private_memory(head.content_length)
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.repository_service import RepositoryService
     from pytriton.serving.server.http.bodies import Bodies, Deferred
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
 
@@ -39,7 +39,7 @@ class RepositoryEndpoints:
 
     def index(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         def respond(entries: list[IndexEntry]) -> None:
             connection.respond(200, (documents.repository_index(entries),))
 
@@ -47,7 +47,7 @@ class RepositoryEndpoints:
         entries = self._service.index(ready=read_index(self._bodies.settings(request)))
         return self._respond_when_known(connection, entries, respond)
 
-    def load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> Exchange:
+    def load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> HttpExchange:
         check_repository(route.repository)
         reading = self._bodies.load(request)
         if isinstance(reading, LoadOverrides):
@@ -59,7 +59,9 @@ class RepositoryEndpoints:
     async def _load_later(self, name: str, read: Deferred[LoadOverrides]) -> None:
         await self._service.load(name, await read())
 
-    def unload(self, connection: HttpConnection, request: HttpRequest, route: Route) -> Exchange:
+    def unload(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange:
         check_repository(route.repository)
         unload_dependents = read_unload(self._bodies.settings(request))
         unloading = self._service.unload(route.model, unload_dependents=unload_dependents)

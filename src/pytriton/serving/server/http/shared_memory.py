@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import Answer
     from pytriton.serving.server.http.bodies import Bodies
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.repository import RespondWhenKnown
     from pytriton.serving.server.http.routes import Route
@@ -34,7 +34,7 @@ class SharedMemoryEndpoints:
         self._bodies = bodies
         self._respond_when_known = respond_when_known
 
-    def handlers(self) -> dict[str, Callable[..., Exchange | None]]:
+    def handlers(self) -> dict[str, Callable[..., HttpExchange | None]]:
         """Returns the methods that answer, by the names in the table of routes."""
         return {
             "system_memory_status": self.status,
@@ -52,7 +52,7 @@ class SharedMemoryEndpoints:
 
     def register(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         self._shared_memory.check_allowed()
         if not route.region:
             raise InvalidArgumentError(
@@ -64,7 +64,7 @@ class SharedMemoryEndpoints:
 
     def unregister(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Unregister a region, or all without a name."""
         self._shared_memory.check_allowed()
         return self._respond_after(connection, self._shared_memory.unregister(route.region))
@@ -91,7 +91,7 @@ class SharedMemoryEndpoints:
         self._shared_memory.check_allowed()
         connection.respond(200)
 
-    def _respond_after(self, connection: HttpConnection, work: Answer[None]) -> Exchange | None:
+    def _respond_after(self, connection: HttpConnection, work: Answer[None]) -> HttpExchange | None:
         return self._respond_when_known(connection, work, lambda _: connection.respond(200))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.http.bodies import Bodies
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
 
@@ -31,7 +31,9 @@ class TraceEndpoint:
         self,
         engine: EngineClient,
         bodies: Bodies,
-        respond_when_known: Callable[[HttpConnection, Any, Callable[[Any], None]], Exchange | None],
+        respond_when_known: Callable[
+            [HttpConnection, Any, Callable[[Any], None]], HttpExchange | None
+        ],
     ) -> None:
         self._engine = engine
         self._bodies = bodies
@@ -39,7 +41,7 @@ class TraceEndpoint:
 
     def settings(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Respond with the settings, after the changes in the body of a POST."""
 
         def respond(settings: dict[str, list[str]]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import ModelState
-from pytriton.serving.server.http.exchange import Exchange, PendingExchange
+from pytriton.serving.server.http.exchange import HttpExchange, PendingExchange
 from pytriton.serving.server.http.handler import HttpHandler
 from pytriton.serving.server.metrics.driver_thread import call_driver
 from pytriton.serving.server.metrics.gpus import find_gpus
@@ -58,7 +58,7 @@ class OtherPaths(Protocol):
     def owns(self, path: bytes) -> bool:
         """Returns whether it answers requests for a path."""
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
 
 
@@ -108,7 +108,7 @@ class MetricsApi(HttpHandler):
     async def _find_gpus(self, find: Callable[[], GpuReader | None]) -> None:
         self._gpus = await call_driver(find)
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a scrape."""
         path = request.head.target.partition(b"?")[0]
         if self.other_paths is not None and self.other_paths.owns(path):
@@ -127,7 +127,7 @@ class MetricsApi(HttpHandler):
             connection.respond(200, self._page.finish(page, self._others(models)), _CONTENT_TYPE)
             return None
         task = self._tasks.start(self._answer(connection, models, self._gpus))
-        return PendingExchange(Exchange(), task)
+        return PendingExchange(HttpExchange(), task)
 
     async def _answer(
         self, connection: HttpConnection, models: list[ServedModel], gpus: GpuReader | None

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.openai.parts import PartsExchange
 
-    Handler = Callable[[HttpConnection, HttpRequest, Route, str], Exchange | None]
+    Handler = Callable[[HttpConnection, HttpRequest, Route, str], HttpExchange | None]
 
 MAX_BODY_BYTES = 8 << 20  # it is read at once: 8 MiB take up to 0.1 s
 
@@ -120,7 +120,7 @@ class OpenAIApi:
 
     def _answer(
         self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         identifier = request_id(request.head)
         try:
             return self._handlers[route.endpoint.handler](connection, request, route, identifier)
@@ -149,7 +149,7 @@ class OpenAIApi:
 
     def _generate(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
-    ) -> Exchange:
+    ) -> HttpExchange:
         members, name, model = self._read(request, route.endpoint.handler)
         is_chat = route.endpoint.handler == "chat"
         generation = read_generation(members, model.spec, is_chat=is_chat)
@@ -159,7 +159,7 @@ class OpenAIApi:
 
     def _embed(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
-    ) -> Exchange:
+    ) -> HttpExchange:
         members, name, model = self._read(request, route.endpoint.handler)
         openai = model.spec.openai
         assert openai is not None
@@ -196,7 +196,7 @@ class OpenAIApi:
         model: ServedModel,
         request: HttpRequest,
         requests: list[InferRequest],
-    ) -> Exchange:
+    ) -> HttpExchange:
         service = self._http.service
         try:
             exchange.start(service, model, request.head, requests, request.began_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pytriton.serving.server.http.exchange import Exchange
+from pytriton.serving.server.http.exchange import HttpExchange
 from pytriton.serving.server.http.infer import EngineExchange
 from pytriton.serving.server.openai.responses import as_openai_error, respond_error
 
@@ -80,7 +80,7 @@ class Part(EngineExchange):
         super().abandon()
 
 
-class PartsExchange(Exchange):
+class PartsExchange(HttpExchange):
     """Answers a request when all its parts are answered, or one of them has failed."""
 
     __slots__ = ("_connection", "_left", "_parts", "_request_id")

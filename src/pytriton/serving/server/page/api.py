@@ -26,7 +26,7 @@ from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.api.cluster_view import cluster_view
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.api import HttpApi
-from pytriton.serving.server.http.exchange import Exchange, PendingExchange
+from pytriton.serving.server.http.exchange import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.page import documents, routes
 from pytriton.serving.server.page.access import PageAccess
@@ -125,7 +125,7 @@ class PageApi:
         if self._http is not None:
             self._http.close()
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         head = request.head
         route = routes.find(head.target.partition(b"?")[0])
@@ -146,11 +146,11 @@ class PageApi:
         if route.kind == "forwarded":
             return self._forward(connection, request, route)
         task = self._tasks.start(_answer(connection, self._data[route.name](request)))
-        return PendingExchange(Exchange(), task)
+        return PendingExchange(HttpExchange(), task)
 
     def _forward(
         self, connection: HttpConnection, request: HttpRequest, route: PageRoute
-    ) -> Exchange | None:
+    ) -> HttpExchange | None:
         """Let the endpoint of the HTTP port answer an allowed request."""
         if self._http is None:  # made when the page is used first
             options = msgspec.structs.replace(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import Exchange
+    from pytriton.serving.server.http.exchange import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.page import api
     from pytriton.serving.server.page.api import PageApi
@@ -43,7 +43,7 @@ class UnopenedPage:
         """Returns whether the page answers requests for a path."""
         return routes.owns(path)
 
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> Exchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         if self._page is None:
             self._page = self._make(api.PageApi, self.ports, self._started_s)
