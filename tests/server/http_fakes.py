@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pytriton.serving.server.http.connection import HttpConnection
-from pytriton.serving.server.http.exchange import HttpExchange
-from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.options.server_options import Limits
 

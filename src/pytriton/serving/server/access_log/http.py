@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.serving.server.access_log.access_log import AccessLog
-    from pytriton.serving.server.http.exchange import RequestHandler
+    from pytriton.serving.server.http.handler import RequestHandler
     from pytriton.serving.server.http.reader import HttpRequest
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.cloud.translation import Refusal, Translation
     from pytriton.serving.server.http.api import HttpApi
-    from pytriton.serving.server.http.exchange import HttpExchange
+    from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.routes import Route
 
     Handle = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]

@@ -28,14 +28,13 @@ from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import ColumnLearner, may_be_column
-from pytriton.serving.server.http.exchange import HttpExchange, PendingExchange
 from pytriton.serving.server.http.generate import (
     GenerateEvents,
     GenerateExchange,
     InferEvents,
     accepts_events,
 )
-from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
 from pytriton.serving.server.http.infer import (
     EngineExchange,
     EngineService,

@@ -18,7 +18,7 @@ from pytriton.protocol.request_pattern import RequestPattern, structure_of
 from pytriton.serving.engine.sequence.correlation_id import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
-from pytriton.serving.server.http.exchange import HttpExchange
+from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import InferExchange, respond_server_error
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.serving.server.http.exchange import HttpExchange, RequestHandler
+    from pytriton.serving.server.http.handler import HttpExchange, RequestHandler
 
 
 class ConnectionState(enum.Enum):

@@ -22,7 +22,7 @@ from pytriton.serving.server.api.header_forwarding import HeaderForwarding
 from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.api.status import HTTP_STATUS
 from pytriton.serving.server.http.connection import JSON_TYPE
-from pytriton.serving.server.http.exchange import HttpExchange
+from pytriton.serving.server.http.handler import HttpExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.http.bodies import Bodies
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import HttpExchange
+    from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
 

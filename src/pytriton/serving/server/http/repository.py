@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.repository_service import RepositoryService
     from pytriton.serving.server.http.bodies import Bodies, Deferred
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import HttpExchange
+    from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
 

@@ -14,8 +14,7 @@ import msgspec
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import ModelState
-from pytriton.serving.server.http.exchange import HttpExchange, PendingExchange
-from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
 from pytriton.serving.server.metrics.driver_thread import call_driver
 from pytriton.serving.server.metrics.gpus import find_gpus
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import HttpExchange
+    from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.openai.parts import PartsExchange
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pytriton.serving.server.http.exchange import HttpExchange
+from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import EngineExchange
 from pytriton.serving.server.openai.responses import as_openai_error, respond_error
 

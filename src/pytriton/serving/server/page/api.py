@@ -26,7 +26,7 @@ from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.api.cluster_view import cluster_view
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.api import HttpApi
-from pytriton.serving.server.http.exchange import HttpExchange, PendingExchange
+from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.page import documents, routes
 from pytriton.serving.server.page.access import PageAccess

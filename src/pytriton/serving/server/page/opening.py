@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.exchange import HttpExchange
+    from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.page import api
     from pytriton.serving.server.page.api import PageApi
