@@ -42,11 +42,13 @@ from pytriton.serving.server.http.infer import (
     InferExchange,
     respond_server_error,
 )
-from pytriton.serving.server.http.log_settings import LogEndpoint
-from pytriton.serving.server.http.repository import RepositoryEndpoints
+from pytriton.serving.server.http.management import (
+    LogEndpoint,
+    RepositoryEndpoints,
+    SharedMemoryEndpoints,
+    TraceEndpoint,
+)
 from pytriton.serving.server.http.routes import Endpoint, Route, Router, first_segment
-from pytriton.serving.server.http.shared_memory import SharedMemoryEndpoints
-from pytriton.serving.server.http.trace_settings import TraceEndpoint
 from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
 
 if TYPE_CHECKING:
