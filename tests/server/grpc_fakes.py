@@ -20,8 +20,8 @@ from pytriton.protocol.http2 import frames
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.delivery import deliver, refuse
+from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.api.loop_budget import LoopBudget
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.options.server_options import ServerOptions

@@ -15,8 +15,8 @@ from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
+from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.api.loop_budget import LoopBudget
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.codec.child import run_job
 from pytriton.serving.server.codec.messages import decode_job, decode_reply, encode

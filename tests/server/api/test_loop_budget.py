@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.api.background import LoopBudget
 
 
 class Clock:

@@ -13,8 +13,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
-from pytriton.serving.server.api.background import SMALL_BYTES
-from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.api.background import SMALL_BYTES, LoopBudget
 from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text

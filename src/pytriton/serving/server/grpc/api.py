@@ -22,8 +22,7 @@ from pytriton.protocol.grpc import MessageAssembler, Status, encode_http_error, 
 from pytriton.protocol.http2 import Limits
 from pytriton.protocol.repository_pb import read_load_request
 from pytriton.serving.server.api.authorization import Authorization, Protocol
-from pytriton.serving.server.api.background import Background
-from pytriton.serving.server.api.loop_budget import LoopBudget
+from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Connection
-    from pytriton.serving.server.api.background import Background
-    from pytriton.serving.server.api.loop_budget import LoopBudget
+    from pytriton.serving.server.api.background import Background, LoopBudget
 
 
 SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most

@@ -12,8 +12,8 @@ from pytriton.base.messages import TraceOrigin
 from pytriton.protocol.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
 from pytriton.protocol.kserve_pb_response import encode_infer_response
+from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
-from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.serving.server.grpc.columns import LEARN_EVERY, MAX_MESSAGE_BYTES, ColumnTable
 

@@ -25,8 +25,8 @@ from pytriton.protocol.kserve_pb_response import (
     encode_stream_response,
 )
 from pytriton.protocol.kserve_pb_sequence import StreamedResponsePattern
+from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink
-from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.grpc.call import Call, frame_message, gather
 from pytriton.serving.server.grpc.columns import SequenceColumnTable
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors

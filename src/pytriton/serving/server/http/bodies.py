@@ -17,8 +17,7 @@ from pytriton.protocol.compression import decompress, decompress_small
 from pytriton.protocol.generate import parse_generate
 from pytriton.protocol.kserve_json import parse_header_length, parse_infer
 from pytriton.protocol.repository import read_load
-from pytriton.serving.server.api.background import SMALL_BYTES, Background
-from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES, LoopBudget
+from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES, Background, LoopBudget
 
 Answer = TypeVar("Answer")
 

@@ -17,9 +17,8 @@ from pytriton.protocol.compression import (
 )
 from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.protocol.large_response import encode_large_infer_response
-from pytriton.serving.server.api.background import SMALL_BYTES
+from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
-from pytriton.serving.server.api.loop_budget import MEDIUM_BYTES
 from pytriton.serving.server.api.status import HTTP_STATUS
 from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.http.handler import HttpExchange
