@@ -11,6 +11,7 @@ from pytriton.serving.server.access_log.opening import open_access_log
 from pytriton.serving.server.api.services import Service
 from pytriton.serving.server.frontend.verbose import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi
+from pytriton.serving.server.grpc.tls import tls_context
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.client_opener import ClientOpener
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
-    from pytriton.serving.server.grpc import tls as grpc_tls
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 else:
     cloud_apis = LazyModule("pytriton.serving.server.cloud.apis")
-    grpc_tls = LazyModule("pytriton.serving.server.grpc.tls")
 
 _FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
 
@@ -96,7 +95,7 @@ class FrontEnd:
             opener = ClientOpener(self._loop, self._http.make_connection)
         elif service is Service.GRPC:
             files = self._options.grpc_tls
-            tls = grpc_tls.tls_context(files) if files is not None else None
+            tls = tls_context(files) if files is not None else None
             opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
         else:
             opener = ClientOpener(self._loop, self._cloud_api(service).make_connection)

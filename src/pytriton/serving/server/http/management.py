@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pytriton.serving.server.shared_memory.regions import Region
     from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
 
-RunTask = Callable[["HttpConnection", Coroutine[Any, Any, None]], "Exchange"]
-RespondWhenKnown = Callable[["HttpConnection", Any, Callable[[Any], None]], "Exchange | None"]
+RunTask = Callable[["HttpConnection", Coroutine[Any, Any, None]], "HttpExchange"]
+RespondWhenKnown = Callable[["HttpConnection", Any, Callable[[Any], None]], "HttpExchange | None"]
 
 
 class RepositoryEndpoints:
