@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import UnavailableError
-from pytriton.serving.server.grpc.tls import tls_context
+from pytriton.serving.server.grpc.api import tls_context
 from pytriton.serving.server.options.server_options import TlsOptions
 
 

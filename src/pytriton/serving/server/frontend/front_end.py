@@ -10,8 +10,7 @@ from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.server.access_log.opening import open_access_log
 from pytriton.serving.server.api.services import Service
 from pytriton.serving.server.frontend.verbose import VerboseRequests
-from pytriton.serving.server.grpc.api import GrpcApi
-from pytriton.serving.server.grpc.tls import tls_context
+from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.client_opener import ClientOpener

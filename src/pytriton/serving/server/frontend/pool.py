@@ -36,7 +36,7 @@ from pytriton.serving.server.frontend.region_feed import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.frontend.zygote import spawn_zygote
-from pytriton.serving.server.grpc.tls import tls_context
+from pytriton.serving.server.grpc.api import tls_context
 from pytriton.serving.server.process.process_watch import read_activity
 from pytriton.serving.server.shared_memory.local_regions import LocalRegions
 

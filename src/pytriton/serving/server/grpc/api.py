@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.errors import InternalError
+from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.protocol.http2 import Limits
@@ -37,6 +38,7 @@ from pytriton.serving.server.grpc.management import (
 )
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
+from pytriton.serving.server.options.server_options import TlsOptions
 from pytriton.serving.server.process.connection_set import ConnectionSet
 from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
 
@@ -267,3 +269,26 @@ def _http2_limits(options: ServerOptions) -> Limits:
         min_idle_ping_interval_ns=idle_interval_ns,
         max_ping_strikes=options.grpc_keepalive.max_ping_strikes or 2**62,
     )
+
+
+def tls_context(options: TlsOptions) -> ssl.SSLContext:
+    """Returns a context for HTTP/2; mutual TLS requires a certificate of the client, too.
+
+    Raises:
+        UnavailableError: A file is missing or does not contain a valid certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    files = f"{options.server_cert} and {options.server_key}"
+    try:
+        context.load_cert_chain(options.server_cert, options.server_key)
+        if options.mutual:
+            files = str(options.root_cert)
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(options.root_cert)
+    except (OSError, ssl.SSLError) as error:
+        raise UnavailableError(
+            f"gRPC cannot be encrypted with {files}: {error.strerror or error}"
+        ) from error
+    return context
