@@ -12,7 +12,7 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.errors import CancelledError, InternalError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.base.request_ids import add_to_log_records
-from pytriton.serving.server.api.request_log import LoggedRequest, log_tensors
+from pytriton.serving.server.frontend.front_end import LoggedRequest, log_tensors
 from tests.fakes import RecordingSink
 
 ERROR = InternalError("no %s")
@@ -22,7 +22,7 @@ ERROR = InternalError("no %s")
 def verbose(caplog):
     factory = logging.getLogRecordFactory()
     add_to_log_records()
-    caplog.set_level(logging.DEBUG, "pytriton.serving.server.api.request_log")
+    caplog.set_level(logging.DEBUG, "pytriton.serving.server.frontend.front_end")
     yield
     logging.setLogRecordFactory(factory)
 
