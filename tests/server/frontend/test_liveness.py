@@ -14,7 +14,7 @@ from pytriton.serving.server.frontend.liveness import (
     PING_INTERVAL_S,
     SILENCE_LIMIT_S,
     WORK_LIMIT_S,
-    Heartbeat,
+    FrontEndHeartbeat,
     RestartDelays,
 )
 from pytriton.serving.server.process.process_watch import Activity, read_activity
@@ -25,7 +25,7 @@ class Process:
     """A front end that a test lets work, and the clock of the core."""
 
     def __init__(self) -> None:
-        self.heartbeat = Heartbeat()
+        self.heartbeat = FrontEndHeartbeat()
         self.now_s = 1000.0
         self.processor_s = 5.0
 
@@ -124,7 +124,7 @@ def test_front_end_that_only_works_and_never_answers_hangs_at_last():
 
 
 def test_front_end_of_which_nothing_is_known_gets_the_time_of_one_that_works():
-    heartbeat = Heartbeat()
+    heartbeat = FrontEndHeartbeat()
     beats = 0
     while not heartbeat.failure:
         heartbeat.beat(beats * PING_INTERVAL_S, None)

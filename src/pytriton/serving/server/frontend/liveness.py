@@ -23,7 +23,7 @@ _STABLE_S = 1.0  # a front end that ends after this time did not fail to start
 _RESTART_DELAYS_S = (0.0, 0.0, 0.1, 0.5, 1.0)
 
 
-class Heartbeat:
+class FrontEndHeartbeat:
     """The pings to one front end and its answers.
 
     Attributes:

@@ -31,7 +31,11 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.server.frontend.client_passing import pass_client
-from pytriton.serving.server.frontend.liveness import PING_INTERVAL_S, Heartbeat, RestartDelays
+from pytriton.serving.server.frontend.liveness import (
+    PING_INTERVAL_S,
+    FrontEndHeartbeat,
+    RestartDelays,
+)
 from pytriton.serving.server.frontend.region_feed import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
@@ -70,7 +74,7 @@ class FrontEndMember:
         self.index = index
         self.worker = worker
         self.session: FrontEndSession | None = None
-        self.heartbeat = Heartbeat()
+        self.heartbeat = FrontEndHeartbeat()
         self.ready_s = math.inf  # when it could serve clients first
         self.is_ready = False  # it has the registry, so that it can serve clients
         self.passed_count = 0
