@@ -27,7 +27,7 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import Service
-from pytriton.serving.server.frontend import liveness
+from pytriton.serving.server.frontend import pool
 from pytriton.serving.server.frontend import pool as pool_module
 from pytriton.serving.server.frontend import session as session_module
 from pytriton.serving.server.frontend.client_passing import receive_clients
@@ -365,7 +365,7 @@ def test_front_end_that_cannot_be_forked_is_tried_again(scene, monkeypatch, capl
 def idle(monkeypatch):
     """No front end ever works, and silence is not tolerated."""
     monkeypatch.setattr(pool_module, "read_activity", lambda pid: Activity(0.0, is_runnable=False))
-    monkeypatch.setattr(liveness, "SILENCE_LIMIT_S", 0.0)
+    monkeypatch.setattr(pool, "SILENCE_LIMIT_S", 0.0)
 
 
 def test_front_end_that_does_not_answer_is_killed_and_replaced(scene, idle, caplog):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pytriton.serving.server.frontend.liveness import (
+from pytriton.serving.server.frontend.pool import (
     PING_INTERVAL_S,
     SILENCE_LIMIT_S,
     WORK_LIMIT_S,
