@@ -15,7 +15,7 @@ from pytriton.serving.engine.config import (
     validate_config,
 )
 from pytriton.serving.engine.config_rules import validate_model
-from pytriton.serving.server.frontend.model_records import decode_spec, encode_spec
+from pytriton.serving.server.frontend.records import decode_spec, encode_spec
 
 MODEL = 'name: "m" backend: "python" input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 START = "kind: CONTROL_SEQUENCE_START"

@@ -13,7 +13,7 @@ from pytriton.base.model_spec import (
     TensorSpec,
     TimeoutAction,
 )
-from pytriton.serving.server.frontend.model_records import as_batch_key, decode_spec, encode_spec
+from pytriton.serving.server.frontend.records import as_batch_key, decode_spec, encode_spec
 from tests.fakes import model_spec
 
 TENSORS = {

@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
-from pytriton.serving.server.frontend.model_records import decode_spec
+from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from tests.fakes import model_spec
 from tests.server.control_fakes import SteppedLoop

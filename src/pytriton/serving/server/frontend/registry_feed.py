@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import sendable_text
 from pytriton.runtime.transport.frontend_frames import ModelDescription, ModelStatus, Registry
-from pytriton.serving.server.frontend.model_records import encode_spec
+from pytriton.serving.server.frontend.records import encode_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from pytriton.runtime.executor.columns import (
     make_members,
     shared_request,
 )
-from pytriton.serving.server.frontend.model_records import as_batch_key
+from pytriton.serving.server.frontend.records import as_batch_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

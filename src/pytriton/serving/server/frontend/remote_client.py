@@ -15,7 +15,7 @@ from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, Reg
 from pytriton.serving.engine.control import IndexEntry
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.server.frontend.core_link import CoreLink
-from pytriton.serving.server.frontend.model_records import decode_spec
+from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.frontend.remote_model import RemoteModel
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.messages import InferRequest
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.transport.credit import CreditWindow
-from pytriton.serving.server.frontend.model_records import as_batch_key
+from pytriton.serving.server.frontend.records import as_batch_key
 
 if TYPE_CHECKING:
     from pytriton.base.errors import ServerError

@@ -42,8 +42,7 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.model_state import ModelState
-from pytriton.serving.server.frontend.logs import log_entry
-from pytriton.serving.server.frontend.question_texts import unpacked
+from pytriton.serving.server.frontend.records import log_entry, unpacked
 from pytriton.serving.server.frontend.region_feed import RegionFeed
 from pytriton.serving.server.frontend.remote_chunk import RemoteChunks, read_signature
 from pytriton.serving.server.frontend.remote_request import (

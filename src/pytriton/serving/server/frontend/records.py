@@ -1,20 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of front ends: their records are sent to the core, which has the only log."""
+"""Encodes model specifications for front ends in other processes."""
 
 from __future__ import annotations
 
 import logging
 import os
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from pytriton.base import dtypes
 from pytriton.base.errors import sendable_text
+from pytriton.base.model_spec import ModelSpec
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.runtime.transport.frontend_frames import LogEntry
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches
     from pytriton.serving.server.frontend.core_link import CoreLink
+
+
+def _encode_other(value: Any) -> int:
+    assert isinstance(value, dtypes.DataType), f"expected a datatype, got {value!r}"
+    return value.number
+
+
+def _decode_other(kind: type, value: Any) -> dtypes.DataType:
+    assert kind is dtypes.DataType, f"expected a datatype, got {kind}"
+    return dtypes.BY_NUMBER[value]
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
+_decoder = msgspec.msgpack.Decoder(ModelSpec, dec_hook=_decode_other)
+
+
+def encode_spec(spec: ModelSpec) -> bytes:
+    return _encoder.encode(spec)
+
+
+def decode_spec(content: bytes) -> ModelSpec:
+    """Returns the specification that `encode_spec` encoded."""
+    return _decoder.decode(content)
+
+
+def as_batch_key(value: Any) -> Any:
+    """Returns a batch key as validation makes it: MessagePack turns its tuples into lists."""
+    if value is None:
+        return None
+    return tuple(tuple(dims) if isinstance(dims, list) else dims for dims in value)
+
+
+_ENCODING = ("utf-8", "surrogateescape")
+
+
+def packed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a question as they can be sent."""
+    return {name: _packed(value) for name, value in arguments.items()}
+
+
+def _packed(value: Any) -> Any:
+    if not isinstance(value, str) or value.isascii():
+        return value
+    raw = value.encode(*_ENCODING)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw
+    return value
+
+
+def unpacked(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.decode(*_ENCODING) if isinstance(value, bytes) else value
+        for name, value in arguments.items()
+    }
 
 
 class CoreLogHandler(logging.Handler):
