@@ -41,7 +41,7 @@ def read_signature(frame: DefineSignature) -> Signature:
     return Signature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
 
 
-class RemoteChunk(msgspec.Struct, eq=False):
+class FrontEndChunk(msgspec.Struct, eq=False):
     """A chunk of a front end, whose columns stay in the message in which they came; see `Chunk`.
 
     Attributes:
@@ -79,7 +79,7 @@ class RemoteChunks:
 
     def __init__(self, outbox: ReplyOutbox) -> None:
         self._outbox = outbox
-        self._chunks: dict[int, RemoteChunk] = {}
+        self._chunks: dict[int, FrontEndChunk] = {}
 
     def submit(
         self, received: Received, item: ChunkItem, signature: Signature, model: ServedModel
@@ -91,7 +91,7 @@ class RemoteChunks:
             row_starts = list(itertools.accumulate(item.rows, initial=0))
         if received.blocks:
             received = received.restricted(item.columns)
-        chunk = RemoteChunk(
+        chunk = FrontEndChunk(
             signature, self, row_starts, call, received, item.columns, count, spec.is_ordered
         )
         requests = _read_requests(item, signature, spec.name)
@@ -147,7 +147,7 @@ class RemoteChunks:
             self._outbox.add_response(chunk.call, response, is_final=True, index=index)
         self._count(chunk, 1)
 
-    def _count(self, chunk: RemoteChunk, count: int) -> None:
+    def _count(self, chunk: FrontEndChunk, count: int) -> None:
         chunk.open_count -= count
         if not chunk.open_count:
             chunk.members = []  # they refer to the chunk
