@@ -74,7 +74,7 @@ class FrontEndChunk(msgspec.Struct, eq=False):
         return MemberSink(self, index)
 
 
-class RemoteChunks:
+class FrontEndChunks:
     """The chunks of a front end that are not answered yet; sends the answers of their members."""
 
     def __init__(self, outbox: ReplyOutbox) -> None:

@@ -44,7 +44,7 @@ from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.server.frontend.records import log_entry, unpacked
 from pytriton.serving.server.frontend.region_feed import RegionFeed
-from pytriton.serving.server.frontend.remote_chunk import RemoteChunks, read_signature
+from pytriton.serving.server.frontend.remote_chunk import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.remote_request import (
     RefusedRequest,
     RemoteRequest,
@@ -169,7 +169,7 @@ class FrontEndSession:
         )
         self._channel.reads_ahead = True
         self.outbox = ReplyOutbox(self._channel, shared.loop)
-        self._chunks = RemoteChunks(self.outbox)
+        self._chunks = FrontEndChunks(self.outbox)
 
     def start(self, first: Frame) -> None:
         """Send the first message and the registry, and start to read."""
