@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend.session import FrontEndSession
 
 
-class RemoteRequest:
+class FrontEndRequest:
     """One request of a front end: the sink of its responses, with flow control."""
 
     __slots__ = ("_call", "_is_paused", "_session", "_window", "inference")

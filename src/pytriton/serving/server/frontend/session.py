@@ -46,8 +46,8 @@ from pytriton.serving.server.frontend.records import log_entry, unpacked
 from pytriton.serving.server.frontend.region_feed import RegionFeed
 from pytriton.serving.server.frontend.remote_chunk import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.remote_request import (
+    FrontEndRequest,
     RefusedRequest,
-    RemoteRequest,
     read_request,
 )
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
@@ -144,7 +144,7 @@ class FrontEndSession:
         self._shared = shared
         self._on_event = on_event
         self._on_lost = on_lost
-        self._requests: dict[int, RemoteRequest] = {}
+        self._requests: dict[int, FrontEndRequest] = {}
         self._signatures: dict[int, tuple[int, Signature]] = {}  # with the model's number
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             Submit: self._on_submit,
@@ -272,7 +272,7 @@ class FrontEndSession:
     def _submit(self, received: Received, item: SubmitItem) -> None:
         shared = self._shared
         model = shared.registry.models.get(item.model)
-        sink = RemoteRequest(self, item.call)
+        sink = FrontEndRequest(self, item.call)
         if shared.engine.is_exiting:
             sink.on_refused(UnavailableError("Server exiting"))
             return
