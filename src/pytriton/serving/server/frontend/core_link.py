@@ -30,7 +30,7 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.delivery import deliver, dispatch_error, refuse
-from pytriton.serving.server.frontend.chunk_sender import ChunkSender
+from pytriton.serving.server.frontend.chunks import ChunkSender
 from pytriton.serving.server.frontend.records import packed
 from pytriton.serving.server.frontend.remote_trace import RemoteTrace
 

@@ -42,9 +42,9 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.records import log_entry, unpacked
 from pytriton.serving.server.frontend.region_feed import RegionFeed
-from pytriton.serving.server.frontend.remote_chunk import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.remote_request import (
     FrontEndRequest,
     RefusedRequest,
