@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from pytriton.serving.server.frontend.region_feed import RegionFeed
+from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.shared_memory.local_regions import LocalRegions
 from pytriton.serving.server.shared_memory.regions import Regions
 from tests.server.shared_memory.test_regions import FakeFile

@@ -44,7 +44,7 @@ from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.records import log_entry, unpacked
-from pytriton.serving.server.frontend.region_feed import RegionFeed
+from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.remote_request import (
     FrontEndRequest,
     RefusedRequest,
