@@ -38,9 +38,9 @@ from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.remote_client import RemoteClient
-from pytriton.serving.server.frontend.remote_trace import RemoteTracing
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.serving.server.tracing.span_exporter import SpanExporter

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.messages import TraceOrigin
-from pytriton.serving.server.frontend.remote_trace import RemoteTracing
+from pytriton.serving.server.frontend.core_link import RemoteTracing
 from tests.fakes import RecordingSink, model_spec, request
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -25,11 +25,11 @@ from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.api.services import Service
 from pytriton.serving.server.frontend.client_passing import receive_clients
+from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.frontend.records import set_up_logging
 from pytriton.serving.server.frontend.regions import RemoteRegions
 from pytriton.serving.server.frontend.remote_client import RemoteClient
-from pytriton.serving.server.frontend.remote_trace import RemoteTracing
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.cores import usable_cores
 from pytriton.serving.server.process.descriptors import client_limit, lowest_free
