@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.server.api.services import Service
-from pytriton.serving.server.frontend.client_passing import pass_client, receive_clients
+from pytriton.serving.server.frontend.process import pass_client, receive_clients
 
 
 @pytest.fixture(params=[socket_pair, stream_pair], ids=["messages", "stream"])

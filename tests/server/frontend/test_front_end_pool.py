@@ -30,8 +30,8 @@ from pytriton.serving.server.api.services import Service
 from pytriton.serving.server.frontend import pool
 from pytriton.serving.server.frontend import pool as pool_module
 from pytriton.serving.server.frontend import session as session_module
-from pytriton.serving.server.frontend.client_passing import receive_clients
 from pytriton.serving.server.frontend.pool import FrontEndPool
+from pytriton.serving.server.frontend.process import receive_clients
 from pytriton.serving.server.frontend.remote_client import RemoteClient
 from pytriton.serving.server.options.log_options import LogOptions
 from pytriton.serving.server.options.server_options import ServerOptions

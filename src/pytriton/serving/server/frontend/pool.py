@@ -30,7 +30,7 @@ from pytriton.runtime.transport.frontend_frames import (
 )
 from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
-from pytriton.serving.server.frontend.client_passing import pass_client
+from pytriton.serving.server.frontend.process import pass_client
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts

@@ -24,7 +24,6 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.api.services import Service
-from pytriton.serving.server.frontend.client_passing import receive_clients
 from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.frontend.records import set_up_logging
@@ -37,9 +36,38 @@ from pytriton.serving.server.process.event_loop import freeze_memory, new_event_
 from pytriton.serving.server.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.transport.frames import Frame
     from pytriton.serving.server.process.client_opener import ClientOpener
+
+_MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
+
+
+def pass_client(link: socket.socket, service: Service, client: socket.socket) -> bool:
+    """Pass a client on; returns False if the front end does not take it now, or has ended."""
+    try:
+        socket.send_fds(link, [service.value], [client.fileno()])
+    except OSError:
+        return False
+    return True
+
+
+def receive_clients(link: socket.socket) -> Iterator[tuple[Service, socket.socket | None]]:
+    """Yields the clients that wait, up to a limit; ends early if the core has closed the link.
+
+    A client is None if this process had no free descriptor for it; the system has closed it then.
+    """
+    for _ in range(_MAX_CLIENTS):
+        try:
+            letter, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+        except (BlockingIOError, ConnectionResetError):
+            return
+        if not letter:
+            return
+        client = socket.socket(fileno=descriptors[0]) if descriptors else None
+        yield Service(letter), client
 
 
 def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
