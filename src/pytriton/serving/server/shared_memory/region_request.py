@@ -20,7 +20,7 @@ from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
-from pytriton.serving.server.shared_memory.unread import Source, check_unread
+from pytriton.serving.server.shared_memory.unread import UnreadInput, check_unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class RegionRequest:
         request = self._request
         assert request is not None
         sources = [
-            Source(tensor, table.find(tensor.data))
+            UnreadInput(tensor, table.find(tensor.data))
             for tensor in request.inputs.values()
             if isinstance(tensor.data, RegionPlace)
         ]
@@ -126,7 +126,7 @@ class RegionRequest:
             self._end()
             raise
 
-    def _read(self, sources: Sequence[Source], model: ServedModel) -> None:
+    def _read(self, sources: Sequence[UnreadInput], model: ServedModel) -> None:
         reads = []
         for tensor, place in sources:
             tensor.data = memory = _memory(model, place.byte_size)

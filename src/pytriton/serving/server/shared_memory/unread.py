@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SHARE = 2  # inputs in shared memory may take one part of this many of the machine's memory
 
 
-class Source(NamedTuple):
+class UnreadInput(NamedTuple):
     """An input that has to be read, and from where."""
 
     tensor: InferTensor
@@ -46,7 +46,7 @@ class _Unread:
         return self._size
 
 
-def check_unread(request: InferRequest, sources: Iterable[Source], spec: ModelSpec) -> None:
+def check_unread(request: InferRequest, sources: Iterable[UnreadInput], spec: ModelSpec) -> None:
     """Check a request before its inputs are read; the strings in them are not counted here.
 
     Raises:
