@@ -18,9 +18,12 @@ from pytriton.base.errors import (
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.base.model_spec import TensorSpec
 from pytriton.protocol.shared_memory import RegionPlace
-from pytriton.serving.server.shared_memory.region_request import SMALL_BYTES, RegionRequest
+from pytriton.serving.server.shared_memory.region_request import (
+    SMALL_BYTES,
+    ReadBudget,
+    RegionRequest,
+)
 from pytriton.serving.server.shared_memory.regions import Region, RegionTable
-from pytriton.serving.server.shared_memory.unread import ReadBudget
 from tests.fakes import model_spec
 from tests.server.shared_memory.test_regions import FakeFile
 

@@ -14,9 +14,8 @@ from pytriton.base.errors import (
     error_for_clients,
 )
 from pytriton.serving.server.api.background import Background
-from pytriton.serving.server.shared_memory.region_request import RegionRequest
+from pytriton.serving.server.shared_memory.region_request import RegionRequest, machine_budget
 from pytriton.serving.server.shared_memory.regions import RegionTable
-from pytriton.serving.server.shared_memory.unread import machine_budget
 
 if TYPE_CHECKING:
     import asyncio
