@@ -17,7 +17,7 @@ from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.client_opener import ClientOpener
 from pytriton.serving.server.shared_memory.local_regions import LocalRegions
-from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,7 @@ class FrontEnd:
         self._engine = engine
         self._options = options
         self._loop = loop
-        self._shared_memory = SharedMemory(
+        self._shared_memory = ClientSharedMemory(
             LocalRegions() if regions is None else regions,
             engine,
             loop,

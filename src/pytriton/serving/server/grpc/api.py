@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.call import Call
     from pytriton.serving.server.grpc.columns import ColumnTable
     from pytriton.serving.server.options.server_options import ServerOptions
-    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _PREFIX = "/inference.GRPCInferenceService"
@@ -128,7 +128,7 @@ class GrpcApi:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
-        shared_memory: SharedMemory | None = None,
+        shared_memory: ClientSharedMemory | None = None,
     ) -> None:
         if shared_memory is None:
             shared_memory = local_shared_memory(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
-    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _monotonic_ns = time.monotonic_ns
@@ -52,7 +52,7 @@ class InferService:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
-        shared_memory: SharedMemory | None = None,
+        shared_memory: ClientSharedMemory | None = None,
     ) -> None:
         self.engine = engine
         self._shared_memory = shared_memory

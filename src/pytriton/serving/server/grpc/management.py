@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import Answer, EngineClient
     from pytriton.serving.engine.control import IndexEntry
     from pytriton.serving.server.api.repository_service import RepositoryService
-    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
 T = TypeVar("T")
 Method = Callable[[Any], Any]
@@ -216,7 +216,7 @@ _SHARED_MEMORY_API = "shared-memory"
 class GrpcSharedMemory:
     """Turns request messages into response messages, or into coroutines that return them."""
 
-    def __init__(self, shared_memory: SharedMemory) -> None:
+    def __init__(self, shared_memory: ClientSharedMemory) -> None:
         self._shared_memory = shared_memory
 
     def answers(self) -> dict[str, tuple[str, Method]]:

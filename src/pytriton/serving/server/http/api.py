@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
-    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class HttpApi(HttpHandler):
         tracing: TraceBeginner | None = None,
         background: Background | None = None,
         codec: CodecPool | None = None,
-        shared_memory: SharedMemory | None = None,
+        shared_memory: ClientSharedMemory | None = None,
     ) -> None:
         super().__init__(options.limits, loop, options.http.address)
         self.tasks = BackgroundTasks(loop)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
-    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _BINARY_TYPE = b"application/octet-stream"
@@ -85,7 +85,7 @@ class EngineService(NamedTuple):
     engine: EngineClient
     headers: HeaderUse | None  # None if no header adds anything to a request
     bodies: Bodies
-    shared_memory: SharedMemory
+    shared_memory: ClientSharedMemory
 
 
 class EngineExchange(HttpExchange):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
     from pytriton.serving.server.shared_memory.regions import Region
-    from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+    from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
 RunTask = Callable[["HttpConnection", Coroutine[Any, Any, None]], "HttpExchange"]
 RespondWhenKnown = Callable[["HttpConnection", Any, Callable[[Any], None]], "HttpExchange | None"]
@@ -147,7 +147,10 @@ class SharedMemoryEndpoints:
     """Parses requests, and answers when all front ends know the change."""
 
     def __init__(
-        self, shared_memory: SharedMemory, bodies: Bodies, respond_when_known: RespondWhenKnown
+        self,
+        shared_memory: ClientSharedMemory,
+        bodies: Bodies,
+        respond_when_known: RespondWhenKnown,
     ) -> None:
         self._shared_memory = shared_memory
         self._bodies = bodies

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.serving.server.shared_memory.region_file import open_file
 from pytriton.serving.server.shared_memory.regions import Regions
-from pytriton.serving.server.shared_memory.shared_memory import SharedMemory
+from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,9 +42,9 @@ class LocalRegions:
 
 def local_shared_memory(
     engine: EngineClient, loop: asyncio.AbstractEventLoop, *, is_allowed: bool
-) -> SharedMemory:
+) -> ClientSharedMemory:
     """Returns the shared memory of a front end that is alone, with regions of its own."""
-    return SharedMemory(LocalRegions(), engine, loop, is_allowed=is_allowed)
+    return ClientSharedMemory(LocalRegions(), engine, loop, is_allowed=is_allowed)
 
 
 def max_region_count() -> int:

@@ -49,7 +49,7 @@ class RegionControl(Protocol):
         """Unregister a region, or all without a name."""
 
 
-class SharedMemory:
+class ClientSharedMemory:
     """Answers requests about regions, and serves inference requests that use them.
 
     Args:
