@@ -10,8 +10,8 @@ import weakref
 import pytest
 
 from pytriton.serving.server.frontend.regions import RegionFeed
-from pytriton.serving.server.shared_memory.local_regions import LocalRegions
 from pytriton.serving.server.shared_memory.regions import Regions
+from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 from tests.server.shared_memory.test_regions import FakeFile
 
 

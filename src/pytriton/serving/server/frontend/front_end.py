@@ -16,8 +16,7 @@ from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.client_opener import ClientOpener
-from pytriton.serving.server.shared_memory.local_regions import LocalRegions
-from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
+from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory, LocalRegions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,7 @@ from pytriton.serving.server.frontend.session import FrontEndSession, SharedPart
 from pytriton.serving.server.frontend.zygote import spawn_zygote
 from pytriton.serving.server.grpc.api import tls_context
 from pytriton.serving.server.process.process_watch import read_activity
-from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 if TYPE_CHECKING:
     import socket

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytriton.serving.server.frontend.core_link import CoreLink
-    from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+    from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 _MAX_PER_MESSAGE = 100  # regions; Linux passes up to 253 descriptors with a message
 

@@ -48,7 +48,7 @@ from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signatu
 from pytriton.serving.server.frontend.records import as_batch_key, log_entry, unpacked
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
-from pytriton.serving.server.shared_memory.local_regions import LocalRegions
+from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 if TYPE_CHECKING:
     import socket

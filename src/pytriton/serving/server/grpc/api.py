@@ -40,7 +40,7 @@ from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTa
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
 from pytriton.serving.server.options.server_options import TlsOptions
 from pytriton.serving.server.process.connection_set import ConnectionSet
-from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
+from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer

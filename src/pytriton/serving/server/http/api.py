@@ -49,7 +49,7 @@ from pytriton.serving.server.http.management import (
     TraceEndpoint,
 )
 from pytriton.serving.server.http.routes import Endpoint, Route, Router, first_segment
-from pytriton.serving.server.shared_memory.local_regions import local_shared_memory
+from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
     import asyncio
