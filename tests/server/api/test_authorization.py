@@ -9,8 +9,8 @@ from pytriton.base.errors import ErrorCode
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.api.authorization import (
     Authorization,
-    Protocol,
     RestrictedGroup,
+    RestrictedProtocol,
     parse_restricted_groups,
 )
 from pytriton.serving.server.api.status import GRPC_STATUS, HTTP_STATUS
@@ -25,7 +25,7 @@ def no_header(name: bytes) -> None:
     return None
 
 
-@pytest.mark.parametrize("protocol", Protocol)
+@pytest.mark.parametrize("protocol", RestrictedProtocol)
 def test_unrestricted_api_needs_no_header(protocol):
     assert Authorization(GROUPS, protocol).refusal("inference", no_header) is None
 
@@ -33,8 +33,8 @@ def test_unrestricted_api_needs_no_header(protocol):
 @pytest.mark.parametrize(
     "protocol,name",
     [
-        (Protocol.HTTP, b"triton-access-token"),
-        (Protocol.GRPC, b"triton-grpc-protocol-triton-access-token"),
+        (RestrictedProtocol.HTTP, b"triton-access-token"),
+        (RestrictedProtocol.GRPC, b"triton-grpc-protocol-triton-access-token"),
     ],
 )
 def test_restricted_api_is_open_to_the_header_with_its_value(protocol, name):
@@ -47,9 +47,9 @@ def test_restricted_api_is_open_to_the_header_with_its_value(protocol, name):
 @pytest.mark.parametrize(
     "protocol,expected",
     [
-        (Protocol.HTTP, "This API is restricted, expecting header 'Triton-Access-Token'"),
+        (RestrictedProtocol.HTTP, "This API is restricted, expecting header 'Triton-Access-Token'"),
         (
-            Protocol.GRPC,
+            RestrictedProtocol.GRPC,
             (
                 "This protocol is restricted, expecting header "
                 "'triton-grpc-protocol-Triton-Access-Token'"
@@ -67,21 +67,21 @@ def test_restricted_api_is_closed_to_everything_else(protocol, expected, value):
 def test_header_of_one_group_does_not_open_another():
     headers = {b"other": b"1"}
 
-    assert Authorization(GROUPS, Protocol.HTTP).refusal("metadata", headers.get) is None
-    assert Authorization(GROUPS, Protocol.HTTP).refusal("trace", headers.get) is not None
+    assert Authorization(GROUPS, RestrictedProtocol.HTTP).refusal("metadata", headers.get) is None
+    assert Authorization(GROUPS, RestrictedProtocol.HTTP).refusal("trace", headers.get) is not None
 
 
 def test_secret_is_in_no_representation():
     assert "sésame" not in repr(GROUPS)
-    assert repr(Authorization(GROUPS, Protocol.GRPC)) == (
+    assert repr(Authorization(GROUPS, RestrictedProtocol.GRPC)) == (
         "<Authorization for logging, metadata, trace>"
     )
-    assert repr(Authorization((), Protocol.HTTP)) == "<Authorization for nothing>"
+    assert repr(Authorization((), RestrictedProtocol.HTTP)) == "<Authorization for nothing>"
 
 
 def test_groups_are_read_from_their_flags():
     groups = parse_restricted_groups(
-        ["shared-memory,model-repository:key=a=b:c", "health:k=v"], Protocol.HTTP
+        ["shared-memory,model-repository:key=a=b:c", "health:k=v"], RestrictedProtocol.HTTP
     )
 
     assert groups == (
@@ -95,7 +95,9 @@ def test_groups_are_read_from_their_flags():
 
 
 @pytest.mark.parametrize(
-    "protocol,noun", [(Protocol.HTTP, "api"), (Protocol.GRPC, "protocol")], ids=["http", "grpc"]
+    "protocol,noun",
+    [(RestrictedProtocol.HTTP, "api"), (RestrictedProtocol.GRPC, "protocol")],
+    ids=["http", "grpc"],
 )
 class TestRefusedFlag:
     def refusal(self, protocol, *flags: str) -> str:

@@ -16,7 +16,7 @@ from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.control import Started
 from pytriton.serving.server.access_log.opening import check_destination
-from pytriton.serving.server.api.authorization import Authorization, Protocol
+from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import Service
 from pytriton.serving.server.frontend.front_end import FrontEnd
@@ -223,11 +223,11 @@ def prepare_front_ends(options: ServerOptions) -> StartedZygote | None:
     return front_end_zygote.fork_front_end_zygote() if options.frontend_processes else None
 
 
-def authorizations(options: ServerOptions) -> dict[Protocol, Authorization]:
+def authorizations(options: ServerOptions) -> dict[RestrictedProtocol, Authorization]:
     """Returns the restrictions of each protocol, which also apply to processes that bind models."""
     return {
-        Protocol.HTTP: Authorization(options.http_restricted, Protocol.HTTP),
-        Protocol.GRPC: Authorization(options.grpc_restricted, Protocol.GRPC),
+        RestrictedProtocol.HTTP: Authorization(options.http_restricted, RestrictedProtocol.HTTP),
+        RestrictedProtocol.GRPC: Authorization(options.grpc_restricted, RestrictedProtocol.GRPC),
     }
 
 

@@ -16,7 +16,7 @@ from pytriton.exceptions import PyTritonValidationError
 HeaderLookup = Callable[[bytes], bytes | None]
 
 
-class Protocol(enum.Enum):
+class RestrictedProtocol(enum.Enum):
     """What a protocol uses for restrictions: its flag, its noun twice, its prefix of headers."""
 
     HTTP = ("http-restricted-api", "api", "API", "")
@@ -35,7 +35,7 @@ class RestrictedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_restricted_groups(
-    specifications: Iterable[str], protocol: Protocol
+    specifications: Iterable[str], protocol: RestrictedProtocol
 ) -> tuple[RestrictedGroup, ...]:
     """Read the flags that restrict a protocol's APIs.
 
@@ -76,7 +76,7 @@ def parse_restricted_groups(
 class Authorization:
     """The APIs that require a header; checks whether a request has the right value."""
 
-    def __init__(self, groups: Iterable[RestrictedGroup], protocol: Protocol) -> None:
+    def __init__(self, groups: Iterable[RestrictedGroup], protocol: RestrictedProtocol) -> None:
         _, _, noun, prefix = protocol.value
         self._requirements: dict[str, tuple[bytes, bytes, str]] = {}
         for group in groups:

@@ -13,7 +13,7 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.control import ControlLink, Done, Join, Started
-from pytriton.serving.server.api.authorization import Authorization, Protocol
+from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.binding.binder import BinderSession
 from pytriton.serving.server.process.process_watch import ProcessWatch
 
@@ -46,7 +46,7 @@ class BinderPort:
         self,
         engine: Engine,
         cache: ResponseCache | None,
-        authorizations: Mapping[Protocol, Authorization],
+        authorizations: Mapping[RestrictedProtocol, Authorization],
         loop: asyncio.AbstractEventLoop,
         turns: Turns | None = None,
         load_function: LoadFunction | None = None,
@@ -66,7 +66,10 @@ class BinderPort:
     def start(self, ports: Started) -> None:
         """Start to listen for each port; if that fails, it is logged and no process can join."""
         self._ports = ports
-        for port, protocol in ((ports.http_port, Protocol.HTTP), (ports.grpc_port, Protocol.GRPC)):
+        for port, protocol in (
+            (ports.http_port, RestrictedProtocol.HTTP),
+            (ports.grpc_port, RestrictedProtocol.GRPC),
+        ):
             if not port:
                 continue
             try:

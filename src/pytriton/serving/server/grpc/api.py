@@ -22,7 +22,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
 from pytriton.protocol.http2 import Limits
 from pytriton.protocol.repository_pb import read_load_request
-from pytriton.serving.server.api.authorization import Authorization, Protocol
+from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
@@ -146,7 +146,7 @@ class GrpcApi:
         self._documents = DocumentService(engine, options.id)
         self._repository = GrpcRepository(RepositoryService(engine))
         self._log_settings = GrpcLogSettings(engine)
-        self._authorization = Authorization(options.grpc_restricted, Protocol.GRPC)
+        self._authorization = Authorization(options.grpc_restricted, RestrictedProtocol.GRPC)
         self._health = health.HealthService(engine)
         self._methods: dict[str, Method] = {}  # by path
         self._shared_memory = GrpcSharedMemory(shared_memory)

@@ -23,7 +23,7 @@ from pytriton.base.messages import InferRequest
 from pytriton.protocol.output_format import ALL_JSON
 from pytriton.serving.server.api import documents
 from pytriton.serving.server.api.authorization import Authorization
-from pytriton.serving.server.api.authorization import Protocol as ApiProtocol
+from pytriton.serving.server.api.authorization import RestrictedProtocol as ApiProtocol
 from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies

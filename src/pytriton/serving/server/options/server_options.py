@@ -18,8 +18,8 @@ from pytriton.base.ray_options import RayOptions
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.api.authorization import (
-    Protocol,
     RestrictedGroup,
+    RestrictedProtocol,
     parse_restricted_groups,
 )
 from pytriton.serving.server.api.services import Service
@@ -191,7 +191,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         flags = Flags(config)
         variables = surroundings.variables
         endpoints = read_endpoints(flags, variables)
-        http_restricted = _restricted(flags, "http_restricted_api", Protocol.HTTP)
+        http_restricted = _restricted(flags, "http_restricted_api", RestrictedProtocol.HTTP)
         options = cls(
             id=flags.text("id", "triton"),
             http=endpoints.http,
@@ -206,7 +206,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 flags, variables if endpoints.vertex_ai.allow else {}
             ),
             http_restricted=http_restricted,
-            grpc_restricted=_restricted(flags, "grpc_restricted_protocol", Protocol.GRPC),
+            grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
             http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),
             grpc_header_forward_pattern=flags.pattern("grpc_header_forward_pattern"),
             grpc_tls=_tls(flags),
@@ -237,7 +237,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return options
 
 
-def _restricted(flags: Flags, name: str, protocol: Protocol) -> tuple[RestrictedGroup, ...]:
+def _restricted(
+    flags: Flags, name: str, protocol: RestrictedProtocol
+) -> tuple[RestrictedGroup, ...]:
     try:
         return parse_restricted_groups(flags.texts(name), protocol)
     except PyTritonValidationError as error:

@@ -9,8 +9,8 @@ from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.serving.server.api.authorization import (
     Authorization,
     HeaderLookup,
-    Protocol,
     RestrictedGroup,
+    RestrictedProtocol,
 )
 
 _PAGE = "page"
@@ -30,13 +30,13 @@ class PageAccess:
     """
 
     def __init__(self, groups: Sequence[RestrictedGroup], token: str) -> None:
-        self._apis = Authorization(groups, Protocol.HTTP)
+        self._apis = Authorization(groups, RestrictedProtocol.HTTP)
         self.has_token = bool(token)
         page = RestrictedGroup(apis=(_PAGE,), header=TRITON_ACCESS_HEADER, value=token)
-        self._page = Authorization([page], Protocol.HTTP)
+        self._page = Authorization([page], RestrictedProtocol.HTTP)
         # Others than the page's own, which a user has to give besides.
         others = [group for group in groups if group.header.lower() != TRITON_ACCESS_HEADER]
-        self._apis_with_others = Authorization(others, Protocol.HTTP)
+        self._apis_with_others = Authorization(others, RestrictedProtocol.HTTP)
         self.other_headers = sorted({group.header.lower() for group in others})
         self.headers_of_apis = {api: group.header for group in groups for api in group.apis}
 
