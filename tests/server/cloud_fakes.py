@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.serving.server.api.services import Service as Provider
+from pytriton.serving.server.api.services import ClientService as Provider
 from pytriton.serving.server.cloud.apis import make_cloud_api
 from pytriton.serving.server.options.cloud_options import SageMakerOptions, VertexAiOptions
 from tests.server.http_fakes import Answer, Client

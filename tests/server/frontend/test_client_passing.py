@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from pytriton.runtime.transport.link import socket_pair, stream_pair
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.process import pass_client, receive_clients
 
 
@@ -34,7 +34,7 @@ def clients():
 
 def test_clients_arrive_with_their_protocol_and_in_order(link, clients):
     core, front_end = link
-    protocols = [Service.HTTP, Service.GRPC, Service.HTTP]
+    protocols = [ClientService.HTTP, ClientService.GRPC, ClientService.HTTP]
     for protocol, (far, near) in zip(protocols, clients, strict=True):
         assert pass_client(core, protocol, near)
         near.close()
@@ -58,18 +58,18 @@ def test_closed_link_ends_quietly(link, clients):
     core.close()
 
     assert list(receive_clients(front_end)) == []
-    assert not pass_client(front_end, Service.HTTP, clients[0][0])
+    assert not pass_client(front_end, ClientService.HTTP, clients[0][0])
 
 
 def test_full_link_takes_no_more_until_it_is_read(link, clients):
     core, front_end = link
     count = 0
-    while pass_client(core, Service.GRPC, clients[0][0]) and count < 5000:
+    while pass_client(core, ClientService.GRPC, clients[0][0]) and count < 5000:
         count += 1
     assert 1 <= count < 5000
     first = [client for _, client in receive_clients(front_end)]
 
-    assert pass_client(core, Service.GRPC, clients[0][0])
+    assert pass_client(core, ClientService.GRPC, clients[0][0])
     rest = list(iter(lambda: list(receive_clients(front_end)), []))
     for client in (*first, *(client for batch in rest for _, client in batch)):
         client.close()
@@ -78,16 +78,16 @@ def test_full_link_takes_no_more_until_it_is_read(link, clients):
 
 def test_client_without_a_free_descriptor_is_counted_and_the_next_one_served(link, clients):
     core, front_end = link
-    assert pass_client(core, Service.HTTP, clients[0][1])
+    assert pass_client(core, ClientService.HTTP, clients[0][1])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         received = list(receive_clients(front_end))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert received == [(Service.HTTP, None)]
-    assert pass_client(core, Service.GRPC, clients[1][1])
+    assert received == [(ClientService.HTTP, None)]
+    assert pass_client(core, ClientService.GRPC, clients[1][1])
     ((protocol, client),) = receive_clients(front_end)
 
-    assert protocol is Service.GRPC
+    assert protocol is ClientService.GRPC
     client.close()

@@ -26,7 +26,7 @@ from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend import pool
 from pytriton.serving.server.frontend import pool as pool_module
 from pytriton.serving.server.frontend import session as session_module
@@ -157,7 +157,7 @@ class Scene:
         self.loop.run_until_complete(asyncio.wait_for(self.pool.start(), DEADLINE_S))
         return self.front_ends
 
-    def connect(self, protocol=Service.HTTP):
+    def connect(self, protocol=ClientService.HTTP):
         """Accept a client, and pass it on."""
         far, near = socket.socketpair()
         self._clients.append(far)
@@ -224,7 +224,7 @@ def test_client_goes_to_the_front_end_with_the_fewest_connections(scene):
     second.report(opening=1)
     one.run()
     for _ in range(4):
-        one.connect(Service.GRPC)
+        one.connect(ClientService.GRPC)
 
     # One has 3 connections, two are given to the other, then they take turns.
     assert [len(first.received()), len(second.received())] == [1, 3]
@@ -271,14 +271,14 @@ def test_clients_wait_until_a_front_end_is_ready(scene):
     one.zygotes[0].is_silent = True
     front_end.die()
     one.run()
-    far = one.connect(Service.GRPC)
+    far = one.connect(ClientService.GRPC)
     one.until(lambda: len(one.front_ends) == 2)
     new = one.front_ends[1]
     assert new.received() == []
     new.start()
     one.run()
 
-    assert new.received() == [Service.GRPC]
+    assert new.received() == [ClientService.GRPC]
     far.setblocking(False)
     assert far.recv(1) == b""  # the test has closed the only other end
 
@@ -433,7 +433,7 @@ def test_new_zygote_is_started_when_the_old_one_has_ended(scene):
     assert len(one.zygotes[1].forked) == 2
     one.connect()
     one.connect()
-    assert [each.received() for each in one.zygotes[1].forked] == [[Service.HTTP]] * 2
+    assert [each.received() for each in one.zygotes[1].forked] == [[ClientService.HTTP]] * 2
 
 
 def test_start_fails_if_a_front_end_ends_at_once(scene):

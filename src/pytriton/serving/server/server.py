@@ -18,7 +18,7 @@ from pytriton.runtime.transport.control import Started
 from pytriton.serving.server.access_log.opening import check_destination
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.page.opening import UnopenedPage
@@ -51,10 +51,10 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 4096
 # As Triton calls its services in the log.
 _NAMES = {
-    Service.GRPC: "GRPC",
-    Service.HTTP: "HTTP",
-    Service.SAGEMAKER: "Sagemaker",
-    Service.VERTEX_AI: "Vertex AI",
+    ClientService.GRPC: "GRPC",
+    ClientService.HTTP: "HTTP",
+    ClientService.SAGEMAKER: "Sagemaker",
+    ClientService.VERTEX_AI: "Vertex AI",
 }
 _FLUSH_S = 1.0  # for the last metrics to reach their readers
 
@@ -103,7 +103,7 @@ class Server:
         if options.has_page:
             self._metrics.other_paths = self._page
         self._acceptors: list[Acceptor] = []
-        self._ports: dict[Service, int] = {}
+        self._ports: dict[ClientService, int] = {}
         self.metrics_port = 0
 
     async def start(self) -> None:
@@ -139,17 +139,19 @@ class Server:
     @property
     def http_port(self) -> int:
         """The port of HTTP; 0: it is not served."""
-        return self._ports.get(Service.HTTP, 0)
+        return self._ports.get(ClientService.HTTP, 0)
 
     @property
     def grpc_port(self) -> int:
         """The port of gRPC; 0: it is not served."""
-        return self._ports.get(Service.GRPC, 0)
+        return self._ports.get(ClientService.GRPC, 0)
 
     @property
     def cloud_ports(self) -> tuple[int, int]:
         """The ports of SageMaker and Vertex AI; 0: it is not served."""
-        return self._ports.get(Service.SAGEMAKER, 0), self._ports.get(Service.VERTEX_AI, 0)
+        return self._ports.get(ClientService.SAGEMAKER, 0), self._ports.get(
+            ClientService.VERTEX_AI, 0
+        )
 
     @property
     def ports(self) -> Started:

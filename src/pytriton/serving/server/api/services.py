@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 
 
-class Service(enum.Enum):
+class ClientService(enum.Enum):
     """A service; the value is the letter with which its clients are passed to a front end."""
 
     HTTP = b"h"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.cloud import sagemaker, vertex_ai
 from pytriton.serving.server.cloud.api import CloudApi
 from pytriton.serving.server.cloud.sagemaker_models import SageMakerModels
@@ -23,10 +23,10 @@ _METRICS_TYPE = b"text/plain; charset=utf-8"
 
 
 def make_cloud_api(
-    service: Service, api: HttpApi, engine: EngineClient, options: ServerOptions
+    service: ClientService, api: HttpApi, engine: EngineClient, options: ServerOptions
 ) -> CloudApi:
     """Returns what answers the requests of a cloud provider."""
-    if service is Service.SAGEMAKER:
+    if service is ClientService.SAGEMAKER:
         models = SageMakerModels(api, engine)
         return CloudApi(
             api,
@@ -36,7 +36,7 @@ def make_cloud_api(
             {"models": models.models, "model": models.model},
             sagemaker.SageMakerConnection,
         )
-    assert service is Service.VERTEX_AI, service
+    assert service is ClientService.VERTEX_AI, service
     metrics = Metrics(api, engine, is_allowed=options.metrics.allow)
     routes = vertex_ai.VertexAiRoutes(options.vertex_ai_options, engine.ready_models)
     address = options.vertex_ai.address

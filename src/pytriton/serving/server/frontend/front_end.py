@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.request_ids import request_ids
 from pytriton.serving.server.access_log.opening import open_access_log
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
@@ -210,15 +210,15 @@ class FrontEnd:
     async def start(self) -> None:
         """Do nothing: everything is in this process."""
 
-    def taker(self, service: Service) -> ClientOpener:
+    def taker(self, service: ClientService) -> ClientOpener:
         """Returns the object that takes the accepted clients of a service.
 
         Raises:
             ServerError: The files for TLS cannot be used.
         """
-        if service is Service.HTTP:
+        if service is ClientService.HTTP:
             opener = ClientOpener(self._loop, self._http.make_connection)
-        elif service is Service.GRPC:
+        elif service is ClientService.GRPC:
             files = self._options.grpc_tls
             tls = tls_context(files) if files is not None else None
             opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
@@ -228,7 +228,7 @@ class FrontEnd:
         self._openers.append(opener)
         return opener
 
-    def _cloud_api(self, service: Service) -> CloudApi:
+    def _cloud_api(self, service: ClientService) -> CloudApi:
         api = cloud_apis.make_cloud_api(service, self._http, self._engine, self._options)
         api.connections.on_changed = self._http.connections.on_changed
         if self._access_log is not None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import Frame
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.server.api.local_client import LocalClient
-    from pytriton.serving.server.api.services import Service
+    from pytriton.serving.server.api.services import ClientService
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.process.process_watch import Activity
     from pytriton.serving.server.tracing.tracing import Tracing
@@ -215,7 +215,7 @@ class FrontEndPool:
         self._log.add(self._on_log_change)
         self._delays = [RestartDelays() for _ in range(options.frontend_processes)]
         self._beat_timer: asyncio.TimerHandle | None = None
-        self._waiting: deque[tuple[Service, socket.socket]] = deque()
+        self._waiting: deque[tuple[ClientService, socket.socket]] = deque()
         self._tasks = BackgroundTasks(loop)
         self._is_open = True
         self._is_retry_due = False
@@ -238,7 +238,7 @@ class FrontEndPool:
         await asyncio.gather(*(self._launch(index) for index in range(len(self._delays))))
         await self._first_ready
 
-    def taker(self, service: Service) -> ClientPasser:
+    def taker(self, service: ClientService) -> ClientPasser:
         """Returns the object that takes the accepted clients of a service."""
         return ClientPasser(self, service)
 
@@ -414,7 +414,7 @@ class FrontEndPool:
         ready = [member for member in self._members.values() if member.is_ready]
         return bool(ready) and not any(member.has_room for member in ready)
 
-    def pass_client(self, service: Service, client: socket.socket) -> None:
+    def pass_client(self, service: ClientService, client: socket.socket) -> None:
         """Pass a client to the front end with the fewest connections."""
         ready = [member for member in self._members.values() if member.is_ready and member.has_room]
         # One that has not answered for a second may hang.
@@ -451,7 +451,7 @@ class ClientPasser:
 
     max_per_iteration = _MAX_PER_ITERATION
 
-    def __init__(self, pool: FrontEndPool, service: Service) -> None:
+    def __init__(self, pool: FrontEndPool, service: ClientService) -> None:
         self._pool = pool
         self._service = service
 

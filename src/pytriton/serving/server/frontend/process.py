@@ -23,7 +23,7 @@ from pytriton.runtime.transport.frontend_frames import (
 )
 from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.runtime.transport.loop_spinner import allow_spinning
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.frontend.records import set_up_logging
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
 
 
-def pass_client(link: socket.socket, service: Service, client: socket.socket) -> bool:
+def pass_client(link: socket.socket, service: ClientService, client: socket.socket) -> bool:
     """Pass a client on; returns False if the front end does not take it now, or has ended."""
     try:
         socket.send_fds(link, [service.value], [client.fileno()])
@@ -54,7 +54,7 @@ def pass_client(link: socket.socket, service: Service, client: socket.socket) ->
     return True
 
 
-def receive_clients(link: socket.socket) -> Iterator[tuple[Service, socket.socket | None]]:
+def receive_clients(link: socket.socket) -> Iterator[tuple[ClientService, socket.socket | None]]:
     """Yields the clients that wait, up to a limit; ends early if the core has closed the link.
 
     A client is None if this process had no free descriptor for it; the system has closed it then.
@@ -67,7 +67,7 @@ def receive_clients(link: socket.socket) -> Iterator[tuple[Service, socket.socke
         if not letter:
             return
         client = socket.socket(fileno=descriptors[0]) if descriptors else None
-        yield Service(letter), client
+        yield ClientService(letter), client
 
 
 def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
@@ -113,7 +113,7 @@ class FrontEndProcess:
         self._ended = ended
         self._tasks = BackgroundTasks(loop)
         self._front_end: FrontEnd | None = None  # until the options have come
-        self._takers: dict[Service, ClientOpener] = {}
+        self._takers: dict[ClientService, ClientOpener] = {}
         self._taken_count = 0
         self._own_descriptors = 0  # those that are open without clients
         self._is_report_due = False

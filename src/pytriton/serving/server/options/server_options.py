@@ -22,7 +22,7 @@ from pytriton.serving.server.api.authorization import (
     RestrictedProtocol,
     parse_restricted_groups,
 )
-from pytriton.serving.server.api.services import Service
+from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.options.access_log_options import (
     AccessLogOptions,
     read_access_log_options,
@@ -153,13 +153,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is a page, which needs the metrics port."""
         return self.page.allow and self.metrics.allow
 
-    def services(self) -> dict[Service, Endpoint]:
+    def services(self) -> dict[ClientService, Endpoint]:
         """Returns the endpoints of all services, in the order in which they are opened."""
         return {
-            Service.GRPC: self.grpc,
-            Service.HTTP: self.http,
-            Service.SAGEMAKER: self.sagemaker,
-            Service.VERTEX_AI: self.vertex_ai,
+            ClientService.GRPC: self.grpc,
+            ClientService.HTTP: self.http,
+            ClientService.SAGEMAKER: self.sagemaker,
+            ClientService.VERTEX_AI: self.vertex_ai,
         }
 
     @classmethod
