@@ -15,7 +15,7 @@ from pytriton.serving.server.cloud.translation import (
     infer_target,
 )
 from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection
-from pytriton.serving.server.http.routes import Endpoint, Route, request_path
+from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,9 @@ BINARY_TYPE = binary_type(b"sagemaker")
 
 _RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 _MODELS = b"/models/"
-_MODEL = Endpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
+_MODEL = HttpEndpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
 _ALL_MODELS = OwnTarget(
-    Route(Endpoint("models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"})))
+    Route(HttpEndpoint("models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"})))
 )
 _HEADER_LENGTH = b"Inference-Header-Content-Length: "
 

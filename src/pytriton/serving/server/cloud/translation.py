@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from pytriton.serving.server.http.reader import RequestHead
-from pytriton.serving.server.http.routes import Endpoint, Route
+from pytriton.serving.server.http.routes import HttpEndpoint, Route
 
 _HEADER_LENGTH = b"inference-header-content-length"
 # The provider may have asked for a compressed response, and not its client. So there is none.
@@ -47,7 +47,7 @@ Translation = HttpTarget | OwnTarget | Refusal
 NOT_FOUND = Refusal(404, "Not Found")
 
 
-def not_allowed(endpoint: Endpoint) -> Refusal:
+def not_allowed(endpoint: HttpEndpoint) -> Refusal:
     """Returns the refusal of a method that an endpoint does not have."""
     return Refusal(405, "Method Not Allowed", endpoint.allow)
 

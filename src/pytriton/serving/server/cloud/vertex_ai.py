@@ -16,7 +16,7 @@ from pytriton.serving.server.cloud.translation import (
     infer_target,
     not_allowed,
 )
-from pytriton.serving.server.http.routes import Endpoint, Route, request_path, resolve
+from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path, resolve
 from pytriton.serving.server.options.cloud_options import (
     HEALTH_ROUTE_VARIABLE,
     PREDICT_ROUTE_VARIABLE,
@@ -38,8 +38,8 @@ NOT_ONE_MODEL = (
 _READY = b"/v2/health/ready"
 _METRICS = b"metrics"
 # What metrics show is what statistics show, so who may not see these does not see those.
-_METRICS_ROUTE = Route(Endpoint("metrics", "statistics", frozenset({b"POST"})))
-_PREDICT = Endpoint("predict", "inference", frozenset({b"POST"}))
+_METRICS_ROUTE = Route(HttpEndpoint("metrics", "statistics", frozenset({b"POST"})))
+_PREDICT = HttpEndpoint("predict", "inference", frozenset({b"POST"}))
 
 
 class VertexAiRoutes:

@@ -48,7 +48,7 @@ from pytriton.serving.server.http.management import (
     SharedMemoryEndpoints,
     TraceEndpoint,
 )
-from pytriton.serving.server.http.routes import Endpoint, Route, Router, first_segment
+from pytriton.serving.server.http.routes import HttpEndpoint, Route, Router, first_segment
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class HttpApi(HttpHandler):
         is_candidate = endpoint.handler == "infer" and is_plain and may_be_column(head)
         return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
 
-    def admits(self, connection: HttpConnection, head: RequestHead, endpoint: Endpoint) -> bool:
+    def admits(self, connection: HttpConnection, head: RequestHead, endpoint: HttpEndpoint) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
         refusal = self.authorization.refusal(endpoint.api, head.headers.get)
         if refusal is not None:

@@ -12,7 +12,7 @@ MAX_CACHED_TARGETS = 1024
 MAX_CACHED_TARGET_BYTES = 512
 
 
-class Endpoint(NamedTuple):
+class HttpEndpoint(NamedTuple):
     """A handler's name, its group for authorisation, and its HTTP methods."""
 
     handler: str
@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
 class Route(NamedTuple):
     """The endpoint of a request, and the names in its path."""
 
-    endpoint: Endpoint
+    endpoint: HttpEndpoint
     model: str = ""
     version: str = ""
     repository: str = ""
@@ -38,41 +38,41 @@ class Route(NamedTuple):
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
 
-_LIVE = Endpoint("live", "health", _GET)
-_READY = Endpoint("ready", "health", _GET)
-_SERVER_METADATA = Endpoint("server_metadata", "metadata", _GET)
-_MODEL_METADATA = Endpoint("model_metadata", "metadata", _GET)
-_ALL_STATISTICS = Endpoint("all_statistics", "statistics", _GET)
+_LIVE = HttpEndpoint("live", "health", _GET)
+_READY = HttpEndpoint("ready", "health", _GET)
+_SERVER_METADATA = HttpEndpoint("server_metadata", "metadata", _GET)
+_MODEL_METADATA = HttpEndpoint("model_metadata", "metadata", _GET)
+_ALL_STATISTICS = HttpEndpoint("all_statistics", "statistics", _GET)
 
 # By the segment after a model's name and its optional version.
-_MODEL_ENDPOINTS: dict[str, Endpoint] = {
+_MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
     "": _MODEL_METADATA,
-    "ready": Endpoint("model_ready", "health", _GET),
-    "config": Endpoint("model_config", "model-config", _GET),
-    "stats": Endpoint("model_statistics", "statistics", _GET),
-    "infer": Endpoint("infer", "inference", _POST),
-    "generate": Endpoint("generate", "inference", _POST),
-    "generate_stream": Endpoint("generate_stream", "inference", _POST),
+    "ready": HttpEndpoint("model_ready", "health", _GET),
+    "config": HttpEndpoint("model_config", "model-config", _GET),
+    "stats": HttpEndpoint("model_statistics", "statistics", _GET),
+    "infer": HttpEndpoint("infer", "inference", _POST),
+    "generate": HttpEndpoint("generate", "inference", _POST),
+    "generate_stream": HttpEndpoint("generate_stream", "inference", _POST),
 }
 
-_TRACE_SETTING = Endpoint("trace_setting", "trace", _GET | _POST)
+_TRACE_SETTING = HttpEndpoint("trace_setting", "trace", _GET | _POST)
 _TRACE_PATH = ("trace", "setting")
-_LOGGING = Endpoint("logging", "logging", _GET | _POST)
+_LOGGING = HttpEndpoint("logging", "logging", _GET | _POST)
 
 _SHARED_MEMORY_METHODS = {"status": _GET, "register": _POST, "unregister": _POST}
 # By the first two segments, then by the last one.
-_SHARED_MEMORIES: dict[tuple[str, ...], dict[str, Endpoint]] = {
+_SHARED_MEMORIES: dict[tuple[str, ...], dict[str, HttpEndpoint]] = {
     ("v2", f"{kind}sharedmemory"): {
-        action: Endpoint(f"{kind}_memory_{action}", "shared-memory", methods)
+        action: HttpEndpoint(f"{kind}_memory_{action}", "shared-memory", methods)
         for action, methods in _SHARED_MEMORY_METHODS.items()
     }
     for kind in ("system", "cuda")
 }
 
-_INDEX = Endpoint("repository_index", "model-repository", _POST)
-_REPOSITORY_MODEL_ENDPOINTS: dict[str, Endpoint] = {
-    "load": Endpoint("repository_load", "model-repository", _POST),
-    "unload": Endpoint("repository_unload", "model-repository", _POST),
+_INDEX = HttpEndpoint("repository_index", "model-repository", _POST)
+_REPOSITORY_MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
+    "load": HttpEndpoint("repository_load", "model-repository", _POST),
+    "unload": HttpEndpoint("repository_unload", "model-repository", _POST),
 }
 
 _FIXED: dict[tuple[str, ...], Route] = {
@@ -142,7 +142,9 @@ def _resolve_model(model: str, rest: tuple[str, ...]) -> Route | None:
     return None if endpoint is None else Route(endpoint, model, version)
 
 
-def _resolve_shared_memory(endpoints: dict[str, Endpoint], rest: tuple[str, ...]) -> Route | None:
+def _resolve_shared_memory(
+    endpoints: dict[str, HttpEndpoint], rest: tuple[str, ...]
+) -> Route | None:
     """Resolve `[region/<name>/]<action>`."""
     region = ""
     if len(rest) == 3 and rest[0] == "region" and rest[1]:

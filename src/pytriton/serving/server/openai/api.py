@@ -15,7 +15,7 @@ from pytriton.protocol.openai.generation import check_served, read_generation
 from pytriton.protocol.openai.members import Members
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
-from pytriton.serving.server.http.routes import Endpoint, Route, request_path
+from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 from pytriton.serving.server.openai.embeddings import EmbeddingsExchange
 from pytriton.serving.server.openai.generation import EventsAnswer, WholeAnswer
 from pytriton.serving.server.openai.responses import (
@@ -43,15 +43,15 @@ MAX_BODY_BYTES = 8 << 20  # it is read at once: 8 MiB take up to 0.1 s
 
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
-_MODELS = Endpoint("models", "metadata", _GET)
-_MODEL = Endpoint("model", "metadata", _GET)
-_ENDPOINTS: dict[bytes, Endpoint] = {
+_MODELS = HttpEndpoint("models", "metadata", _GET)
+_MODEL = HttpEndpoint("model", "metadata", _GET)
+_ENDPOINTS: dict[bytes, HttpEndpoint] = {
     b"/v1/models": _MODELS,
-    b"/v1/chat/completions": Endpoint("chat", "inference", _POST),
-    b"/v1/completions": Endpoint("completions", "inference", _POST),
-    b"/v1/embeddings": Endpoint("embeddings", "inference", _POST),
+    b"/v1/chat/completions": HttpEndpoint("chat", "inference", _POST),
+    b"/v1/completions": HttpEndpoint("completions", "inference", _POST),
+    b"/v1/embeddings": HttpEndpoint("embeddings", "inference", _POST),
 }
-_ANY = Endpoint("unknown", "inference", frozenset())
+_ANY = HttpEndpoint("unknown", "inference", frozenset())
 _MODEL_PATH = b"/v1/models/"
 
 
@@ -89,7 +89,9 @@ class OpenAIApi:
             return None
         return Resolved(self._answer, Route(endpoint, name), may_be_column=False)
 
-    def _refusal(self, head: RequestHead, endpoint: Endpoint, path: bytes) -> OpenAIError | None:
+    def _refusal(
+        self, head: RequestHead, endpoint: HttpEndpoint, path: bytes
+    ) -> OpenAIError | None:
         refusal = self._http.authorization.refusal(
             endpoint.api, head.headers.get, accepts_bearer=True
         )
