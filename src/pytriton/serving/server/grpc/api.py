@@ -27,7 +27,7 @@ from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
-from pytriton.serving.server.grpc.call import CallWork, RefusedCall, UnaryCall
+from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.infer import InferCall, InferService
 from pytriton.serving.server.grpc.management import (
@@ -176,9 +176,9 @@ class GrpcApi:
             block = encode_trailers_only(head.error.status, head.error.message)
         elif method is None:
             text = f"unknown method {head.path}"
-            return RefusedCall(Status.UNIMPLEMENTED, text, connection, stream_id, head)
+            return RefusedGrpcCall(Status.UNIMPLEMENTED, text, connection, stream_id, head)
         elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
-            return RefusedCall(Status(GRPC_RESTRICTED), refusal, connection, stream_id, head)
+            return RefusedGrpcCall(Status(GRPC_RESTRICTED), refusal, connection, stream_id, head)
         else:
             return method.make_call(connection, stream_id, head)
         connection.refuse(stream_id, block)

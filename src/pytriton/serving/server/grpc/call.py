@@ -444,7 +444,7 @@ class UnaryCall(Call):
         self.on_request(message)
 
 
-class RefusedCall(Call):
+class RefusedGrpcCall(Call):
     """A call that ends with an error once the client has sent everything, or after a short delay.
 
     Some clients, such as gRPC's for asyncio, lose a status that arrives while they still write.
