@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.limits import Limits
     from pytriton.protocol.http2.whole_responses import ResponseFrames
     from pytriton.serving.server.access_log.access_log import AccessLog
-    from pytriton.serving.server.grpc.call import Call
+    from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler
 
 _HEALTH = frozenset(
@@ -150,7 +150,7 @@ class LoggedGrpcConnection(GrpcConnection):
         if isinstance(event, StreamReset) and event.stream_id in self.records:
             self._on_end(event.stream_id, int(Status.CANCELLED))
 
-    def replace_call(self, call: Call) -> None:
+    def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with this call, unless it has ended already."""
         super().replace_call(call)
         record = self.records.get(call.stream_id)

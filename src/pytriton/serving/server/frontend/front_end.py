@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.grpc.call import Call
+    from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
@@ -148,7 +148,7 @@ class VerboseRequests:
 
     def _log_open_call(
         self, connection: GrpcConnection, stream_id: int, head: CallHead
-    ) -> Call | None:
+    ) -> GrpcCall | None:
         logger.debug("gRPC call: %s", head.path)
         return self._open_call(connection, stream_id, head)
 

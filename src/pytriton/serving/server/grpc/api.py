@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.grpc.call import Call
+    from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.columns import ColumnTable
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
@@ -61,7 +61,7 @@ _MAX_QUEUED_BYTES = 2 * MAX_UNREAD_BYTES
 class Method(NamedTuple):
     """A method of a service."""
 
-    make_call: Callable[[GrpcConnection, int, CallHead], Call]
+    make_call: Callable[[GrpcConnection, int, CallHead], GrpcCall]
     api: str  # the group of methods that it belongs to for authorisation
     is_restricted: bool
 
@@ -167,7 +167,9 @@ class GrpcApi:
             self._ticker = self._loop.call_later(self._tick_s, self._tick)
         return self.connection_class(self, self._loop)
 
-    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+    def open_call(
+        self, connection: GrpcConnection, stream_id: int, head: CallHead
+    ) -> GrpcCall | None:
         """Returns the call that a head requests; None if it was answered already."""
         method = self._methods.get(head.path)
         if head.http_status is not None:
@@ -253,7 +255,9 @@ class GrpcApi:
             else:
                 self._add(f"{_PREFIX}/{name}", api, DocumentCall, _reader_of(name), answer)
 
-    def _add(self, path: str, api: str, call_class: Callable[..., Call], *settings: Any) -> None:
+    def _add(
+        self, path: str, api: str, call_class: Callable[..., GrpcCall], *settings: Any
+    ) -> None:
         make_call = functools.partial(call_class, *settings)
         no_headers: dict[bytes, bytes] = {}
         is_restricted = self._authorization.refusal(api, no_headers.get) is not None

@@ -55,14 +55,14 @@ class CompressedSends:
 
     __slots__ = ("_call", "_is_paused", "_waiting", "_waiting_bytes")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GrpcCall) -> None:
         self._call = call
         self._waiting: deque[list[Buffer] | _FinalStatus] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
 
     def send(self, parts: list[Buffer]) -> bool:
-        """Send a message; returns False if the caller should pause until `Call.on_writable`."""
+        """Send a message; returns False if the caller should pause until `GrpcCall.on_writable`."""
         size = message_size(parts)
         if not self._waiting and size <= SMALL_BYTES:
             return self._call.send_now(parts)
@@ -149,13 +149,13 @@ class CallConnection(Protocol):
     def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
         """Read the rest of a large message into `memory`, if it is not None."""
 
-    def remove_call(self, call: Call) -> None:
+    def remove_call(self, call: GrpcCall) -> None:
         """Remove a call that has ended."""
 
-    def replace_call(self, call: Call) -> None:
+    def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with another call from now on."""
 
-    def fail_call(self, call: Call, error: Exception) -> None:
+    def fail_call(self, call: GrpcCall, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
 
     def flush_soon(self) -> None:
@@ -168,7 +168,7 @@ class CallConnection(Protocol):
         """Schedule a callback for the next iteration of the event loop."""
 
 
-class Call:
+class GrpcCall:
     """A call from its head to its status."""
 
     __slots__ = (
@@ -405,7 +405,7 @@ class Call:
         return f"<{type(self).__name__} {self.head.path} on stream {self.stream_id}, {state}>"
 
 
-class UnaryCall(Call):
+class UnaryCall(GrpcCall):
     """A call with one request message and one response message."""
 
     __slots__ = ()
@@ -444,7 +444,7 @@ class UnaryCall(Call):
         self.on_request(message)
 
 
-class RefusedGrpcCall(Call):
+class RefusedGrpcCall(GrpcCall):
     """A call that ends with an error once the client has sent everything, or after a short delay.
 
     Some clients, such as gRPC's for asyncio, lose a status that arrives while they still write.
@@ -509,12 +509,12 @@ class CallWork:
         self.background = background
         self.loop_budget = loop_budget
 
-    def run_task(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+    def run_task(self, call: GrpcCall, work: Coroutine[Any, Any, None]) -> None:
         """Start a coroutine that answers a call; it is not cancelled if the client disconnects."""
         self._tasks.start(_answer_errors(call, work))
 
     def run_in_thread(
-        self, call: Call, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
+        self, call: GrpcCall, then: Callable[[Any], None], work: Callable[..., Any], *arguments: Any
     ) -> None:
         """Run `work` in a thread, then call `then` with its result.
 
@@ -525,7 +525,7 @@ class CallWork:
 
     async def _run_in_thread(
         self,
-        call: Call,
+        call: GrpcCall,
         then: Callable[[Any], None],
         work: Callable[..., Any],
         arguments: tuple[Any, ...],
@@ -536,7 +536,7 @@ class CallWork:
             then(result)
             call.resume_input()
 
-    def run_in_turn(self, call: Call, then: Callable[[Any], None], message: Buffer) -> None:
+    def run_in_turn(self, call: GrpcCall, then: Callable[[Any], None], message: Buffer) -> None:
         """Call `then` with a message in a later iteration of the event loop.
 
         Until then, the call processes no further message.
@@ -544,7 +544,7 @@ class CallWork:
         call.is_busy = True
         self.run_task(call, self._run_in_turn(call, partial(then, message)))
 
-    async def _run_in_turn(self, call: Call, work: Callable[[], None]) -> None:
+    async def _run_in_turn(self, call: GrpcCall, work: Callable[[], None]) -> None:
         def process() -> None:
             call.is_busy = False
             if call.is_open:
@@ -555,7 +555,7 @@ class CallWork:
             call.resume_input()
 
 
-async def _answer_errors(call: Call, work: Coroutine[Any, Any, None]) -> None:
+async def _answer_errors(call: GrpcCall, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception as error:  # noqa: BLE001  it is sent to the client

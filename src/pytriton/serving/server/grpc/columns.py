@@ -17,7 +17,7 @@ from pytriton.protocol.kserve_pb_pattern import RequestPattern, ResponsePattern,
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.protocol.kserve_pb_sequence import SequencePattern, sequence_layout_of
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
-from pytriton.serving.server.grpc.call import IDENTITY, Call
+from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
 
 if TYPE_CHECKING:
     import asyncio
@@ -202,7 +202,7 @@ def _agrees(read: SequenceRequest, request: InferRequest) -> bool:
 _HEAD = RESPONSE_HEADS[IDENTITY]
 
 
-class ColumnCall(Call):
+class ColumnCall(GrpcCall):
     """A call whose request is in a chunk; it has received everything."""
 
     __slots__ = ("chunk", "gatherer", "index")
@@ -314,7 +314,7 @@ class ColumnTable:
 
     def take(
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
-    ) -> Call | None:
+    ) -> GrpcCall | None:
         """Add a request to a chunk; returns None if it has to take the ordinary way."""
         for pattern, columns in self._layouts.of_size(len(framed)):
             inputs = pattern.read(framed)
@@ -329,7 +329,7 @@ class ColumnTable:
 
     def _take_in_sequence(
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
-    ) -> Call | None:
+    ) -> GrpcCall | None:
         size = len(framed) - PREFIX_BYTES
         sequences = self.sequences
         if not sequences.has_size(size) or not framed.startswith(pack_prefix(False, size)):

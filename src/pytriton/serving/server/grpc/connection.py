@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Event, Limits
-    from pytriton.serving.server.grpc.call import Call, CallWork
+    from pytriton.serving.server.grpc.call import CallWork, GrpcCall
     from pytriton.serving.server.options.server_options import KeepaliveOptions
     from pytriton.serving.server.options.server_options import Limits as ServerLimits
     from pytriton.serving.server.process.connection_set import ConnectionSet
@@ -139,7 +139,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: Any = None
         self._write_parts: Any = None
         self._large_reader: LargeMessageReader | None = None  # if it is the transport's protocol
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, GrpcCall] = {}
         self._is_flush_due = False
         self._is_writing_paused = False
         self._is_reading_paused = False
@@ -224,7 +224,7 @@ class GrpcConnection(asyncio.Protocol):
     def _on_request(self, event: RequestReceived) -> None:
         stream_id, call_head = event.stream_id, parse_call(event.head)
         if call_head.columns is not None and event.end_stream:
-            column: Call | None = call_head.columns.take(self, stream_id, call_head, event.body)
+            column: GrpcCall | None = call_head.columns.take(self, stream_id, call_head, event.body)
             if column is not None:
                 self.replace_call(column)
                 return
@@ -276,7 +276,7 @@ class GrpcConnection(asyncio.Protocol):
             self._end(call, Status.UNAVAILABLE, text)
         self._abandon_calls()
 
-    def fail_call(self, call: Call, error: Exception) -> None:
+    def fail_call(self, call: GrpcCall, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
         if isinstance(error, GrpcError):
             self._end(call, error.status, error.message)
@@ -284,10 +284,10 @@ class GrpcConnection(asyncio.Protocol):
         failure = error_for_clients(error, f"it served {call.head.path!a}")
         self._end(call, Status(GRPC_STATUS[failure.code]), failure.message)
 
-    def _on_deadline(self, call: Call) -> None:
+    def _on_deadline(self, call: GrpcCall) -> None:
         self._end(call, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def _end(self, call: Call, status: Status, message: str) -> None:
+    def _end(self, call: GrpcCall, status: Status, message: str) -> None:
         """End a call that may still be executing."""
         if call.is_open:
             logger.debug("gRPC error %s: %s", status.name, message)
@@ -297,14 +297,14 @@ class GrpcConnection(asyncio.Protocol):
 
     # Calls
 
-    def remove_call(self, call: Call) -> None:
+    def remove_call(self, call: GrpcCall) -> None:
         self._calls.pop(call.stream_id, None)
         if call.timer is not None:
             call.timer.cancel()
         if not self._is_flush_due:
             self.flush_soon()
 
-    def replace_call(self, call: Call) -> None:
+    def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with this call, unless it has ended already."""
         self._calls.pop(call.stream_id, None)
         if call.is_open:
@@ -496,7 +496,9 @@ class CallHandler(Protocol):
     read_buffer: memoryview
     work: CallWork
 
-    def open_call(self, connection: GrpcConnection, stream_id: int, head: CallHead) -> Call | None:
+    def open_call(
+        self, connection: GrpcConnection, stream_id: int, head: CallHead
+    ) -> GrpcCall | None:
         """Returns the call that a head requests; None if it was answered already."""
 
     def flush_soon(self, connection: GrpcConnection) -> None:

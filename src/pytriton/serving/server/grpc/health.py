@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2
 
-from pytriton.serving.server.grpc.call import Call, UnaryCall
+from pytriton.serving.server.grpc.call import GrpcCall, UnaryCall
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
@@ -87,7 +87,7 @@ class CheckCall(UnaryCall):
             self.respond([status])
 
 
-class WatchCall(Call):
+class WatchCall(GrpcCall):
     """Health/Watch: sends the current status and every change."""
 
     __slots__ = ("_last_status", "_service")

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from pytriton.base.protos import model_config_pb2, service_pb2
 from pytriton.protocol.grpc import GrpcError, Status
 from pytriton.serving.server.grpc import health
-from pytriton.serving.server.grpc.call import Call
+from pytriton.serving.server.grpc.call import GrpcCall
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
@@ -150,7 +150,7 @@ class ReflectionService:
                 waiting.extend(file.dependency)
 
 
-class ReflectionCall(Call):
+class ReflectionCall(GrpcCall):
     """ServerReflectionInfo: a response to each request."""
 
     __slots__ = ("_service",)

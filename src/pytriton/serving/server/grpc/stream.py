@@ -27,7 +27,7 @@ from pytriton.protocol.kserve_pb_response import (
 from pytriton.protocol.kserve_pb_sequence import StreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink
-from pytriton.serving.server.grpc.call import Call, frame_message, gather
+from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather
 from pytriton.serving.server.grpc.columns import SequenceColumnTable
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.serving.server.shared_memory.region_request import RegionRequest
@@ -178,7 +178,7 @@ MAX_UNREAD_BYTES = 2 << 30
 _STRICT_ERRORS = ("triton_grpc_error", "true")
 
 
-class StreamInferCall(Call):
+class StreamInferCall(GrpcCall):
     """One call of ModelStreamInfer."""
 
     __slots__ = (
