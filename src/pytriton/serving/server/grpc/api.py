@@ -29,7 +29,7 @@ from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
-from pytriton.serving.server.grpc.infer import InferCall, InferService
+from pytriton.serving.server.grpc.infer import InferService, ModelInferCall
 from pytriton.serving.server.grpc.management import (
     DocumentService,
     GrpcLogSettings,
@@ -234,7 +234,7 @@ class GrpcApi:
     # Methods
 
     def _add_methods(self, infer: InferService, stream_columns: StreamColumnTable) -> None:
-        self._add(f"{_PREFIX}/ModelInfer", "inference", InferCall, infer)
+        self._add(f"{_PREFIX}/ModelInfer", "inference", ModelInferCall, infer)
         path = f"{_PREFIX}/ModelStreamInfer"
         self._add(path, "inference", StreamInferCall, infer, stream_columns)
         self._add(f"/{health.SERVICE}/Check", "health", health.CheckCall, self._health)

@@ -148,7 +148,7 @@ def has_typed_tensors(parsed: ParsedMessage) -> bool:
     return any(item.contents is not None for item in parsed.inputs)
 
 
-class InferCall(UnaryCall):
+class ModelInferCall(UnaryCall):
     """A call of ModelInfer: one request, one response. It is the engine's sink for the response."""
 
     __slots__ = ("_began_ns", "_class_counts", "_inference", "_service", "_spec")
