@@ -13,7 +13,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.protocol.kserve_json import parse_infer
-from pytriton.protocol.request_pattern import RequestPattern, structure_of
+from pytriton.protocol.request_pattern import RequestPattern, request_structure
 from pytriton.serving.engine.validation import validate
 from tests.wire.specs import model_spec, tensor_spec
 
@@ -42,7 +42,7 @@ def ordinary(text: bytes) -> list[bytes] | None:
 
 def pattern_for(text: bytes) -> RequestPattern:
     request, _ = parse_infer(text, None, SPEC)
-    structure = structure_of(request)
+    structure = request_structure(request)
     assert structure is not None
     return RequestPattern(structure)
 
@@ -125,7 +125,7 @@ def test_pattern_leaves_everything_else_to_the_ordinary_way(text):
 def test_request_that_says_more_than_its_inputs_has_no_structure(more):
     request, _ = parse_infer(body(A, B, **more), None, SPEC)
 
-    assert structure_of(request) is None
+    assert request_structure(request) is None
 
 
 @pytest.mark.parametrize("datatype, shape, data", [("BYTES", [1], ["x"]), ("FP32", [1, 0], [])])
@@ -133,7 +133,7 @@ def test_request_with_strings_or_without_elements_has_no_structure(datatype, sha
     tensor = {"name": "a", "datatype": datatype, "shape": shape, "data": data}
     request, _ = parse_infer(body(tensor), None, SPEC)
 
-    assert structure_of(request) is None
+    assert request_structure(request) is None
 
 
 NUMBERS = ["0", "-0", "-0.0", "1", "2.5", "1e3", "1E-50", "16777217", "1e38", "3.5e38", "1" * 30]
@@ -213,6 +213,8 @@ def test_structure_depends_on_whether_the_model_has_sequences():
     plain = InferRequest("m", {"x": tensor})
     in_sequence = InferRequest("m", {"x": tensor}, correlation_id=7, flags=1)
 
-    assert structure_of(plain) == structure_of(in_sequence, in_sequence=True) == IN_SEQUENCE
-    assert structure_of(plain, in_sequence=True) is None
-    assert structure_of(in_sequence) is None
+    assert (
+        request_structure(plain) == request_structure(in_sequence, in_sequence=True) == IN_SEQUENCE
+    )
+    assert request_structure(plain, in_sequence=True) is None
+    assert request_structure(in_sequence) is None

@@ -52,7 +52,7 @@ class SequenceParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
         return self.sequence_start + 2 * self.sequence_end
 
 
-def structure_of(request: InferRequest, *, in_sequence: bool = False) -> Structure | None:
+def request_structure(request: InferRequest, *, in_sequence: bool = False) -> Structure | None:
     """Returns the structure of a valid request; None if requests like it need to be read fully.
 
     Args:

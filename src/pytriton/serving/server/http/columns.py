@@ -14,7 +14,7 @@ from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protocol.answer_pattern import AnswerPattern
 from pytriton.protocol.compression import choose_encoding
 from pytriton.protocol.output_format import ALL_JSON
-from pytriton.protocol.request_pattern import RequestPattern, structure_of
+from pytriton.protocol.request_pattern import RequestPattern, request_structure
 from pytriton.serving.engine.sequence.correlation_id import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
@@ -229,7 +229,7 @@ class ColumnLearner:
     def learn(self, model: ServedModel, request: InferRequest) -> HttpColumns | None:
         """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
         in_sequence = model.spec.sequence is not None
-        structure = structure_of(request, in_sequence=in_sequence)
+        structure = request_structure(request, in_sequence=in_sequence)
         if structure is None or not model.takes_columns:
             return None
         known = self._structures(model.spec, request.model_version)
