@@ -13,7 +13,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.protocol.kserve_json import parse_infer
-from pytriton.protocol.request_pattern import RequestPattern, request_structure
+from pytriton.protocol.request_pattern import JsonRequestPattern, request_structure
 from pytriton.serving.engine.validation import validate
 from tests.wire.specs import model_spec, tensor_spec
 
@@ -40,11 +40,11 @@ def ordinary(text: bytes) -> list[bytes] | None:
     return [bytes(tensor.data) for tensor in request.inputs.values()]
 
 
-def pattern_for(text: bytes) -> RequestPattern:
+def pattern_for(text: bytes) -> JsonRequestPattern:
     request, _ = parse_infer(text, None, SPEC)
     structure = request_structure(request)
     assert structure is not None
-    return RequestPattern(structure)
+    return JsonRequestPattern(structure)
 
 
 def test_pattern_reads_other_values_of_its_structure():
@@ -178,7 +178,7 @@ def body_in_sequence(parameters: str) -> bytes:
     ],
 )
 def test_request_of_a_sequence_is_read(parameters, sequence_id, flags):
-    pattern = RequestPattern(IN_SEQUENCE, in_sequence=True)
+    pattern = JsonRequestPattern(IN_SEQUENCE, in_sequence=True)
     inputs, read = pattern.read_in_sequence(body_in_sequence(parameters))
 
     assert inputs == [b"\x05\x00\x00\x00"]
@@ -203,7 +203,7 @@ def test_request_of_a_sequence_is_read(parameters, sequence_id, flags):
     ],
 )
 def test_unusual_request_of_a_sequence_has_to_be_read_fully(parameters):
-    pattern = RequestPattern(IN_SEQUENCE, in_sequence=True)
+    pattern = JsonRequestPattern(IN_SEQUENCE, in_sequence=True)
 
     assert pattern.read_in_sequence(body_in_sequence(parameters)) is None
 

@@ -80,7 +80,7 @@ def request_structure(request: InferRequest, *, in_sequence: bool = False) -> St
     return tuple([(tensor.name, tensor.dtype, tensor.shape) for tensor in inputs])
 
 
-class RequestPattern:
+class JsonRequestPattern:
     """A reader of the requests with one structure. Making it takes 0.4 ms.
 
     Args:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small infer requests that travel as columns, because many like them came before.
 
-After some requests of one structure, later ones are read by a `RequestPattern`, gathered into a
+After some requests of one structure, later ones are read by a `JsonRequestPattern`, gathered into a
 chunk and answered from the columns of a batch, without records and tensors for each. Requests that
 differ in anything, even in a header that matters, take the ordinary way.
 """
@@ -14,7 +14,7 @@ from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.protocol.answer_pattern import AnswerPattern
 from pytriton.protocol.compression import choose_encoding
 from pytriton.protocol.output_format import ALL_JSON
-from pytriton.protocol.request_pattern import RequestPattern, request_structure
+from pytriton.protocol.request_pattern import JsonRequestPattern, request_structure
 from pytriton.serving.engine.sequence.correlation_id import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
@@ -96,7 +96,7 @@ class HttpColumns(ColumnSink[AnswerPattern]):
         super().__init__(iterations, spec, request, AnswerPattern)
         self._service = service
         self._structure = structure
-        self._request_pattern = RequestPattern(structure, in_sequence=spec.sequence is not None)
+        self._request_pattern = JsonRequestPattern(structure, in_sequence=spec.sequence is not None)
         self._id_types = accepted_types(spec)
         self._tracing = None if service.headers is None else service.headers.tracing
 
