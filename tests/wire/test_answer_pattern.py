@@ -11,7 +11,7 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.protocol.answer_pattern import AnswerPattern
+from pytriton.protocol.answer_pattern import JsonResponsePattern
 from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.protocol.output_format import ALL_JSON
 from pytriton.runtime.executor.columns import OutputColumn
@@ -62,7 +62,7 @@ def test_bodies_are_those_of_single_responses(dtype, rows, shape, count):
         column('o"ut%b', dtype, shape, data.tobytes()),
         column("ü", dtypes.FP32, (1,), floats(*range(total))),
     ]
-    pattern = AnswerPattern("m%d", "3", rows, columns)
+    pattern = JsonResponsePattern("m%d", "3", rows, columns)
 
     bodies = pattern.encode(columns, 2, count)
 
@@ -76,7 +76,7 @@ def test_bodies_have_the_parameters_of_single_responses():
     response = InferResponse("m", "3", "", tensors, parameters)
     _, parts = encode_infer_response(response, ALL_JSON)
 
-    bodies = AnswerPattern("m", "3", 1, columns, parameters).encode(columns, 1, 1)
+    bodies = JsonResponsePattern("m", "3", 1, columns, parameters).encode(columns, 1, 1)
 
     assert bodies == [b"".join(map(bytes, parts))]
 
@@ -95,4 +95,4 @@ def test_bodies_have_the_parameters_of_single_responses():
     ids=["none", "NaN", "infinity", "FP16", "many elements", "no elements", "wrong size"],
 )
 def test_unusual_outputs_are_left_to_the_ordinary_way(columns):
-    assert AnswerPattern("m", "1", 1, columns).encode(columns, 0, 2) is None
+    assert JsonResponsePattern("m", "1", 1, columns).encode(columns, 0, 2) is None

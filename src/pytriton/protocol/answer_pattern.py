@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _dumps = orjson.dumps
 
 
-class AnswerPattern:
+class JsonResponsePattern:
     """The text of responses with the same outputs, with gaps for their elements.
 
     Args:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.protocol.answer_pattern import AnswerPattern
+from pytriton.protocol.answer_pattern import JsonResponsePattern
 from pytriton.protocol.compression import choose_encoding
 from pytriton.protocol.output_format import ALL_JSON
 from pytriton.protocol.request_pattern import JsonRequestPattern, request_structure
@@ -72,7 +72,7 @@ class ColumnExchange(HttpExchange):
         self._gatherer.cancel(self._chunk, self._index)
 
 
-class HttpColumns(ColumnSink[AnswerPattern]):
+class HttpColumns(ColumnSink[JsonResponsePattern]):
     """Reads, gathers and answers the requests of one structure for a model.
 
     `take` touches nothing of a request that it leaves to the ordinary way.
@@ -93,7 +93,7 @@ class HttpColumns(ColumnSink[AnswerPattern]):
         request: InferRequest,
         structure: Structure,
     ) -> None:
-        super().__init__(iterations, spec, request, AnswerPattern)
+        super().__init__(iterations, spec, request, JsonResponsePattern)
         self._service = service
         self._structure = structure
         self._request_pattern = JsonRequestPattern(structure, in_sequence=spec.sequence is not None)
