@@ -12,7 +12,7 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.kserve_pb import parse_message
-from pytriton.protocol.kserve_pb_pattern import RequestPattern, ResponsePattern, layout_of
+from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, ResponsePattern, layout_of
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.runtime.executor.columns import OutputColumn
 
@@ -30,11 +30,11 @@ def framed(message: bytes) -> bytes:
     return message_prefix(len(message)) + message
 
 
-def pattern_of(message: bytes) -> RequestPattern:
+def pattern_of(message: bytes) -> PbRequestPattern:
     raw = parse_message(message)[1]
     layout = layout_of(message, raw)
     assert layout is not None
-    return RequestPattern(layout, [len(data) for data in raw])
+    return PbRequestPattern(layout, [len(data) for data in raw])
 
 
 @pytest.mark.parametrize("sizes", [(4,), (4, 4), (0, 1, 200), (1000, 0)])

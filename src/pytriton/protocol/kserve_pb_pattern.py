@@ -39,7 +39,7 @@ def layout_of(message: bytes, raw: Sequence[Buffer]) -> Layout | None:
     return (message_prefix(len(message)) + message[:start] + heads[0], *heads[1:])
 
 
-class RequestPattern:
+class PbRequestPattern:
     """Reads the tensors of framed requests with the same layout and the same sizes."""
 
     __slots__ = ("_layout", "_unpack", "size")

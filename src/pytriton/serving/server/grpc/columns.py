@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small calls of ModelInfer that travel as columns, because many like them came before.
 
-After some requests of one layout, later ones are read by a `RequestPattern`, gathered into a chunk
+After some requests of one layout, later ones are read by a `PbRequestPattern`, gathered into a chunk
 and answered from the columns of a batch, without records and tensors for each. Requests that differ
 in anything but the bytes of their tensors take the ordinary way.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, pack_prefix
 from pytriton.protocol.http2.whole_responses import ResponseFrames
-from pytriton.protocol.kserve_pb_pattern import RequestPattern, ResponsePattern, layout_of
+from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, ResponsePattern, layout_of
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.protocol.kserve_pb_sequence import SequencePattern, sequence_layout_of
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
@@ -309,7 +309,7 @@ class ColumnTable:
         self._engine = engine
         self._tracing = tracing
         self._iterations = Iterations(engine, loop)
-        self._layouts: LayoutTable[Layout, RequestPattern, CallColumns] = LayoutTable()
+        self._layouts: LayoutTable[Layout, PbRequestPattern, CallColumns] = LayoutTable()
         self.sequences = SequenceColumnTable(engine, loop, CallColumns, tracing)
 
     def take(
@@ -353,4 +353,4 @@ class ColumnTable:
             return
         sizes = [len(tensor.data) for tensor in request.inputs.values()]
         columns = CallColumns(self._iterations, model.spec, request)
-        self._layouts.keep(layout, RequestPattern(layout, sizes), columns)
+        self._layouts.keep(layout, PbRequestPattern(layout, sizes), columns)
