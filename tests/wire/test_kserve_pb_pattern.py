@@ -12,7 +12,7 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.kserve_pb import parse_message
-from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, ResponsePattern, layout_of
+from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, PbResponsePattern, layout_of
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.runtime.executor.columns import OutputColumn
 
@@ -95,7 +95,7 @@ def test_responses_are_those_of_the_encoder(rows, seed, parameters):
         data = source.randbytes((first + count * (rows or 1)) * size)
         columns.append(OutputColumn(f"y{number}", dtype, shape, size, memoryview(data)))
 
-    pattern = ResponsePattern("m", "1", rows, columns, parameters)
+    pattern = PbResponsePattern("m", "1", rows, columns, parameters)
     messages = [b"".join(parts) for parts in pattern.encode(columns, first, count)]
 
     assert len(messages) == count

@@ -57,7 +57,7 @@ class PbRequestPattern:
         return values[1::2] if values[::2] == self._layout else None
 
 
-class ResponsePattern:
+class PbResponsePattern:
     """Writes framed responses with the same outputs.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, pack_prefix
 from pytriton.protocol.http2.whole_responses import ResponseFrames
-from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, ResponsePattern, layout_of
+from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, PbResponsePattern, layout_of
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.protocol.kserve_pb_sequence import SequencePattern, sequence_layout_of
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
@@ -229,12 +229,12 @@ class ColumnCall(GrpcCall):
             self.gatherer.cancel(self.chunk, self.index)
 
 
-class CallColumns(ColumnSink[ResponsePattern]):
+class CallColumns(ColumnSink[PbResponsePattern]):
     """Gathers and answers calls of ModelInfer with one set of inputs for a model."""
 
     def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
-        super().__init__(iterations, spec, request, ResponsePattern)
-        self._framed: ResponsePattern | None = None  # the pattern that `_frames` are for
+        super().__init__(iterations, spec, request, PbResponsePattern)
+        self._framed: PbResponsePattern | None = None  # the pattern that `_frames` are for
         self._frames: ResponseFrames
 
     def add(
