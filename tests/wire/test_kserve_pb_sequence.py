@@ -14,8 +14,8 @@ from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.kserve_pb import build_request, parse_message
 from pytriton.protocol.kserve_pb_response import encode_infer_response, encode_stream_response
 from pytriton.protocol.kserve_pb_sequence import (
+    PbStreamedResponsePattern,
     SequencePattern,
-    StreamedResponsePattern,
     sequence_layout_of,
 )
 from pytriton.runtime.executor.columns import OutputColumn
@@ -140,7 +140,7 @@ def test_responses_are_those_of_the_codec(outputs, rows):
         OutputColumn(f"y{number}", dtypes.INT16, (2,), 4, memoryview(bytes(range(60))))
         for number in range(outputs)
     ]
-    pattern = StreamedResponsePattern("m", "3", rows, columns, {"a": 1})
+    pattern = PbStreamedResponsePattern("m", "3", rows, columns, {"a": 1})
     ids = [b"", b"7", b"x" * 200, b"8"]
 
     messages = list(pattern.encode(columns, 1, ids))

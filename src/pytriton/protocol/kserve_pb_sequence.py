@@ -166,7 +166,7 @@ class SequencePattern:
         return correlation_id
 
 
-class StreamedResponsePattern:
+class PbStreamedResponsePattern:
     """Writes framed, streamed, final responses with the same outputs.
 
     Args:

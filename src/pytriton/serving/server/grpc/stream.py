@@ -24,7 +24,7 @@ from pytriton.protocol.kserve_pb_response import (
     encode_stream_refusal,
     encode_stream_response,
 )
-from pytriton.protocol.kserve_pb_sequence import StreamedResponsePattern
+from pytriton.protocol.kserve_pb_sequence import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather
@@ -440,11 +440,11 @@ class StreamInferCall(GrpcCall):
         self.resume_input()
 
 
-class StreamColumns(ColumnSink[StreamedResponsePattern]):
+class StreamColumns(ColumnSink[PbStreamedResponsePattern]):
     """Gathers and answers streamed requests with one set of inputs for a model."""
 
     def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
-        super().__init__(iterations, spec, request, StreamedResponsePattern)
+        super().__init__(iterations, spec, request, PbStreamedResponsePattern)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
