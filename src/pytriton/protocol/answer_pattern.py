@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.protocol.output_column import Column
+    from pytriton.protocol.output_column import BatchColumn
 
 _dumps = orjson.dumps
 
@@ -44,7 +44,7 @@ class JsonResponsePattern:
         model_name: str,
         model_version: str,
         rows: int | None,
-        columns: Sequence[Column],
+        columns: Sequence[BatchColumn],
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
         self.structure = structure_of(columns)
@@ -70,7 +70,9 @@ class JsonResponsePattern:
             outputs.append(_open(output) + b',"data":[%b]}')
         self._template = _open(document) + b',"outputs":[' + b",".join(outputs) + b"]}"
 
-    def encode(self, columns: Sequence[Column], row: int, count: int) -> Iterable[bytes] | None:
+    def encode(
+        self, columns: Sequence[BatchColumn], row: int, count: int
+    ) -> Iterable[bytes] | None:
         """Returns the bodies of `count` responses whose rows begin at `row`.
 
         None if they have to be encoded one by one.

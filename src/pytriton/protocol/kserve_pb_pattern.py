@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import ParameterValue
-    from pytriton.protocol.output_column import Column
+    from pytriton.protocol.output_column import BatchColumn
 
 Layout = tuple[bytes, ...]  # what comes before each tensor
 
@@ -75,7 +75,7 @@ class PbResponsePattern:
         model_name: str,
         model_version: str,
         rows: int | None,
-        columns: Sequence[Column],
+        columns: Sequence[BatchColumn],
         parameters: dict[str, ParameterValue] | None = None,
     ) -> None:
         self.structure = structure_of(columns)
@@ -91,7 +91,7 @@ class PbResponsePattern:
         self._splits = [struct.Struct(f"{len(tensor.data)}s") for tensor in tensors]
 
     def encode(
-        self, columns: Sequence[Column], row: int, count: int
+        self, columns: Sequence[BatchColumn], row: int, count: int
     ) -> Iterator[tuple[bytes, ...]]:
         """Returns the parts of `count` framed messages whose rows begin at `row`."""
         end = row + count * self._rows

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import ParameterValue
     from pytriton.protocol.kserve_pb_pattern import Layout
-    from pytriton.protocol.output_column import Column
+    from pytriton.protocol.output_column import BatchColumn
 
 _ID, _PARAMETERS, _RAW = 3, 4, 7  # numbers of fields
 _NUMBER, _TEXT, _START, _END, _REQUEST_ID = range(5)  # what a varying part is
@@ -182,7 +182,7 @@ class PbStreamedResponsePattern:
         model_name: str,
         model_version: str,
         rows: int | None,
-        columns: Sequence[Column],
+        columns: Sequence[BatchColumn],
         parameters: dict[str, ParameterValue] | None = None,
     ) -> None:
         self.structure = structure_of(columns)
@@ -192,7 +192,9 @@ class PbStreamedResponsePattern:
         self._splits = [struct.Struct(f"{len(tensor.data)}s") for tensor in tensors]
         self._layouts: dict[int, tuple[bytes, list[bytes]]] = {}  # by the length of the id
 
-    def encode(self, columns: Sequence[Column], row: int, ids: Sequence[bytes]) -> Iterator[bytes]:
+    def encode(
+        self, columns: Sequence[BatchColumn], row: int, ids: Sequence[bytes]
+    ) -> Iterator[bytes]:
         """Yields the messages to requests with these ids, whose rows begin at `row`."""
         end = row + len(ids) * self._rows
         pieces = []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
 
 
-class Column(Protocol):
+class BatchColumn(Protocol):
     """One output of a whole batch."""
 
     @property
@@ -34,12 +34,12 @@ class Column(Protocol):
     def data(self) -> memoryview: ...
 
 
-def structure_of(columns: Sequence[Column]) -> Any:
+def structure_of(columns: Sequence[BatchColumn]) -> Any:
     """Returns what has to be equal for batches whose responses one pattern encodes."""
     return [(column.name, column.dtype, column.shape, column.row_bytes) for column in columns]
 
 
-def blank_tensors(columns: Sequence[Column], rows: int | None) -> list[InferTensor]:
+def blank_tensors(columns: Sequence[BatchColumn], rows: int | None) -> list[InferTensor]:
     """Returns the outputs of one response with zeros for data.
 
     Args:
