@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytriton.base.dtypes import FP32, FP64
-from pytriton.protocol.output_column import structure_of
+from pytriton.protocol.columns import structure_of
 from pytriton.protocol.tensor_json import SMALL_ELEMENTS, struct_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.protocol.output_column import BatchColumn
+    from pytriton.protocol.columns import BatchColumn
 
 _dumps = orjson.dumps
 

@@ -12,16 +12,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pytriton.base.messages import InferResponse
+from pytriton.protocol.columns import blank_tensors, structure_of
 from pytriton.protocol.grpc.messages import message_prefix
 from pytriton.protocol.kserve_pb_response import encode_infer_response, encode_length, message_size
-from pytriton.protocol.output_column import blank_tensors, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import ParameterValue
-    from pytriton.protocol.output_column import BatchColumn
+    from pytriton.protocol.columns import BatchColumn
 
 Layout = tuple[bytes, ...]  # what comes before each tensor
 

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.messages import InferResponse
+from pytriton.protocol.columns import blank_tensors, structure_of
 from pytriton.protocol.grpc.messages import message_prefix
 from pytriton.protocol.kserve_pb_pattern import layout_of
 from pytriton.protocol.kserve_pb_response import (
@@ -19,7 +20,6 @@ from pytriton.protocol.kserve_pb_response import (
     encode_stream_response,
     message_size,
 )
-from pytriton.protocol.output_column import blank_tensors, structure_of
 from pytriton.protocol.protobuf_fields import FieldError, read_varint, split_fields
 from pytriton.protocol.sequence import MAX_TEXT_LENGTH
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import ParameterValue
+    from pytriton.protocol.columns import BatchColumn
     from pytriton.protocol.kserve_pb_pattern import Layout
-    from pytriton.protocol.output_column import BatchColumn
 
 _ID, _PARAMETERS, _RAW = 3, 4, 7  # numbers of fields
 _NUMBER, _TEXT, _START, _END, _REQUEST_ID = range(5)  # what a varying part is

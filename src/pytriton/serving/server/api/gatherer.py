@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
-from pytriton.protocol.output_column import structure_of
+from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
     InputColumn,
     MemberSink,
