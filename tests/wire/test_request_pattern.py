@@ -12,8 +12,8 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.protocol.json_columns import JsonRequestPattern, request_structure
 from pytriton.protocol.kserve_json import parse_infer
-from pytriton.protocol.request_pattern import JsonRequestPattern, request_structure
 from pytriton.serving.engine.validation import validate
 from tests.wire.specs import model_spec, tensor_spec
 

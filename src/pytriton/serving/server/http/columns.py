@@ -11,10 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.protocol.answer_pattern import JsonResponsePattern
 from pytriton.protocol.compression import choose_encoding
+from pytriton.protocol.json_columns import (
+    JsonRequestPattern,
+    JsonResponsePattern,
+    request_structure,
+)
 from pytriton.protocol.output_format import ALL_JSON
-from pytriton.protocol.request_pattern import JsonRequestPattern, request_structure
 from pytriton.serving.engine.sequence.correlation_id import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.errors import ServerError
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.request_pattern import Structure
+    from pytriton.protocol.json_columns import Structure
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, SequencePlace
