@@ -12,8 +12,8 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.kserve_pb import parse_message
-from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, PbResponsePattern, layout_of
 from pytriton.protocol.kserve_pb_response import encode_infer_response
+from pytriton.protocol.pb_columns import PbRequestPattern, PbResponsePattern, layout_of
 from pytriton.runtime.executor.columns import OutputColumn
 
 

@@ -13,7 +13,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.kserve_pb import build_request, parse_message
 from pytriton.protocol.kserve_pb_response import encode_infer_response, encode_stream_response
-from pytriton.protocol.kserve_pb_sequence import (
+from pytriton.protocol.pb_columns import (
     PbStreamedResponsePattern,
     SequencePattern,
     sequence_layout_of,

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, pack_prefix
 from pytriton.protocol.http2.whole_responses import ResponseFrames
-from pytriton.protocol.kserve_pb_pattern import PbRequestPattern, PbResponsePattern, layout_of
 from pytriton.protocol.kserve_pb_response import encode_infer_response
-from pytriton.protocol.kserve_pb_sequence import SequencePattern, sequence_layout_of
+from pytriton.protocol.pb_columns import (
+    PbRequestPattern,
+    PbResponsePattern,
+    SequencePattern,
+    layout_of,
+    sequence_layout_of,
+)
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
 
@@ -29,8 +34,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import IncompleteInput
-    from pytriton.protocol.kserve_pb_pattern import Layout
-    from pytriton.protocol.kserve_pb_sequence import SequenceLayout, SequenceRequest
+    from pytriton.protocol.pb_columns import Layout, SequenceLayout, SequenceRequest
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel

@@ -24,7 +24,7 @@ from pytriton.protocol.kserve_pb_response import (
     encode_stream_refusal,
     encode_stream_response,
 )
-from pytriton.protocol.kserve_pb_sequence import PbStreamedResponsePattern
+from pytriton.protocol.pb_columns import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather
