@@ -23,10 +23,10 @@ from pytriton.protocol.kserve_pb_parameters import class_count, read_parameters
 from pytriton.protocol.kserve_pb_parsed import (
     MAX_CACHED_BYTES,
     MAX_FIELDS,
-    Input,
     Output,
     Parameter,
     ParsedMessage,
+    PbInput,
     add_to_cache,
     cached_inputs,
     cached_messages,
@@ -125,7 +125,7 @@ def parse_message(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]]:
 def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  # noqa: C901  one pass
     """Parse a message with the usual layout; returns None if it has another one."""
     end = len(message)
-    inputs: list[Input] = []
+    inputs: list[PbInput] = []
     outputs: list[Output] = []
     texts = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}
     parameters: dict[str, Parameter] = {}

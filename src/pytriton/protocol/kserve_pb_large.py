@@ -13,8 +13,8 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.kserve_pb_parsed import (
     MAX_FIELDS,
-    Input,
     ParsedMessage,
+    PbInput,
     make_parameters,
     read_input,
     read_output,
@@ -109,7 +109,7 @@ class _HeadBudget:
         return texts[-1].decode() if texts else ""
 
 
-def _read_input(part: memoryview, head: _HeadBudget) -> Input:
+def _read_input(part: memoryview, head: _HeadBudget) -> PbInput:
     """Parse an input, but not its typed tensor."""
     contents: list[memoryview] = []
     others: list[memoryview] = []

@@ -28,7 +28,7 @@ MAX_CACHED_BYTES = 512
 _INVALID = DataType(0, "<invalid>", "uint8", 1)
 
 
-class Input(NamedTuple):
+class PbInput(NamedTuple):
     """An element of `inputs`."""
 
     name: str
@@ -59,13 +59,13 @@ class ParsedMessage(msgspec.Struct, gc=False):
     model_version: str = ""
     id: str = ""
     parameters: Mapping[str, Parameter] | None = None
-    inputs: Sequence[Input] = ()
+    inputs: Sequence[PbInput] = ()
     outputs: Sequence[Output] = ()
     uses: int = 0  # a counter for the layer above
 
 
 cached_messages: dict[bytes, ParsedMessage] = {}
-cached_inputs: dict[bytes, Input] = {}
+cached_inputs: dict[bytes, PbInput] = {}
 cached_outputs: dict[bytes, Output] = {}
 cached_parameters: dict[bytes, tuple[str, Parameter]] = {}  # sequences repeat theirs
 
@@ -77,7 +77,7 @@ def add_to_cache(known: dict[bytes, Any], content: bytes, value: Any) -> None:
     known[content] = value
 
 
-def read_input(content: bytes) -> Input:
+def read_input(content: bytes) -> PbInput:
     """Parse the bytes of an element of `inputs`."""
     item = make_input(_parse_input(content))
     if item.contents is None and len(content) <= MAX_CACHED_BYTES:
@@ -113,8 +113,8 @@ def read_parameter(content: bytes) -> tuple[str, Parameter]:
     return item
 
 
-def make_input(message: Any) -> Input:
-    """Make an `Input` from its message.
+def make_input(message: Any) -> PbInput:
+    """Make an `PbInput` from its message.
 
     Raises:
         InvalidArgumentError: The shape has too many dimensions.
@@ -125,4 +125,4 @@ def make_input(message: Any) -> Input:
         )
     contents = message.contents if message.HasField("contents") else None
     dtype = dtypes.BY_NAME.get(message.datatype, _INVALID)
-    return Input(message.name, dtype, tuple(message.shape), contents, message.parameters or None)
+    return PbInput(message.name, dtype, tuple(message.shape), contents, message.parameters or None)
