@@ -23,10 +23,10 @@ from pytriton.protocol.kserve_pb_parameters import class_count, read_parameters
 from pytriton.protocol.kserve_pb_parsed import (
     MAX_CACHED_BYTES,
     MAX_FIELDS,
-    Output,
     Parameter,
     ParsedMessage,
     PbInput,
+    PbOutput,
     add_to_cache,
     cached_inputs,
     cached_messages,
@@ -126,7 +126,7 @@ def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  #
     """Parse a message with the usual layout; returns None if it has another one."""
     end = len(message)
     inputs: list[PbInput] = []
-    outputs: list[Output] = []
+    outputs: list[PbOutput] = []
     texts = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}
     parameters: dict[str, Parameter] = {}
     at = 0
@@ -201,7 +201,7 @@ def _read_whole(message: Any) -> tuple[ParsedMessage, Sequence[Buffer]]:
         message.id,
         make_parameters(message.parameters),
         [make_input(item) for item in message.inputs],
-        [Output(item.name, item.parameters) for item in message.outputs],
+        [PbOutput(item.name, item.parameters) for item in message.outputs],
     )
     return parsed, message.raw_input_contents
 
@@ -235,7 +235,7 @@ def build_request(parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec)
     return built
 
 
-def _add_places(outputs: Sequence[Output], built: BuiltRequest) -> None:
+def _add_places(outputs: Sequence[PbOutput], built: BuiltRequest) -> None:
     """Add the places of outputs that go to shared memory, each of which has parameters."""
     places = {}
     for output in outputs:

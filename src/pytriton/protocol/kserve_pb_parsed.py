@@ -38,7 +38,7 @@ class PbInput(NamedTuple):
     parameters: Any = None  # the map in the message, unless it is empty
 
 
-class Output(NamedTuple):
+class PbOutput(NamedTuple):
     """An element of `outputs`."""
 
     name: str
@@ -60,13 +60,13 @@ class ParsedMessage(msgspec.Struct, gc=False):
     id: str = ""
     parameters: Mapping[str, Parameter] | None = None
     inputs: Sequence[PbInput] = ()
-    outputs: Sequence[Output] = ()
+    outputs: Sequence[PbOutput] = ()
     uses: int = 0  # a counter for the layer above
 
 
 cached_messages: dict[bytes, ParsedMessage] = {}
 cached_inputs: dict[bytes, PbInput] = {}
-cached_outputs: dict[bytes, Output] = {}
+cached_outputs: dict[bytes, PbOutput] = {}
 cached_parameters: dict[bytes, tuple[str, Parameter]] = {}  # sequences repeat theirs
 
 
@@ -85,10 +85,10 @@ def read_input(content: bytes) -> PbInput:
     return item
 
 
-def read_output(content: bytes) -> Output:
+def read_output(content: bytes) -> PbOutput:
     """Parse the bytes of an element of `outputs`."""
     message = _parse_output(content)
-    item = Output(message.name, message.parameters)
+    item = PbOutput(message.name, message.parameters)
     if len(content) <= MAX_CACHED_BYTES:
         add_to_cache(cached_outputs, content, item)
     return item
