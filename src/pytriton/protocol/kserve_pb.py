@@ -23,10 +23,10 @@ from pytriton.protocol.kserve_pb_parameters import class_count, read_parameters
 from pytriton.protocol.kserve_pb_parsed import (
     MAX_CACHED_BYTES,
     MAX_FIELDS,
-    Parameter,
     ParsedMessage,
     PbInput,
     PbOutput,
+    PbParameter,
     add_to_cache,
     cached_inputs,
     cached_messages,
@@ -128,7 +128,7 @@ def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  #
     inputs: list[PbInput] = []
     outputs: list[PbOutput] = []
     texts = {_MODEL_NAME: "", _MODEL_VERSION: "", _ID: ""}
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, PbParameter] = {}
     at = 0
     for _ in range(MAX_FIELDS):
         if at >= end - 1 or (tag := message[at]) == _RAW:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferRequest, ParameterValue
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.kserve_pb_parsed import Parameter
+from pytriton.protocol.kserve_pb_parsed import PbParameter
 from pytriton.protocol.sequence import SEQUENCE_FLAGS, check_sequence_id
 from pytriton.protocol.shared_memory import REGION
 
@@ -25,7 +25,7 @@ _KNOWN = {
 _CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
 
 
-def read_parameters(parameters: Mapping[str, Parameter], request: InferRequest) -> bool:
+def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest) -> bool:
     """Read a request's parameters.
 
     Args:

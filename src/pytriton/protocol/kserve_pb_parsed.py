@@ -45,7 +45,7 @@ class PbOutput(NamedTuple):
     parameters: Any  # the map in the message
 
 
-class Parameter(NamedTuple):
+class PbParameter(NamedTuple):
     """The value of a parameter."""
 
     choice: str | None  # the field of its message that is set
@@ -58,7 +58,7 @@ class ParsedMessage(msgspec.Struct, gc=False):
     model_name: str = ""
     model_version: str = ""
     id: str = ""
-    parameters: Mapping[str, Parameter] | None = None
+    parameters: Mapping[str, PbParameter] | None = None
     inputs: Sequence[PbInput] = ()
     outputs: Sequence[PbOutput] = ()
     uses: int = 0  # a counter for the layer above
@@ -67,7 +67,7 @@ class ParsedMessage(msgspec.Struct, gc=False):
 cached_messages: dict[bytes, ParsedMessage] = {}
 cached_inputs: dict[bytes, PbInput] = {}
 cached_outputs: dict[bytes, PbOutput] = {}
-cached_parameters: dict[bytes, tuple[str, Parameter]] = {}  # sequences repeat theirs
+cached_parameters: dict[bytes, tuple[str, PbParameter]] = {}  # sequences repeat theirs
 
 
 def add_to_cache(known: dict[bytes, Any], content: bytes, value: Any) -> None:
@@ -94,17 +94,17 @@ def read_output(content: bytes) -> PbOutput:
     return item
 
 
-def make_parameters(message: Mapping[str, Any]) -> dict[str, Parameter]:
+def make_parameters(message: Mapping[str, Any]) -> dict[str, PbParameter]:
     """Make the parameters of a request from the map in its message."""
     return {name: _make_parameter(parameter) for name, parameter in message.items()}
 
 
-def _make_parameter(message: Any) -> Parameter:
+def _make_parameter(message: Any) -> PbParameter:
     choice = message.WhichOneof("parameter_choice")
-    return Parameter(choice, getattr(message, choice) if choice else None)
+    return PbParameter(choice, getattr(message, choice) if choice else None)
 
 
-def read_parameter(content: bytes) -> tuple[str, Parameter]:
+def read_parameter(content: bytes) -> tuple[str, PbParameter]:
     """Parse the bytes of an entry of `parameters`; returns its name and its value."""
     entry = _parse_parameter(content)
     item = (entry.key, _make_parameter(entry.value))
