@@ -9,8 +9,8 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol import kserve_pb, kserve_pb_large, large_contents
-from pytriton.protocol.kserve_pb_parsed import MAX_DIMENSIONS, MAX_FIELDS
+from pytriton.protocol import kserve_pb, large_contents
+from pytriton.protocol.kserve_pb import MAX_DIMENSIONS, MAX_FIELDS
 from pytriton.protocol.large_contents import LargeContents
 from pytriton.protocol.protobuf_fields import FieldError, split_fields
 from pytriton.protocol.tensor_contents import tensor_from_contents
@@ -80,10 +80,10 @@ def test_shape_of_too_many_dimensions_is_refused():
 
 @pytest.mark.parametrize("field", ["model_name", "model_version", "id"])
 def test_text_that_is_very_long_is_refused(field):
-    text = "a" * (kserve_pb_large.MAX_HEAD_BYTES + 1)
+    text = "a" * (kserve_pb.MAX_HEAD_BYTES + 1)
     message = refusal(_Request(**{field: text}).SerializeToString())
 
-    assert str(kserve_pb_large.MAX_HEAD_BYTES) in message
+    assert str(kserve_pb.MAX_HEAD_BYTES) in message
     assert str(len(text)) in message
 
 

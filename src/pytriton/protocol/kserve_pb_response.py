@@ -14,7 +14,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.classification import classify
-from pytriton.protocol.kserve_pb_parameters import encode_parameters
+from pytriton.protocol.kserve_pb import encode_parameters
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer, DataType

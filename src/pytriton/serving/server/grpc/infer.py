@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, Metadata
-    from pytriton.protocol.kserve_pb import BuiltRequest
-    from pytriton.protocol.kserve_pb_parsed import ParsedMessage
+    from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest, InferResponse
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, MessageAssembler
-    from pytriton.protocol.kserve_pb import BuiltRequest
-    from pytriton.protocol.kserve_pb_parsed import ParsedMessage
+    from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient

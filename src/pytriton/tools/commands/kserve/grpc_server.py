@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.kserve_pb_parameters import set_parameter
+from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.commands.kserve.address import Address
 from pytriton.tools.commands.kserve.errors import AskError, NoServerError, refusal
 from pytriton.tools.commands.kserve.records import (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import encode_header_block
-from pytriton.protocol.kserve_pb_parameters import set_parameter
+from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.perf.load.choices import Choice
 from pytriton.tools.perf.load.http_requests import compressed, request_parameters
 from pytriton.tools.perf.load.interface import LoadError
