@@ -9,11 +9,10 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol import kserve_pb, large_contents
+from pytriton.protocol import kserve_pb, tensor_contents
 from pytriton.protocol.kserve_pb import MAX_DIMENSIONS, MAX_FIELDS
-from pytriton.protocol.large_contents import LargeContents
 from pytriton.protocol.protobuf_fields import FieldError, split_fields
-from pytriton.protocol.tensor_contents import tensor_from_contents
+from pytriton.protocol.tensor_contents import LargeContents, tensor_from_contents
 
 EMPTY = {"parameters": b"\x22\x00", "inputs": b"\x2a\x00", "outputs": b"\x32\x00"}
 RAW = b"\x3a\x00"
@@ -212,18 +211,18 @@ def test_damaged_contents_are_refused(content):
 def test_texts_of_a_tensor_of_40_mebibytes_with_nothing_in_them_are_not_too_many():
     texts = (40 << 20) // len(dtypes.encode_bytes([b""]))  # Triton's own tests send that many
 
-    assert texts <= large_contents.MAX_TEXTS
+    assert texts <= tensor_contents.MAX_TEXTS
 
 
 def test_too_many_texts_are_refused(monkeypatch):
-    monkeypatch.setattr(large_contents, "MAX_TEXTS", 100)
+    monkeypatch.setattr(tensor_contents, "MAX_TEXTS", 100)
 
     with pytest.raises(InvalidArgumentError, match="at most 100 texts"):
         tensor_from_contents(large(bytes_contents=[b""] * 101), dtypes.BYTES, "x", "m")
 
 
 def test_too_many_numbers_that_are_not_packed_are_refused(monkeypatch):
-    monkeypatch.setattr(large_contents, "MAX_SINGLE_NUMBERS", 100)
+    monkeypatch.setattr(tensor_contents, "MAX_SINGLE_NUMBERS", 100)
 
     with pytest.raises(InvalidArgumentError, match="at most 100 numbers that are not packed"):
         tensor_from_contents(unpacked(0x10, [b"\x01"] * 101), dtypes.INT32, "x", "m")

@@ -20,11 +20,10 @@ from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferRequest, InferTensor, ParameterValue
 from pytriton.base.model_spec import ModelSpec
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.large_contents import LargeContents
 from pytriton.protocol.protobuf_fields import LENGTH, FieldError, split_fields
 from pytriton.protocol.sequence import SEQUENCE_FLAGS, check_sequence_id
 from pytriton.protocol.shared_memory import REGION, RegionPlace, place_from_message
-from pytriton.protocol.tensor_contents import tensor_from_contents
+from pytriton.protocol.tensor_contents import LargeContents, tensor_from_contents
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
