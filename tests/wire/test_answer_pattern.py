@@ -12,8 +12,8 @@ from pytriton.base import dtypes
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol.json_columns import JsonResponsePattern
+from pytriton.protocol.kserve_json import ALL_JSON
 from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.protocol.output_format import ALL_JSON
 from pytriton.runtime.executor.columns import OutputColumn
 
 NUMBERS = [

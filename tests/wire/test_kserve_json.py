@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
-from pytriton.protocol.kserve_json import parse_header_length, parse_infer
-from pytriton.protocol.output_format import ALL_BINARY, ALL_JSON, AS_BINARY, AS_JSON, OutputChoice
+from pytriton.protocol.kserve_json import (
+    ALL_BINARY,
+    ALL_JSON,
+    AS_BINARY,
+    AS_JSON,
+    OutputChoice,
+    parse_header_length,
+    parse_infer,
+)
 from tests.wire.specs import ADD_SUB, single
 
 # Every text of an error is compared with the real Triton's in tests/differential.

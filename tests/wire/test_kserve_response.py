@@ -9,14 +9,14 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.protocol.output_format import (
+from pytriton.protocol.kserve_json import (
     ALL_BINARY,
     ALL_JSON,
     AS_JSON,
     OutputChoice,
     OutputFormat,
 )
+from pytriton.protocol.kserve_response import encode_infer_response
 
 ADD = InferTensor("add", dtypes.FP32, (1, 1), struct.pack("<f", 3.0))
 SUB = InferTensor("sub", dtypes.FP32, (1, 1), struct.pack("<f", -1.0))

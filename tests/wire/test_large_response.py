@@ -11,12 +11,12 @@ from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol import large_response
 from pytriton.protocol.generate import encode_generate_response
+from pytriton.protocol.kserve_json import ALL_BINARY, ALL_JSON, OutputChoice, OutputFormat
 from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.protocol.large_response import (
     encode_large_generate_response,
     encode_large_infer_response,
 )
-from pytriton.protocol.output_format import ALL_BINARY, ALL_JSON, OutputChoice, OutputFormat
 
 
 @pytest.fixture(autouse=True)

@@ -8,28 +8,25 @@ model. `pytriton.protocol.kserve_response` encodes responses.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from pytriton.base import dtypes
-from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.protocol.json_members import (
     boolean_member,
+    member_error,
     parameter_value,
     refuse_reserved,
+    text_member,
     unsigned_member,
 )
-from pytriton.protocol.kserve_document import (
-    InputDocument,
-    RequestDocument,
-    data_source,
-    read_document,
-)
-from pytriton.protocol.output_format import ALL_BINARY, ALL_JSON, OutputFormat, read_outputs
+from pytriton.protocol.json_text import load_json
 from pytriton.protocol.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
-from pytriton.protocol.shared_memory import RegionPlace
+from pytriton.protocol.shared_memory import REGION, RegionPlace, place_from_json
 from pytriton.protocol.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
@@ -37,6 +34,169 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer, DataType
     from pytriton.base.model_spec import ModelSpec
+
+# Triton's parser has no larger integers; the product of such numbers would take seconds.
+_MAX_UNSIGNED = 2**64 - 1
+Unsigned = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # msgspec cannot check for the above
+
+
+class InputDocument(msgspec.Struct, gc=False):
+    """An element of `inputs`."""
+
+    name: str
+    datatype: str
+    shape: tuple[Unsigned, ...]
+    data: list[Any] | UnsetType = UNSET
+    parameters: Any = UNSET  # ignored unless it is an object
+
+
+class RequestDocument(msgspec.Struct, gc=False):
+    """The root of an infer request."""
+
+    inputs: list[InputDocument]
+    id: str = ""
+    parameters: dict[str, Any] | UnsetType = UNSET
+    outputs: list[Any] | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(RequestDocument).decode
+
+
+def read_document(text: Buffer) -> RequestDocument:
+    """Parse the JSON of an infer request.
+
+    Raises:
+        ServerError: The JSON is malformed, or a member is missing or has a wrong type.
+    """
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _read_members(load_json(text))
+
+
+def _read_members(document: Any) -> RequestDocument:
+    if type(document) is not dict:
+        raise member_error({}, "inputs", "array")
+    request_id = text_member(document, "id") if "id" in document else ""
+    parameters = document.get("parameters", UNSET)
+    if parameters is not UNSET and type(parameters) is not dict:
+        raise InternalError("failed to get request params.: attempt to get members for non-object")
+    entries = document.get("inputs")
+    if type(entries) is not list:
+        raise member_error(document, "inputs", "array")
+    inputs = [_read_input(entry) for entry in entries]
+    outputs = document.get("outputs", UNSET)
+    if outputs is not UNSET and type(outputs) is not list:
+        raise member_error(document, "outputs", "array")
+    return RequestDocument(inputs, request_id, parameters, outputs)
+
+
+def _read_input(entry: Any) -> InputDocument:
+    if type(entry) is not dict:
+        entry = {}  # the error will be about missing members
+    data = entry.get("data", UNSET)
+    parameters = entry.get("parameters", UNSET)
+    if data is UNSET or type(parameters) is dict:
+        data_source(data, parameters)
+    name = text_member(entry, "name")
+    datatype = text_member(entry, "datatype")
+    shape = entry.get("shape")
+    if type(shape) is not list:
+        raise member_error(entry, "shape", "array")
+    if any(type(size) is not int or not 0 <= size <= _MAX_UNSIGNED for size in shape):
+        raise member_error(entry, "shape", "unsigned-integer")
+    if data is not UNSET and type(data) is not list:
+        raise member_error(entry, "data", "array")
+    return InputDocument(name, datatype, tuple(shape), data, parameters)
+
+
+def data_source(data: Any, parameters: Any) -> int | RegionPlace | None:
+    """Returns the size of an input's binary data, or its place; None if its data is in the JSON."""
+    if type(parameters) is not dict:
+        parameters = {}
+    sources = [key for key in ("binary_data_size", REGION) if key in parameters]
+    if data is not UNSET:
+        sources.insert(0, "data")
+    if len(sources) == 1:
+        if data is not UNSET:
+            return None
+        if sources[0] == "binary_data_size":
+            return unsigned_member(parameters, "binary_data_size")
+        return place_from_json(parameters)
+    found = " ".join(["set", *map(repr, sources)]) if sources else "no field is set"
+    raise InvalidArgumentError(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+        f"'parameters', 'shared_memory_region' in 'parameters'. But {found}"
+    )
+
+
+class OutputChoice(NamedTuple):
+    """The format of one output."""
+
+    binary: bool = False
+    class_count: int = 0  # the number of classes to return instead of the tensor; 0: the tensor
+    place: RegionPlace | None = None  # in the client's shared memory; the response has no data then
+
+
+class OutputFormat(NamedTuple):
+    """The format of all outputs."""
+
+    default: OutputChoice  # for outputs that the client does not list
+    listed: dict[str, OutputChoice]
+
+    def places(self) -> dict[str, RegionPlace]:
+        """Returns the places of outputs that go to the client's shared memory."""
+        return {name: each.place for name, each in self.listed.items() if each.place is not None}
+
+
+AS_JSON = OutputChoice()
+AS_BINARY = OutputChoice(binary=True)
+ALL_JSON = OutputFormat(AS_JSON, {})
+ALL_BINARY = OutputFormat(AS_BINARY, {})
+
+
+class ListedOutputs(NamedTuple):
+    """The outputs that a client lists; validation refuses repeated names later."""
+
+    names: list[str]
+    choices: dict[str, OutputChoice]
+    uses_regions: bool
+
+
+def read_outputs(entries: list[Any], model_outputs: int) -> ListedOutputs:
+    """Read the `outputs` of a request, at most one more than the model has.
+
+    Raises:
+        ServerError: An entry is malformed.
+    """
+    names: list[str] = []
+    choices: dict[str, OutputChoice] = {}
+    uses_regions = False
+    for entry in entries[: model_outputs + 1]:
+        if type(entry) is not dict:
+            raise member_error({}, "name", "string")
+        name = text_member(entry, "name")
+        parameters = entry.get("parameters")
+        names.append(name)
+        choice = _choice(parameters) if type(parameters) is dict else AS_JSON
+        choices[name] = choice
+        if choice.place is not None:
+            uses_regions = True
+    return ListedOutputs(names, choices, uses_regions)
+
+
+def _choice(parameters: dict[str, Any]) -> OutputChoice:
+    binary = "binary_data" in parameters and boolean_member(parameters, "binary_data")
+    class_count = 0
+    if "classification" in parameters:
+        class_count = unsigned_member(parameters, "classification", action="set")
+    if REGION not in parameters:
+        return OutputChoice(binary, class_count)
+    for key, is_set in (("classification", class_count), ("binary_data", binary)):
+        if is_set:
+            raise InvalidArgumentError(f"Output can't set both 'shared_memory_region' and '{key}'")
+    return OutputChoice(place=place_from_json(parameters))
+
 
 MAX_SIZE = 2**63 - 1
 MAX_RANK = 64  # the limit of numpy; for more dimensions, no product is computed

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
 
 _dumps, _NUMPY = orjson.dumps, orjson.OPT_SERIALIZE_NUMPY
 

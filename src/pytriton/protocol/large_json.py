@@ -23,8 +23,12 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.protocol.generate import PackedElements, parse_generate, request_from_members
 from pytriton.protocol.json_text import MAX_NESTING, load_members
-from pytriton.protocol.kserve_document import RequestDocument, Unsigned, read_document
-from pytriton.protocol.kserve_json import request_from_document
+from pytriton.protocol.kserve_json import (
+    RequestDocument,
+    Unsigned,
+    read_document,
+    request_from_document,
+)
 from pytriton.protocol.tensor_json import tensor_from_json
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer, DataType
     from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
 
 MAX_OBJECTS = 100_000
 _PIECE_BYTES = 1 << 20

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
 
 _PIECE_ELEMENTS = 16 << 10
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY

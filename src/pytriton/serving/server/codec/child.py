@@ -17,13 +17,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.protocol.kserve_json import ALL_JSON
 from pytriton.protocol.large_json import (
     check_memory,
     check_objects,
     parse_large_generate,
     parse_large_infer,
 )
-from pytriton.protocol.output_format import ALL_JSON
 from pytriton.protocol.repository import read_load
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.serving.server.codec.messages import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
 
 # The limit for names, shapes and parameters, which the server has to decode in its event loop.
 MAX_HEAD_BYTES = 1 << 20

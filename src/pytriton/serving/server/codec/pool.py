@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base import dtypes
 from pytriton.base.errors import UnavailableError, error_from_code
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.protocol.output_format import OutputChoice, OutputFormat
+from pytriton.protocol.kserve_json import OutputChoice, OutputFormat
 from pytriton.protocol.repository import LoadOverrides
 from pytriton.serving.server.api.background import WORKERS, Background
 from pytriton.serving.server.codec.messages import (

@@ -20,7 +20,7 @@ from pytriton.base.errors import (
     error_for_clients,
 )
 from pytriton.base.messages import InferRequest
-from pytriton.protocol.output_format import ALL_JSON
+from pytriton.protocol.kserve_json import ALL_JSON
 from pytriton.serving.server.api import documents
 from pytriton.serving.server.api.authorization import Authorization
 from pytriton.serving.server.api.authorization import RestrictedProtocol as ApiProtocol

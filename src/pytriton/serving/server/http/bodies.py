@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.protocol.repository import LoadOverrides
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.codec import pool

@@ -28,7 +28,7 @@ from pytriton.serving.server.http.infer import EngineExchange, respond_server_er
 
 if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.protocol.shared_memory import RegionPlace
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.connection import HttpConnection

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink, TracedSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.output_format import OutputFormat
+    from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.protocol.shared_memory import RegionPlace
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
