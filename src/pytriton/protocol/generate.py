@@ -25,7 +25,7 @@ from pytriton.protocol.json_members import (
 )
 from pytriton.protocol.json_text import dump_json, load_members, names_in
 from pytriton.protocol.kserve_json import request_prefix
-from pytriton.protocol.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
+from pytriton.protocol.sequence import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.protocol.tensor_json import json_from_tensor, tensor_from_json
 
 if TYPE_CHECKING:

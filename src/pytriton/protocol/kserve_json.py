@@ -25,7 +25,7 @@ from pytriton.protocol.json_members import (
     unsigned_member,
 )
 from pytriton.protocol.json_text import load_json
-from pytriton.protocol.sequence_json import SEQUENCE_MEMBERS, read_sequence_member
+from pytriton.protocol.sequence import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.protocol.shared_memory import REGION, RegionPlace, place_from_json
 from pytriton.protocol.tensor_json import tensor_from_json
 

@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pytriton.base.errors import UnsupportedError
+from pytriton.protocol.json_members import boolean_member, text_member
+
+if TYPE_CHECKING:
+    from pytriton.base.messages import InferRequest
 
 MAX_TEXT_LENGTH = 128
 # The parameters that mark a sequence's first and last request, as bits of `InferRequest.flags`.
@@ -21,3 +27,23 @@ def check_sequence_id(text: str) -> str:
             f"string correlation ID cannot be longer than {MAX_TEXT_LENGTH} characters"
         )
     return text
+
+
+_MAX_SEQUENCE_ID = 2**64 - 1
+SEQUENCE_MEMBERS = frozenset({"sequence_id", *SEQUENCE_FLAGS})
+
+
+def read_sequence_member(container: dict[str, Any], key: str, request: InferRequest) -> None:
+    """Read the one of SEQUENCE_MEMBERS that `key` names.
+
+    Raises:
+        ServerError: It has another type, or the id is too long.
+    """
+    if key in SEQUENCE_FLAGS:
+        request.flags |= SEQUENCE_FLAGS[key] * boolean_member(container, key)
+        return
+    value = container[key]
+    if type(value) is int and 0 <= value <= _MAX_SEQUENCE_ID:
+        request.correlation_id = value
+    else:
+        request.correlation_id = check_sequence_id(text_member(container, key))
