@@ -9,11 +9,11 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.protocol import large_response
+from pytriton.protocol import kserve_response
 from pytriton.protocol.generate import encode_generate_response
 from pytriton.protocol.kserve_json import ALL_BINARY, ALL_JSON, OutputChoice, OutputFormat
-from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.protocol.large_response import (
+from pytriton.protocol.kserve_response import (
+    encode_infer_response,
     encode_large_generate_response,
     encode_large_infer_response,
 )
@@ -21,7 +21,7 @@ from pytriton.protocol.large_response import (
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
-    monkeypatch.setattr(large_response, "_PIECE_ELEMENTS", 5)
+    monkeypatch.setattr(kserve_response, "_PIECE_ELEMENTS", 5)
 
 
 def numbers(name, dtype, values):

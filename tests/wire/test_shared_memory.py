@@ -10,8 +10,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.protocol.kserve_json import parse_infer
-from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.protocol.large_response import encode_large_infer_response
+from pytriton.protocol.kserve_response import encode_infer_response, encode_large_infer_response
 from pytriton.protocol.shared_memory import RegionPlace, SystemRegion, read_system_region
 from pytriton.serving.server.codec.child import run_job
 from pytriton.serving.server.codec.messages import (

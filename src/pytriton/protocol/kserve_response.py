@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
+from pytriton.base import dtypes
+from pytriton.base.messages import InferTensor
 from pytriton.protocol.classification import classify
-from pytriton.protocol.json_text import dump_json
-from pytriton.protocol.tensor_json import json_from_tensor
+from pytriton.protocol.generate import generate_members
+from pytriton.protocol.json_text import dump_json, dump_json_leniently
+from pytriton.protocol.tensor_json import json_from_tensor, refuse_output_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
@@ -75,3 +80,123 @@ def infer_document(response: InferResponse, outputs: list[dict[str, Any]]) -> di
         document["parameters"] = orjson.Fragment(dump_json(response.parameters))
     document["outputs"] = outputs
     return document
+
+
+_PIECE_ELEMENTS = 16 << 10
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+
+
+def encode_large_infer_response(
+    response: InferResponse,
+    output_format: OutputFormat,
+    *,
+    is_batched: bool = True,
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[int | None, list[Buffer]]:
+    """Like `pytriton.protocol.kserve_response.encode_infer_response`, but in many parts.
+
+    Raises:
+        ServerError: An output cannot be encoded in the requested format.
+    """
+    header: list[bytes] = [orjson.dumps(infer_document(response, []))[:-2]]
+    binary: list[Buffer] = []
+    default, listed = output_format
+    for tensor in response.outputs:
+        is_binary, class_count, place = listed.get(tensor.name, default)
+        if class_count:
+            names = labels.get(tensor.name, ()) if labels else ()
+            tensor = classify(tensor, class_count, names, batched=is_batched)  # noqa: PLW2901
+        description: dict[str, Any] = {
+            "name": tensor.name, "datatype": tensor.dtype.name, "shape": tensor.shape,
+        }  # fmt: skip
+        if is_binary:
+            description["parameters"] = {"binary_data_size": len(tensor.data)}
+            header.append(orjson.dumps(description))
+            if len(tensor.data):
+                binary.append(tensor.data)
+        elif place is not None:
+            header.append(orjson.dumps(description))
+        else:
+            header += (orjson.dumps(description)[:-1], b',"data":', *_array(tensor), b"}")
+        header.append(b",")
+    if response.outputs:
+        header.pop()
+    header.append(b"]}")
+    length = sum(map(len, header)) if binary else None
+    return length, [*header, *binary]
+
+
+def encode_large_generate_response(response: InferResponse) -> list[bytes]:
+    """Like `pytriton.protocol.generate.encode_generate_response`, but in many parts.
+
+    Raises:
+        ServerError: An output cannot be encoded as JSON.
+    """
+    parts = [b"{"]
+    for key, value in sorted(generate_members(response).items()):
+        parts += (orjson.dumps(key), b":")
+        if not isinstance(value, InferTensor):
+            parts.append(orjson.dumps(value))
+        elif prod(value.shape) == 1:
+            parts.append(orjson.dumps(json_from_tensor(value)[0], None, _OPTIONS))
+        else:
+            parts += _array(value)
+        parts.append(b",")
+    parts[-1] = b"}"
+    return parts
+
+
+def _array(tensor: InferTensor) -> list[bytes]:
+    """Encode the elements of an output as parts of a JSON array."""
+    parts = [b"["]
+    for piece in _pieces(tensor):
+        parts += (piece, b",")
+    if len(parts) == 1:
+        return [b"[]"]
+    parts[-1] = b"]"
+    return parts
+
+
+def _pieces(tensor: InferTensor) -> Iterator[bytes]:
+    """Yields encoded elements, several at a time, with commas between them."""
+    count = prod(tensor.shape)
+    if tensor.dtype is dtypes.BYTES:
+        yield from _string_pieces(tensor, count)
+        return
+    size = tensor.dtype.itemsize
+    if len(tensor.data) != count * size:
+        refuse_output_size(tensor)
+    data = memoryview(tensor.data)
+    is_finite = _is_finite(tensor)
+    for start in range(0, count, _PIECE_ELEMENTS):
+        end = min(count, start + _PIECE_ELEMENTS)
+        piece = InferTensor(
+            tensor.name, tensor.dtype, (end - start,), data[start * size : end * size]
+        )
+        if is_finite:
+            yield orjson.dumps(json_from_tensor(piece), None, _OPTIONS)[1:-1]
+        else:
+            values = np.frombuffer(piece.data, piece.dtype.numpy).tolist()
+            yield dump_json_leniently(values)[1:-1]
+
+
+def _is_finite(tensor: InferTensor) -> bool:
+    if tensor.dtype not in (dtypes.FP32, dtypes.FP64):
+        return True
+    array = np.frombuffer(tensor.data, tensor.dtype.numpy)
+    steps = range(0, len(array), _PIECE_ELEMENTS)
+    return all(np.isfinite(array[at : at + _PIECE_ELEMENTS]).all() for at in steps)
+
+
+def _string_pieces(tensor: InferTensor, count: int) -> Iterator[bytes]:
+    found = 0
+    try:
+        for start, end, number in dtypes.bytes_runs(tensor.data, _PIECE_ELEMENTS):
+            data = memoryview(tensor.data)[start:end]
+            piece = InferTensor(tensor.name, tensor.dtype, (number,), data)
+            yield orjson.dumps(json_from_tensor(piece))[1:-1]
+            found += number
+    except ValueError:
+        refuse_output_size(tensor)
+    if found != count:
+        refuse_output_size(tensor)

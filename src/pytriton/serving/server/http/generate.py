@@ -16,8 +16,8 @@ from pytriton.protocol.generate import (
     encode_event,
     encode_generate_response,
 )
-from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.protocol.large_response import (
+from pytriton.protocol.kserve_response import (
+    encode_infer_response,
     encode_large_generate_response,
     encode_large_infer_response,
 )

@@ -15,8 +15,7 @@ from pytriton.protocol.compression import (
     choose_encoding,
     compress,
 )
-from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.protocol.large_response import encode_large_infer_response
+from pytriton.protocol.kserve_response import encode_infer_response, encode_large_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
 from pytriton.serving.server.api.status import HTTP_STATUS
