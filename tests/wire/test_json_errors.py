@@ -5,7 +5,7 @@ from json import JSONDecodeError
 
 import pytest
 
-from pytriton.protocol.json_errors import lone_surrogate, rapidjson_error
+from pytriton.protocol.json_text import lone_surrogate, rapidjson_error
 
 
 @pytest.mark.parametrize(

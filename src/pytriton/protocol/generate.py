@@ -16,14 +16,16 @@ import orjson
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.protocol.json_members import (
+from pytriton.protocol.json_text import (
     access_error,
+    dump_json,
+    load_members,
+    names_in,
     parameter_value,
     refuse_reserved,
     text_member,
     utf8,
 )
-from pytriton.protocol.json_text import dump_json, load_members, names_in
 from pytriton.protocol.kserve_json import request_prefix
 from pytriton.protocol.sequence import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.protocol.tensor_json import json_from_tensor, tensor_from_json

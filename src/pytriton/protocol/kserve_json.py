@@ -16,15 +16,15 @@ from msgspec import UNSET, UnsetType
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.protocol.json_members import (
+from pytriton.protocol.json_text import (
     boolean_member,
+    load_json,
     member_error,
     parameter_value,
     refuse_reserved,
     text_member,
     unsigned_member,
 )
-from pytriton.protocol.json_text import load_json
 from pytriton.protocol.sequence import SEQUENCE_MEMBERS, read_sequence_member
 from pytriton.protocol.shared_memory import REGION, RegionPlace, place_from_json
 from pytriton.protocol.tensor_json import tensor_from_json

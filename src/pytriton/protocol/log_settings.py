@@ -21,8 +21,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.log_switches import LOG_FORMATS, MAX_VERBOSE
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.json_members import access_error, utf8
-from pytriton.protocol.json_text import load_members
+from pytriton.protocol.json_text import access_error, load_members, utf8
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import UnsupportedError
-from pytriton.protocol.json_members import boolean_member, text_member
+from pytriton.protocol.json_text import boolean_member, text_member
 
 if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.protocol.json_members import access_error, text_member, unsigned_member, utf8
-from pytriton.protocol.json_text import load_members
+from pytriton.protocol.json_text import (
+    access_error,
+    load_members,
+    text_member,
+    unsigned_member,
+    utf8,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,10 +18,10 @@ import orjson
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.protocol.json_members import access_error
 from pytriton.protocol.json_text import (
     MAX_NESTING,
     NESTING_ERROR,
+    access_error,
     dump_json,
     dump_json_leniently,
 )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytriton.base.errors import InternalError
-from pytriton.protocol.json_members import access_error, utf8
-from pytriton.protocol.json_text import load_members
+from pytriton.protocol.json_text import access_error, load_members, utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing import Any
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferTensor, ParameterValue
 from pytriton.base.model_spec import ModelSpec
-from pytriton.protocol.json_members import parameter_value, refuse_reserved
+from pytriton.protocol.json_text import parameter_value, refuse_reserved
 from pytriton.protocol.openai.errors import unsupported, wrong
 from pytriton.protocol.openai.members import Members
 from pytriton.protocol.openai.tensors import as_json, input_tensor

@@ -17,7 +17,7 @@ from pytriton.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from pytriton.protocol.json_members import utf8
+from pytriton.protocol.json_text import utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
