@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.errors import ErrorCode, ServerError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.log_settings import (
+from pytriton.protocol.settings import (
     encode_log_settings,
     log_settings_response,
     read_log_settings,

@@ -2,7 +2,7 @@
 import pytest
 
 from pytriton.base.errors import InternalError
-from pytriton.protocol.trace_settings import encode_trace_settings, read_trace_settings
+from pytriton.protocol.settings import encode_trace_settings, read_trace_settings
 
 
 def test_changes_are_lists_of_texts():

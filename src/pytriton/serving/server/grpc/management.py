@@ -13,11 +13,11 @@ from google.protobuf import json_format
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.log_settings import log_settings_response, read_log_settings_pb
 from pytriton.protocol.repository import (
     check_repository,
     read_unload_parameters,
 )
+from pytriton.protocol.settings import log_settings_response, read_log_settings_pb
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 
 if TYPE_CHECKING:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.protocol.log_settings import encode_log_settings, read_log_settings
 from pytriton.protocol.repository import LoadOverrides, check_repository, read_index, read_unload
+from pytriton.protocol.settings import (
+    encode_log_settings,
+    encode_trace_settings,
+    read_log_settings,
+    read_trace_settings,
+)
 from pytriton.protocol.shared_memory import check_cuda_region, read_system_region
-from pytriton.protocol.trace_settings import encode_trace_settings, read_trace_settings
 from pytriton.serving.server.api import documents
 
 if TYPE_CHECKING:
