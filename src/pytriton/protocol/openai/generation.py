@@ -12,7 +12,7 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, OpenAISpec
 from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
 from pytriton.protocol.openai.members import Members
-from pytriton.protocol.openai.messages import Messages, take_messages
+from pytriton.protocol.openai.messages import ChatMessages, take_messages
 from pytriton.protocol.openai.options import MAX_TOKENS, Inputs
 from pytriton.protocol.openai.tensors import check_input_bytes, input_tensor, text_tensor
 
@@ -108,7 +108,7 @@ def _take_texts(
     """Take the prompts; a chat has one, which is empty if the model takes its messages."""
     if not is_chat:
         return take_prompts(members, "prompt")
-    messages: Messages = take_messages(members)
+    messages: ChatMessages = take_messages(members)
     if openai.messages:
         expected = spec.inputs[openai.messages]
         rows = 1 if spec.max_batch_size else 0

@@ -41,7 +41,7 @@ class Message(msgspec.Struct):
     tool_calls: msgspec.Raw = msgspec.Raw()
 
 
-class Messages(msgspec.Struct):
+class ChatMessages(msgspec.Struct):
     """The messages of a request."""
 
     json: bytes  # as the client wrote them
@@ -62,7 +62,7 @@ class Messages(msgspec.Struct):
         return contents
 
 
-def take_messages(members: Members) -> Messages:
+def take_messages(members: Members) -> ChatMessages:
     """Take the messages of a request.
 
     Raises:
@@ -86,7 +86,7 @@ def take_messages(members: Members) -> Messages:
                 f"expected one of {', '.join(_ROLES)} as the role of message {index}, "
                 f"got '{message.role}'",
             )
-    return Messages(json, read)
+    return ChatMessages(json, read)
 
 
 def _text(index: int, message: Message, most_parts: int) -> tuple[str, int]:
