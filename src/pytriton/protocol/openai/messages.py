@@ -25,7 +25,7 @@ class _Type(msgspec.Struct, gc=False):
     type: str
 
 
-class Part(msgspec.Struct):
+class MessagePart(msgspec.Struct):
     """A part of a message: a text, or something that only some models understand."""
 
     type: str
@@ -100,7 +100,7 @@ def _text(index: int, message: Message, most_parts: int) -> tuple[str, int]:
     parts = decode_objects(raw, _Type, where, "a list of parts", MAX_PARTS)
     if len(parts) > most_parts:
         raise wrong(where, f"expected at most {MAX_PARTS} parts in all messages")
-    content = [decode(part, Part, where, "a part with a type") for part in parts]
+    content = [decode(part, MessagePart, where, "a part with a type") for part in parts]
     for part in content:
         if part.type not in ("text", "refusal"):
             raise wrong(
