@@ -17,12 +17,12 @@ from pytriton.base.errors import (
 )
 from pytriton.protocol.openai import answers
 from pytriton.protocol.openai.answers import ChoiceAnswer, Delta, Gathered
-from pytriton.protocol.openai.documents import Answer, ChoiceEvents, Usage, encode_answer
+from pytriton.protocol.openai.documents import AnswerHead, ChoiceEvents, Usage, encode_answer
 from pytriton.protocol.openai.errors import from_server_error
 from tests.wire.openai.openai_specs import response
 
-CHAT = Answer("chatcmpl-1", 5, 'a "model"', True)
-COMPLETION = Answer("cmpl-1", 5, "m", False)
+CHAT = AnswerHead("chatcmpl-1", 5, 'a "model"', True)
+COMPLETION = AnswerHead("cmpl-1", 5, "m", False)
 
 
 def read(answer, *responses):

@@ -31,7 +31,7 @@ class Usage(msgspec.Struct):
         }
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AnswerHead(msgspec.Struct, frozen=True):
     """What all parts of an answer repeat."""
 
     id: str
@@ -47,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True):
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-def encode_answer(answer: Answer, choices: Sequence[Gathered], usage: Usage) -> bytes:
+def encode_answer(answer: AnswerHead, choices: Sequence[Gathered], usage: Usage) -> bytes:
     write = _chat_choice if answer.is_chat else _completion_choice
     document = answer.members()
     document["choices"] = [write(index, choice) for index, choice in enumerate(choices)]
@@ -94,7 +94,7 @@ class ChoiceEvents:
         has_usage: Whether another event at the end has the usage, so that these have none.
     """
 
-    def __init__(self, answer: Answer, index: int, *, has_usage: bool) -> None:
+    def __init__(self, answer: AnswerHead, index: int, *, has_usage: bool) -> None:
         self._is_chat = answer.is_chat
         self._index = index
         self._offset = 0  # characters before the next event
@@ -145,7 +145,7 @@ class ChoiceEvents:
         return b"".join((self._begin, choice, self._end))
 
 
-def encode_usage_event(answer: Answer, usage: Usage) -> bytes:
+def encode_usage_event(answer: AnswerHead, usage: Usage) -> bytes:
     """Encode the event at the end of a stream that has the usage."""
     document = answer.members(is_chunk=True)
     document["choices"] = []

@@ -10,7 +10,7 @@ from pytriton.protocol.generate import EVENT_STREAM, encode_event
 from pytriton.protocol.openai.answers import ChoiceAnswer, Delta, Gathered
 from pytriton.protocol.openai.documents import (
     DONE,
-    Answer,
+    AnswerHead,
     ChoiceEvents,
     Usage,
     encode_answer,
@@ -54,7 +54,7 @@ class GenerationExchange(PartsExchange):
         self._generation = generation
         kind = "chatcmpl" if generation.is_chat else "cmpl"
         answer_id = f"{kind}-{request_id.removeprefix('req_')}"
-        self._answer = Answer(answer_id, int(time.time()), model, generation.is_chat)
+        self._answer = AnswerHead(answer_id, int(time.time()), model, generation.is_chat)
         assert spec.openai is not None
         self._answers = [
             ChoiceAnswer(
