@@ -28,14 +28,14 @@ MAX_PARAMETERS = 4096
 MAX_TEXT_BYTES = 4 << 20  # all names and the configuration together
 
 
-class LoadRequest(NamedTuple):
+class ModelLoadRequest(NamedTuple):
     """The name of the model to load, and what replaces its configuration and files."""
 
     model_name: str
     overrides: LoadOverrides
 
 
-def read_load_request(message: Buffer) -> LoadRequest:
+def read_load_request(message: Buffer) -> ModelLoadRequest:
     """Parse a RepositoryModelLoadRequest.
 
     Raises:
@@ -48,7 +48,7 @@ def read_load_request(message: Buffer) -> LoadRequest:
     except (DecodeError, FieldError, UnicodeDecodeError):
         raise InternalError("Unable to parse request") from None
     check_repository(request.repository_name)
-    return LoadRequest(request.model_name, read_load_parameters(request.parameters))
+    return ModelLoadRequest(request.model_name, read_load_parameters(request.parameters))
 
 
 class _Parameter(NamedTuple):
@@ -68,7 +68,7 @@ class _Reader:
     def __init__(self) -> None:
         self._text_bytes = 0
 
-    def read(self, message: memoryview) -> LoadRequest:
+    def read(self, message: memoryview) -> ModelLoadRequest:
         names = {_REPOSITORY: "", _MODEL: ""}
         parameters: dict[str, _Parameter] = {}
         for count, (number, wire_type, _, start, stop) in enumerate(split_fields(message), 1):
@@ -84,7 +84,7 @@ class _Reader:
                 key, value = self._read_parameter(message[start:stop])
                 parameters[key] = value
         check_repository(names[_REPOSITORY])
-        return LoadRequest(names[_MODEL], read_load_parameters(parameters))
+        return ModelLoadRequest(names[_MODEL], read_load_parameters(parameters))
 
     def _read_parameter(self, entry: memoryview) -> tuple[str, _Parameter]:
         key, value = "", _Parameter()

@@ -22,7 +22,7 @@ from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 
 if TYPE_CHECKING:
     from pytriton.base.model_spec import TensorSpec
-    from pytriton.protocol.repository_pb import LoadRequest
+    from pytriton.protocol.repository_pb import ModelLoadRequest
     from pytriton.serving.engine.client import Answer, EngineClient
     from pytriton.serving.engine.control import IndexEntry
     from pytriton.serving.server.api.repository_service import RepositoryService
@@ -169,7 +169,7 @@ class GrpcRepository:
         check_repository(request.repository_name)
         return respond_when_known(self._service.index(ready=request.ready), _index_response)
 
-    def load(self, request: LoadRequest) -> Any:
+    def load(self, request: ModelLoadRequest) -> Any:
         loading = self._service.load(request.model_name, request.overrides)
         return _respond_after(loading, service_pb2.RepositoryModelLoadResponse())
 
