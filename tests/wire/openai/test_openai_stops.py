@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.protocol.openai.stops import StopCutter
+from pytriton.protocol.openai.answers import StopCutter
 
 LETTERS = "ab\n"
 stop_strings = st.lists(st.text(LETTERS, min_size=1, max_size=4), min_size=1, max_size=4)

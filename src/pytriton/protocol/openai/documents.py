@@ -10,8 +10,7 @@ import msgspec
 import orjson
 
 from pytriton.protocol.generate import encode_event
-from pytriton.protocol.openai.answers import Delta, Gathered
-from pytriton.protocol.openai.logprobs import as_completion
+from pytriton.protocol.openai.answers import Delta, Gathered, as_completion
 
 DONE = b"data: [DONE]\n\n"
 
