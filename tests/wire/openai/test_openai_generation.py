@@ -8,9 +8,13 @@ import json
 import pytest
 
 from pytriton.protocol.openai.errors import OpenAIError
-from pytriton.protocol.openai.generation import MAX_CHOICES, check_served, read_generation
+from pytriton.protocol.openai.generation import (
+    MAX_CHOICES,
+    MAX_PARTS,
+    check_served,
+    read_generation,
+)
 from pytriton.protocol.openai.members import MAX_MEMBER_BYTES, MAX_MEMBERS, Members
-from pytriton.protocol.openai.messages import MAX_PARTS
 from pytriton.protocol.openai.tensors import MAX_INPUT_BYTES
 from tests.wire.openai.openai_specs import (
     VLLM_INPUTS,
