@@ -14,8 +14,8 @@ from pytriton.protocol.openai.generation import (
     check_served,
     read_generation,
 )
+from pytriton.protocol.openai.inputs import MAX_INPUT_BYTES
 from pytriton.protocol.openai.members import MAX_MEMBER_BYTES, MAX_MEMBERS, Members
-from pytriton.protocol.openai.tensors import MAX_INPUT_BYTES
 from tests.wire.openai.openai_specs import (
     VLLM_INPUTS,
     VLLM_OUTPUTS,

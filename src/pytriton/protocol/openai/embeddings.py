@@ -17,9 +17,8 @@ from pytriton.base.messages import InferRequest, InferResponse
 from pytriton.base.model_spec import ModelSpec
 from pytriton.protocol.openai.errors import wrong
 from pytriton.protocol.openai.generation import take_prompts
+from pytriton.protocol.openai.inputs import Inputs, check_input_bytes, text_tensor
 from pytriton.protocol.openai.members import Members
-from pytriton.protocol.openai.options import Inputs
-from pytriton.protocol.openai.tensors import check_input_bytes, text_tensor
 
 MAX_TEXTS = 2048
 _FORMATS = ("float", "base64")

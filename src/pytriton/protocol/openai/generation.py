@@ -11,9 +11,14 @@ import msgspec
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, OpenAISpec
 from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
+from pytriton.protocol.openai.inputs import (
+    MAX_TOKENS,
+    Inputs,
+    check_input_bytes,
+    input_tensor,
+    text_tensor,
+)
 from pytriton.protocol.openai.members import Members, decode, decode_objects
-from pytriton.protocol.openai.options import MAX_TOKENS, Inputs
-from pytriton.protocol.openai.tensors import check_input_bytes, input_tensor, text_tensor
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _LIST = "a list of messages with a role and a content"
