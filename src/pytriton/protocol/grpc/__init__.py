@@ -20,7 +20,7 @@ from pytriton.protocol.grpc.responses import (
     encode_trailers,
     encode_trailers_only,
 )
-from pytriton.protocol.grpc.status import GrpcError, Status
+from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
 __all__ = [
     "OK_TRAILERS",
@@ -31,7 +31,7 @@ __all__ = [
     "Inflation",
     "MessageAssembler",
     "Metadata",
-    "Status",
+    "GrpcStatus",
     "compress",
     "encode_http_error",
     "encode_response_head",

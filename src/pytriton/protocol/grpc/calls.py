@@ -10,7 +10,7 @@ import msgspec
 
 from pytriton.protocol.grpc.compression import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.metadata import Metadata, parse_metadata
-from pytriton.protocol.grpc.status import GrpcError, Status
+from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 from pytriton.protocol.http2.header_rules import RequestHead
 
 _CONTENT_TYPE = b"application/grpc"
@@ -82,7 +82,7 @@ def _request_encoding(field: bytes) -> str:
     encoding = field.decode("latin-1") or IDENTITY
     if encoding not in SUPPORTED:
         message = f"expected grpc-encoding to be one of {', '.join(SUPPORTED)}, got {encoding!r}"
-        raise GrpcError(Status.UNIMPLEMENTED, message)
+        raise GrpcError(GrpcStatus.UNIMPLEMENTED, message)
     return encoding
 
 
@@ -95,5 +95,5 @@ def parse_timeout_ns(field: bytes) -> int:
     match = _TIMEOUT.fullmatch(field)
     if match is None:
         message = f"expected grpc-timeout of 1 to 8 digits and a unit (HMSmun), got {field[:32]!r}"
-        raise GrpcError(Status.INTERNAL, message)
+        raise GrpcError(GrpcStatus.INTERNAL, message)
     return int(match[1]) * _UNIT_NS[match[2]]

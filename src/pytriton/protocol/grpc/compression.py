@@ -7,7 +7,7 @@ import enum
 import zlib
 from typing import TYPE_CHECKING
 
-from pytriton.protocol.grpc.status import GrpcError, Status
+from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -70,7 +70,7 @@ class Inflation:
     def __init__(self, data: Buffer, encoding: str, max_bytes: int) -> None:
         if encoding not in _WINDOW_BITS:
             message = f"expected an uncompressed message with grpc-encoding {encoding}, got another"
-            raise GrpcError(Status.INTERNAL, message)
+            raise GrpcError(GrpcStatus.INTERNAL, message)
         self._data = memoryview(data)
         self._encoding = encoding
         self._max_bytes = min(max_bytes, MAX_INFLATED_BYTES)
@@ -111,16 +111,16 @@ class Inflation:
         except zlib.error as error:
             size = len(self._data)
             message = f"a message of {size} bytes is no valid {self._encoding}: {error}"
-            raise GrpcError(Status.INTERNAL, message) from error
+            raise GrpcError(GrpcStatus.INTERNAL, message) from error
         limit = self._max_bytes
         if len(self._plain) > limit:
             message = f"Received message larger than max (more than {limit} vs. {limit})"
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, message)
+            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, message)
 
     def _end(self) -> bytearray:
         decompressor = self._decompressor
         if not decompressor.eof or decompressor.unused_data or self._at < len(self._data):
             size = len(self._data)
             message = f"a message of {size} bytes is not exactly one {self._encoding} stream"
-            raise GrpcError(Status.INTERNAL, message)
+            raise GrpcError(GrpcStatus.INTERNAL, message)
         return self._plain

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from pytriton.protocol.grpc.compression import IDENTITY, Inflation
-from pytriton.protocol.grpc.status import GrpcError, Status
+from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
 Buffer = bytes | bytearray | memoryview
 Message = Buffer | Inflation  # an Inflation if decompressing the message takes long
@@ -131,10 +131,10 @@ class MessageAssembler:
         self._prefix = b""
         if flag > 1:
             message = f"expected a compressed flag of 0 or 1, got {flag}"
-            raise GrpcError(Status.INTERNAL, message)
+            raise GrpcError(GrpcStatus.INTERNAL, message)
         if size > self._max_bytes:
             message = f"Received message larger than max ({size} vs. {self._max_bytes})"
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, message)
+            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, message)
         self._is_compressed = bool(flag)
         if size <= len(view):
             return self._decode(_copy_small(view[:size])), view[size:]

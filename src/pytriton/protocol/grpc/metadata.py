@@ -8,7 +8,7 @@ import binascii
 import re
 from typing import TYPE_CHECKING
 
-from pytriton.protocol.grpc.status import GrpcError, Status
+from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ def _decode_binary(key: str, value: bytes) -> bytes:
         return base64.b64decode(padded, validate=True)
     except binascii.Error as error:
         message = f"expected metadata {key} in base64, got {value[:32]!r}"
-        raise GrpcError(Status.INTERNAL, message) from error
+        raise GrpcError(GrpcStatus.INTERNAL, message) from error
 
 
 def _encode_value(key: str, value: str | bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.protocol.grpc.compression import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.metadata import encode_metadata
-from pytriton.protocol.grpc.status import Status, percent_encode
+from pytriton.protocol.grpc.status import GrpcStatus, percent_encode
 from pytriton.protocol.http2.header_encoding import encode_header_block
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ def encode_response_head(encoding: str = IDENTITY, metadata: Entries = ()) -> by
     return encode_header_block(fields)
 
 
-def encode_trailers(status: Status, message: str = "", metadata: Entries = ()) -> bytes:
+def encode_trailers(status: GrpcStatus, message: str = "", metadata: Entries = ()) -> bytes:
     """Returns the trailers of a response; a very long message is truncated."""
     if not message and not metadata:
         return _BARE_TRAILERS[status]
     return encode_header_block(_trailer_fields(status, message, metadata))
 
 
-def encode_trailers_only(status: Status, message: str = "") -> bytes:
+def encode_trailers_only(status: GrpcStatus, message: str = "") -> bytes:
     """Returns a response without any message, to be sent as HEADERS with END_STREAM."""
     fields = [*_HEAD, *_trailer_fields(status, message, ())]
-    if status is Status.UNIMPLEMENTED:
+    if status is GrpcStatus.UNIMPLEMENTED:
         fields.append(_ACCEPT_ENCODING)  # the reason may be the client's encoding
     return encode_header_block(fields)
 
@@ -54,13 +54,15 @@ def encode_http_error(http_status: int) -> bytes:
     return encode_header_block(fields)
 
 
-def _trailer_fields(status: Status, message: str, metadata: Entries) -> list[Field]:
+def _trailer_fields(status: GrpcStatus, message: str, metadata: Entries) -> list[Field]:
     fields = [(b"grpc-status", str(int(status)).encode())]
     if message:
         fields.append((b"grpc-message", percent_encode(message, _MAX_MESSAGE_BYTES)))
     return fields + encode_metadata(metadata)
 
 
-_BARE_TRAILERS = {status: encode_header_block(_trailer_fields(status, "", ())) for status in Status}
-OK_TRAILERS = _BARE_TRAILERS[Status.OK]
+_BARE_TRAILERS = {
+    status: encode_header_block(_trailer_fields(status, "", ())) for status in GrpcStatus
+}
+OK_TRAILERS = _BARE_TRAILERS[GrpcStatus.OK]
 RESPONSE_HEADS = {encoding: encode_response_head(encoding) for encoding in SUPPORTED}

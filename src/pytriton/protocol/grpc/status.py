@@ -10,7 +10,7 @@ _UNSAFE = re.compile(rb"[^ -$&-~]")  # anything but printable ASCII, and the per
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
-class Status(enum.IntEnum):
+class GrpcStatus(enum.IntEnum):
     """The outcome of a call."""
 
     OK = 0
@@ -35,7 +35,7 @@ class Status(enum.IntEnum):
 class GrpcError(Exception):
     """An error that ends a call with a status."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.message = message

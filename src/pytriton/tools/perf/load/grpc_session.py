@@ -11,7 +11,7 @@ import socket
 import struct
 from urllib.parse import unquote
 
-from pytriton.protocol.grpc.status import Status
+from pytriton.protocol.grpc.status import GrpcStatus
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
 from pytriton.protocol.http2.header_decoding import HeaderDecoder
@@ -390,7 +390,7 @@ def status_error(fields: dict[bytes, bytes]) -> str | None:
         return ""
     message = unquote(fields.get(b"grpc-message", b"").decode("latin-1"))
     try:
-        name = Status(int(status)).name
+        name = GrpcStatus(int(status)).name
     except ValueError:
         name = status.decode("latin-1")
     return f"{name}: {message}" if message else name
