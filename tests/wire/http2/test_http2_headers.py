@@ -7,7 +7,7 @@ import hpack
 import pytest
 
 from pytriton.protocol.http2 import Limits, encode_header_block
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.header_decoding import HeaderDecoder
 from pytriton.protocol.http2.header_rules import parse_request, trailers_violation
 from tests.wire.http2.frame_client import GRPC_HEADERS
@@ -110,7 +110,7 @@ def test_header_list_is_bounded_as_it_grows():
     with pytest.raises(ConnectionViolation, match="10000") as caught:
         subject.decode(b"\xbe" * 1000)  # ... named a thousand times
 
-    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+    assert caught.value.code is Http2ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_block_may_begin_with_two_table_sizes():
@@ -135,7 +135,7 @@ def test_undecodable_block_is_a_compression_error(block):
     with pytest.raises(ConnectionViolation) as caught:
         decoder().decode(block)
 
-    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+    assert caught.value.code is Http2ErrorCode.COMPRESSION_ERROR
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.protocol.http2 import Limits, frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.frames import frame
 from pytriton.protocol.http2.reader import FrameReader, FrameRun
 
@@ -42,7 +42,7 @@ def test_reader_refuses_other_protocols_at_once(start):
     with pytest.raises(ConnectionViolation, match="preface") as caught:
         read(FrameReader(LIMITS), start)
 
-    assert caught.value.code is ErrorCode.PROTOCOL_ERROR
+    assert caught.value.code is Http2ErrorCode.PROTOCOL_ERROR
 
 
 def test_reader_finds_the_same_frames_whatever_the_chunks():
@@ -170,4 +170,4 @@ def test_frame_that_is_too_large_is_refused_before_it_comes(kind, largest):
     with pytest.raises(ConnectionViolation, match=str(largest)) as caught:
         read(started(), frames.pack_header((largest + 1) << 8 | kind, 0, 1))
 
-    assert caught.value.code is ErrorCode.FRAME_SIZE_ERROR
+    assert caught.value.code is Http2ErrorCode.FRAME_SIZE_ERROR

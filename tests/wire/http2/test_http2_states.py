@@ -5,7 +5,7 @@ import pytest
 
 from pytriton.protocol.http2.errors import (
     ConnectionViolation,
-    ErrorCode,
+    Http2ErrorCode,
     LocalProtocolError,
     StreamViolation,
 )
@@ -60,7 +60,7 @@ def test_idle_stream_takes_headers_only(event):
     with pytest.raises(ConnectionViolation, match="IDLE") as caught:
         next_state(1, StreamState.IDLE, event)
 
-    assert caught.value.code is ErrorCode.PROTOCOL_ERROR
+    assert caught.value.code is Http2ErrorCode.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("event", BODY)
@@ -68,7 +68,7 @@ def test_half_closed_remote_stream_takes_no_body(event):
     with pytest.raises(StreamViolation) as caught:
         next_state(1, REMOTE, event)
 
-    assert caught.value.code is ErrorCode.STREAM_CLOSED
+    assert caught.value.code is Http2ErrorCode.STREAM_CLOSED
 
 
 @pytest.mark.parametrize("event", BODY)
@@ -76,7 +76,7 @@ def test_body_after_the_end_costs_the_connection(event):
     with pytest.raises(ConnectionViolation) as caught:
         next_state(1, StreamState.CLOSED, event)
 
-    assert caught.value.code is ErrorCode.STREAM_CLOSED
+    assert caught.value.code is Http2ErrorCode.STREAM_CLOSED
 
 
 @pytest.mark.parametrize("event", BODY)
@@ -84,7 +84,7 @@ def test_body_after_the_peers_reset_costs_the_stream(event):
     with pytest.raises(StreamViolation) as caught:
         next_state(1, StreamState.RESET_BY_PEER, event)
 
-    assert caught.value.code is ErrorCode.STREAM_CLOSED
+    assert caught.value.code is Http2ErrorCode.STREAM_CLOSED
 
 
 @pytest.mark.parametrize("event", PEER_SENDS)
@@ -103,7 +103,7 @@ def test_trailers_must_end_the_stream(state):
     with pytest.raises(StreamViolation) as caught:
         next_state(1, state, StreamInput.RECV_HEADERS)
 
-    assert caught.value.code is ErrorCode.PROTOCOL_ERROR
+    assert caught.value.code is Http2ErrorCode.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("event", WE_SEND[:3])

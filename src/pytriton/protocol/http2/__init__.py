@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pytriton.protocol.http2.connection import Connection
 from pytriton.protocol.http2.control import TOO_MANY_PINGS
-from pytriton.protocol.http2.errors import ErrorCode, LocalProtocolError
+from pytriton.protocol.http2.errors import Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.events import (
     ConnectionTerminated,
     DataBuffered,
@@ -32,7 +32,7 @@ __all__ = [
     "ConnectionTerminated",
     "DataBuffered",
     "DataReceived",
-    "ErrorCode",
+    "Http2ErrorCode",
     "Event",
     "GoAwayReceived",
     "IncompleteInput",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.data import MIN_DIRECT_READ_BYTES
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode, LocalProtocolError
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.events import WriteResumed
 from pytriton.protocol.http2.limits import Limits
 from pytriton.protocol.http2.receiving import Receiver
@@ -304,7 +304,7 @@ class Connection:
             core.outbox.add_header_block(stream_id, block, is_end=True)
             core.end_sent(stream)
 
-    def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+    def reset(self, stream_id: int, code: Http2ErrorCode = Http2ErrorCode.CANCEL) -> None:
         """Reset a stream; its queued data is dropped."""
         if stream_id in self._core.streams.open:
             self._core.outbox.add(frames.rst_stream(stream_id, code))
@@ -329,7 +329,7 @@ class Connection:
         """Refuse every new stream from now on."""
         self._core.finish_shutdown()
 
-    def abort(self, code: ErrorCode, message: str) -> None:
+    def abort(self, code: Http2ErrorCode, message: str) -> None:
         """End the connection at once with GOAWAY; open streams can only be ended then."""
         self._core.terminate(code, message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pytriton.protocol.http2 import frames, work
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.events import GoAwayReceived, PingAcknowledged
 from pytriton.protocol.http2.settings import ENTRY_BYTES, Setting, parse_settings
 
@@ -33,7 +33,7 @@ class ControlFrames:
         count, most = len(payload) // ENTRY_BYTES, core.limits.max_settings
         if count > most:
             message = f"expected SETTINGS of at most {most} entries, got {count}"
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
         core.charge(work.SETTINGS, 1 + count)
         entries = parse_settings(payload)
         initial_window = core.peer.initial_window
@@ -58,7 +58,7 @@ class ControlFrames:
             if stream.send_window > frames.MAX_WINDOW:
                 size = core.peer.initial_window
                 message = f"INITIAL_WINDOW_SIZE {size} overflows the window of a stream"
-                raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
+                raise ConnectionViolation(Http2ErrorCode.FLOW_CONTROL_ERROR, message)
             core.outbox.schedule(stream)
 
     def on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -74,14 +74,14 @@ class ControlFrames:
             return
         is_idle = not core.streams.open
         if not self._pings.allows(core.now_ns, core.outbox.activity, is_idle=is_idle):
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_PINGS)
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_PINGS)
         core.outbox.reply(frames.ping(payload, frames.ACK))
 
     def on_goaway(self, stream_id: int, payload: bytes) -> None:
         _check_stream_zero("GOAWAY", stream_id)
         if len(payload) < _MIN_GOAWAY_BYTES:
             message = f"expected GOAWAY of at least {_MIN_GOAWAY_BYTES} bytes, got {len(payload)}"
-            raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
         self._core.charge(work.GOAWAY)
         self._core.events.append(GoAwayReceived(*frames.parse_goaway(payload)))
 
@@ -90,10 +90,10 @@ def check_length(name: str, payload: bytes, expected: int) -> None:
     """Raise ConnectionViolation if a frame does not have the length of its type."""
     if len(payload) != expected:
         message = f"expected {name} of {expected} bytes, got {len(payload)}"
-        raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+        raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
 
 
 def _check_stream_zero(name: str, stream_id: int) -> None:
     if stream_id:
         message = f"expected {name} on stream 0, got stream {stream_id}"
-        raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+        raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import ConnectionTerminated, StreamReset
 from pytriton.protocol.http2.outbox import Outbox
 from pytriton.protocol.http2.receive_windows import ReceiveWindows
@@ -86,7 +86,7 @@ class ConnectionCore:
             return
         state = next_state(stream.id, stream.state, _SEND_END)
         if state is _HALF_CLOSED_LOCAL:
-            frame = frames.rst_stream(stream.id, ErrorCode.NO_ERROR)
+            frame = frames.rst_stream(stream.id, Http2ErrorCode.NO_ERROR)
             if output is None:
                 self.outbox.add(frame)
             else:
@@ -117,7 +117,7 @@ class ConnectionCore:
             code, message = violation.code, violation.message
             self.events.append(StreamReset(stream_id, code, by_peer=False, message=message))
 
-    def terminate(self, code: ErrorCode, message: str) -> None:
+    def terminate(self, code: Http2ErrorCode, message: str) -> None:
         """End the connection with a GOAWAY that contains `message`, for the peer's log.
 
         Streams stay open so that the owner can end them with a status, but queued data is dropped.
@@ -140,7 +140,7 @@ class ConnectionCore:
         if self.is_shutting_down or self.is_terminated:
             return
         self.is_shutting_down = True
-        self.outbox.add(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR))
+        self.outbox.add(frames.goaway(frames.MAX_STREAM_ID, Http2ErrorCode.NO_ERROR))
         self.outbox.add(frames.ping(SHUTDOWN_PING))
 
     def finish_shutdown(self) -> None:
@@ -149,7 +149,7 @@ class ConnectionCore:
             return
         self.is_shutting_down = True
         self.is_refusing = True
-        self.outbox.add(frames.goaway(self.streams.last_id, ErrorCode.NO_ERROR))
+        self.outbox.add(frames.goaway(self.streams.last_id, Http2ErrorCode.NO_ERROR))
 
     def charge(self, cost: Cost, times: int = 1) -> None:
         """Let the peer pay for the work that it causes; ConnectionViolation if it cannot."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames, work
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
 from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
 
@@ -164,13 +164,13 @@ def count_body(stream: Stream, left: int, *, is_end: bool) -> None:
     stream.body_left = left
     if left < 0 or (is_end and left):
         message = f"the body differs from its content-length by {-left} bytes"
-        raise StreamViolation(stream.id, ErrorCode.PROTOCOL_ERROR, message)
+        raise StreamViolation(stream.id, Http2ErrorCode.PROTOCOL_ERROR, message)
 
 
 def strip_padding(payload: bytes | memoryview) -> tuple[bytes | memoryview, int]:
     """Returns a PADDED payload without its padding, and how many bytes were removed."""
     if not payload or payload[0] >= len(payload):
         message = f"expected padding shorter than the frame of {len(payload)} bytes"
-        raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+        raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
     padding = payload[0] + 1
     return payload[1 : len(payload) - padding + 1], padding

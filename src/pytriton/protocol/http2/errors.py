@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 
 
-class ErrorCode(enum.IntEnum):
+class Http2ErrorCode(enum.IntEnum):
     """The reason in a RST_STREAM or GOAWAY frame."""
 
     NO_ERROR = 0
@@ -28,7 +28,7 @@ class ErrorCode(enum.IntEnum):
 class ConnectionViolation(Exception):  # noqa: N818  named after what the peer did
     """A violation by the peer that ends the connection with GOAWAY."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: Http2ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -37,7 +37,7 @@ class ConnectionViolation(Exception):  # noqa: N818  named after what the peer d
 class StreamViolation(Exception):  # noqa: N818  named after what the peer did
     """A violation by the peer that ends one stream with RST_STREAM; the connection stays open."""
 
-    def __init__(self, stream_id: int, code: ErrorCode, message: str) -> None:
+    def __init__(self, stream_id: int, code: Http2ErrorCode, message: str) -> None:
         super().__init__(message)
         self.stream_id = stream_id
         self.code = code

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pytriton.protocol.http2.errors import ErrorCode
+from pytriton.protocol.http2.errors import Http2ErrorCode
 from pytriton.protocol.http2.header_rules import Field, RequestHead
 
 
@@ -86,7 +86,7 @@ class ConnectionTerminated(msgspec.Struct, gc=False):
     No event follows.
     """
 
-    code: ErrorCode
+    code: Http2ErrorCode
     message: str
 
 

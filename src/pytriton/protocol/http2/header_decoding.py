@@ -13,7 +13,7 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.header_rules import RequestHead, parse_request
 from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 
@@ -74,7 +74,7 @@ class HeaderDecoder:
             fields = self._decode(block)
         except (HPACKError, IndexError) as error:
             message = f"a header block of {len(block)} bytes cannot be decoded: {error}"
-            raise ConnectionViolation(ErrorCode.COMPRESSION_ERROR, message) from error
+            raise ConnectionViolation(Http2ErrorCode.COMPRESSION_ERROR, message) from error
         if self._is_table_changed:
             self._heads.clear()
         return fields
@@ -116,7 +116,7 @@ class HeaderDecoder:
                 message = (
                     f"expected a header list of at most {self._max_list_bytes} bytes, got more"
                 )
-                raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+                raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
         return fields
 
     def _entry(self, index: int) -> Field:
@@ -131,7 +131,7 @@ def _resize_violation(size: int, resizes: int, *, is_late: bool) -> ConnectionVi
         f" the start of a header block, got {size} as number {resizes}"
         f"{' after a field' if is_late else ''}"
     )
-    return ConnectionViolation(ErrorCode.COMPRESSION_ERROR, message)
+    return ConnectionViolation(Http2ErrorCode.COMPRESSION_ERROR, message)
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
@@ -150,7 +150,7 @@ def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
         shift += 7
         if shift > _MAX_SHIFT:
             message = "expected an integer of at most five octets, got more"
-            raise ConnectionViolation(ErrorCode.COMPRESSION_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.COMPRESSION_ERROR, message)
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
@@ -161,5 +161,5 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
     text = block[start:stop]
     if len(text) != length:
         message = f"expected a string of {length} bytes, got {len(text)}"
-        raise ConnectionViolation(ErrorCode.COMPRESSION_ERROR, message)
+        raise ConnectionViolation(Http2ErrorCode.COMPRESSION_ERROR, message)
     return (bytes(decode_huffman(text)) if is_huffman else text), stop

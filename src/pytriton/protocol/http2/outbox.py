@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode, LocalProtocolError
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.header_encoding import EMPTY_TABLE_UPDATE
 from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 
@@ -79,7 +79,7 @@ class Outbox:
         self._pending_replies += 1
         if self._pending_replies > self._limits.max_pending_replies:
             message = f"expected replies to be read, got {self._pending_replies} that wait"
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
         self.add(frame)
 
     def limit_header_table(self, size: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,7 +194,7 @@ class FrameReader:
             seen = bytes(pending[: len(frames.PREFACE)])
             if not frames.PREFACE.startswith(seen):
                 message = f"expected the HTTP/2 connection preface, got {seen!r}"
-                raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+                raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
             if len(seen) < len(frames.PREFACE):
                 return b""
             self.has_preface = True
@@ -219,7 +219,7 @@ class FrameReader:
         largest = self._max_data if kind == frames.DATA else self._max_other
         if length > largest:
             message = f"expected a frame of type {kind} of at most {largest} bytes, got {length}"
-            raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
 
 
 def _equal_headers(data: memoryview, start: int, stride: int, count: int) -> int:

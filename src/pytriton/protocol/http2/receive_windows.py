@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.errors import (
     ConnectionViolation,
-    ErrorCode,
+    Http2ErrorCode,
     LocalProtocolError,
     StreamViolation,
 )
@@ -47,7 +47,7 @@ class ReceiveWindows:
             self._raise_overrun()
         if stream.receive_window < 0:
             message = f"the peer sent {-stream.receive_window} bytes more than the window allows"
-            raise StreamViolation(stream.id, ErrorCode.FLOW_CONTROL_ERROR, message)
+            raise StreamViolation(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, message)
         if padding:
             self.acknowledge(stream, padding)
 
@@ -96,4 +96,4 @@ class ReceiveWindows:
 
     def _raise_overrun(self) -> NoReturn:
         message = f"the peer sent {-self._window} bytes more than the connection window allows"
-        raise ConnectionViolation(ErrorCode.FLOW_CONTROL_ERROR, message)
+        raise ConnectionViolation(Http2ErrorCode.FLOW_CONTROL_ERROR, message)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytriton.protocol.http2 import frames, work
 from pytriton.protocol.http2.control import ControlFrames, check_length
 from pytriton.protocol.http2.data import DataFrames, count_body, strip_padding
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode, StreamViolation
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import RequestReceived, TrailersReceived
 from pytriton.protocol.http2.header_decoding import HeaderDecoder
 from pytriton.protocol.http2.header_rules import trailers_violation
@@ -112,7 +112,7 @@ class Receiver:
                 self._control.on_goaway(stream_id, payload)
             case frames.PUSH_PROMISE:
                 message = "PUSH_PROMISE came from a client"
-                raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+                raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
             case _:  # RFC 9113, section 4.1: unknown types are ignored
                 self._core.charge(work.UNKNOWN_FRAME)
 
@@ -126,13 +126,13 @@ class Receiver:
                 f"expected a frame of type {expected[0]} on stream {expected[1]},"
                 f" got type {kind} with flags {flags:#x} on stream {stream_id}"
             )
-            raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
         self._is_restricted = bool(self._block_stream)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
             message = f"expected HEADERS on an odd stream id, got {stream_id}"
-            raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
         if flags & (frames.PADDED | frames.PRIORITY_FIELDS):
             payload = _header_fragment(flags, payload)
         end_stream = flags & frames.END_STREAM
@@ -148,7 +148,7 @@ class Receiver:
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._is_restricted:
             message = f"CONTINUATION on stream {stream_id} follows no HEADERS"
-            raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
         self._core.charge(work.CONTINUATION)
         limits = self._core.limits
         self._block.append(payload)
@@ -161,7 +161,7 @@ class Receiver:
                 f"expected a header block of at most {limits.max_header_block_bytes} bytes in"
                 f" {limits.max_continuations} CONTINUATION frames, got more"
             )
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
         if flags & frames.END_HEADERS:
             block = b"".join(self._block)
             self._block = []
@@ -182,14 +182,14 @@ class Receiver:
         streams.last_id = stream_id
         if core.is_refusing or len(streams.open) >= core.limits.max_concurrent_streams:
             core.charge(work.STREAM_REFUSED)
-            core.outbox.reply(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            core.outbox.reply(frames.rst_stream(stream_id, Http2ErrorCode.REFUSED_STREAM))
             core.close(stream_id, StreamState.RESET_BY_US)
             return
         violation = head.violation
         if end_stream and head.content_length:
             violation = f"expected a body of {head.content_length} bytes, got none"
         if violation is not None:
-            raise StreamViolation(stream_id, ErrorCode.PROTOCOL_ERROR, violation)
+            raise StreamViolation(stream_id, Http2ErrorCode.PROTOCOL_ERROR, violation)
         state = next_state(stream_id, _IDLE, _RECV_HEADERS[end_stream])
         receive_window = core.limits.stream_window_bytes
         streams.open[stream_id] = Stream(
@@ -208,17 +208,17 @@ class Receiver:
         stream.state = state
         violation = trailers_violation(fields)
         if violation is not None:
-            raise StreamViolation(stream_id, ErrorCode.PROTOCOL_ERROR, violation)
+            raise StreamViolation(stream_id, Http2ErrorCode.PROTOCOL_ERROR, violation)
         if stream.body_left is not None:
             count_body(stream, stream.body_left, is_end=True)
         core.events.append(TrailersReceived(stream_id, tuple(fields)))
 
     def _on_priority(self, stream_id: int, payload: bytes) -> None:
         if not stream_id:
-            raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, "PRIORITY came on stream 0")
+            raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, "PRIORITY came on stream 0")
         if len(payload) != _PRIORITY_BYTES:
             message = f"expected PRIORITY of {_PRIORITY_BYTES} bytes, got {len(payload)}"
-            raise StreamViolation(stream_id, ErrorCode.FRAME_SIZE_ERROR, message)
+            raise StreamViolation(stream_id, Http2ErrorCode.FRAME_SIZE_ERROR, message)
         self._core.charge(work.PRIORITY)
 
     def _on_rst_stream(self, stream_id: int, payload: bytes) -> None:
@@ -263,14 +263,14 @@ def _header_fragment(flags: int, payload: bytes) -> bytes:
     if flags & frames.PRIORITY_FIELDS:
         if len(payload) < _PRIORITY_BYTES:
             message = f"expected {_PRIORITY_BYTES} bytes of priority, got {len(payload)}"
-            raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+            raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
         payload = payload[_PRIORITY_BYTES:]
     return payload
 
 
-def _increment_error(window: int, increment: int) -> ErrorCode | None:
+def _increment_error(window: int, increment: int) -> Http2ErrorCode | None:
     if not increment:
-        return ErrorCode.PROTOCOL_ERROR
+        return Http2ErrorCode.PROTOCOL_ERROR
     if window + increment > frames.MAX_WINDOW:
-        return ErrorCode.FLOW_CONTROL_ERROR
+        return Http2ErrorCode.FLOW_CONTROL_ERROR
     return None

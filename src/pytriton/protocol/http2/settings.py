@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.limits import Limits
@@ -32,9 +32,13 @@ class Setting(enum.IntEnum):
 
 # Setting -> smallest and largest value, and the error code for any other value.
 _RANGES = {
-    Setting.ENABLE_PUSH: (0, 1, ErrorCode.PROTOCOL_ERROR),
-    Setting.INITIAL_WINDOW_SIZE: (0, frames.MAX_WINDOW, ErrorCode.FLOW_CONTROL_ERROR),
-    Setting.MAX_FRAME_SIZE: (frames.DEFAULT_MAX_FRAME, (1 << 24) - 1, ErrorCode.PROTOCOL_ERROR),
+    Setting.ENABLE_PUSH: (0, 1, Http2ErrorCode.PROTOCOL_ERROR),
+    Setting.INITIAL_WINDOW_SIZE: (0, frames.MAX_WINDOW, Http2ErrorCode.FLOW_CONTROL_ERROR),
+    Setting.MAX_FRAME_SIZE: (
+        frames.DEFAULT_MAX_FRAME,
+        (1 << 24) - 1,
+        Http2ErrorCode.PROTOCOL_ERROR,
+    ),
 }
 
 
@@ -63,7 +67,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
     """Returns the entries of a SETTINGS payload in order; ConnectionViolation if one is invalid."""
     if len(payload) % _ENTRY.size:
         message = f"expected SETTINGS in entries of {_ENTRY.size} bytes, got {len(payload)} bytes"
-        raise ConnectionViolation(ErrorCode.FRAME_SIZE_ERROR, message)
+        raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
     entries = list(_ENTRY.iter_unpack(payload))
     for setting, value in entries:
         if setting not in _RANGES:

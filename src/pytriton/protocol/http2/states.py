@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.protocol.http2.errors import (
     ConnectionViolation,
-    ErrorCode,
+    Http2ErrorCode,
     LocalProtocolError,
     StreamViolation,
 )
@@ -49,7 +49,7 @@ class StreamInput(enum.IntEnum):
 class Refusal(msgspec.Struct, frozen=True):
     """An input that a state does not allow."""
 
-    code: ErrorCode
+    code: Http2ErrorCode
     ends_connection: bool
 
 
@@ -63,10 +63,10 @@ _REMOTE = StreamState.HALF_CLOSED_REMOTE
 _CLOSED = StreamState.CLOSED
 _OURS = StreamState.RESET_BY_US
 _PEERS = StreamState.RESET_BY_PEER
-_BAD = Refusal(ErrorCode.PROTOCOL_ERROR, ends_connection=False)
-_SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=False)
-_FATAL_BAD = Refusal(ErrorCode.PROTOCOL_ERROR, ends_connection=True)
-_FATAL_SHUT = Refusal(ErrorCode.STREAM_CLOSED, ends_connection=True)
+_BAD = Refusal(Http2ErrorCode.PROTOCOL_ERROR, ends_connection=False)
+_SHUT = Refusal(Http2ErrorCode.STREAM_CLOSED, ends_connection=False)
+_FATAL_BAD = Refusal(Http2ErrorCode.PROTOCOL_ERROR, ends_connection=True)
+_FATAL_SHUT = Refusal(Http2ErrorCode.STREAM_CLOSED, ends_connection=True)
 
 # A row for each state; its columns are the inputs in the order of `StreamInput`: six that are
 # received, then four that are sent. HEADERS on an open stream are trailers and must have

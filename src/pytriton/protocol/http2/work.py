@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.limits import Limits
@@ -88,7 +88,7 @@ class WorkBudget:
         self._left = min(self._burst, self._left + gained) - cost.units * times
         if self._left < 0:
             message = f"expected less work beside requests and responses, got {cost.name} too often"
-            raise ConnectionViolation(ErrorCode.ENHANCE_YOUR_CALM, message)
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
 
 
 class PingPolicy:

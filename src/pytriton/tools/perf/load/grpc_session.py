@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pytriton.protocol.grpc.status import GrpcStatus
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.header_decoding import HeaderDecoder
 from pytriton.protocol.http2.limits import Limits
 from pytriton.protocol.http2.settings import Setting, parse_settings
@@ -123,7 +123,7 @@ class GrpcSession:
         for stream, other in list(self._lanes.items()):
             if other is lane:
                 self._drop(stream)
-                self._out.append(frames.rst_stream(stream, ErrorCode.CANCEL))
+                self._out.append(frames.rst_stream(stream, Http2ErrorCode.CANCEL))
         self.flush()
 
     def close(self) -> None:

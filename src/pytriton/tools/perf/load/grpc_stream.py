@@ -7,7 +7,7 @@ import struct
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, ErrorCode
+from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
 from pytriton.tools.perf.load.lane import Lane, Outcome
@@ -91,7 +91,7 @@ class GrpcStreamSession(GrpcSession):
                 break
             if is_compressed:
                 text = "expected messages without compression, which was not offered"
-                raise ConnectionViolation(ErrorCode.PROTOCOL_ERROR, text)
+                raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, text)
             self._take_message(payload[at + _PREFIX.size : stop], now)
             at = stop
         self._data = payload[at:]
