@@ -23,7 +23,7 @@ from pytriton.protocol.http2.events import (
 )
 from pytriton.protocol.http2.header_encoding import encode_header_block
 from pytriton.protocol.http2.header_rules import RequestHead
-from pytriton.protocol.http2.limits import Limits
+from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import IncompleteInput
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "Event",
     "GoAwayReceived",
     "IncompleteInput",
-    "Limits",
+    "Http2Limits",
     "LocalProtocolError",
     "PingAcknowledged",
     "RequestHead",

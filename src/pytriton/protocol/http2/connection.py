@@ -13,7 +13,7 @@ from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.data import MIN_DIRECT_READ_BYTES
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.events import WriteResumed
-from pytriton.protocol.http2.limits import Limits
+from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import Receiver
 from pytriton.protocol.http2.settings import server_preface
 from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.streams import Stream
     from pytriton.protocol.http2.whole_responses import ResponseFrames
 
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_LIMITS = Http2Limits()
 
 
 class Connection:
@@ -42,7 +42,7 @@ class Connection:
 
     __slots__ = ("_buffered", "_core", "_receiver")
 
-    def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: Http2Limits = _DEFAULT_LIMITS) -> None:
         self._core = ConnectionCore(limits)
         self._buffered: set[int] = set()  # streams that have a buffer, or had one
         self._receiver = Receiver(self._core)

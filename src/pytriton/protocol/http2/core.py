@@ -17,7 +17,7 @@ from pytriton.protocol.http2.work import STREAM_RESET, WorkBudget
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.events import Event
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.outbox import Buffer
     from pytriton.protocol.http2.streams import Stream
     from pytriton.protocol.http2.work import Cost
@@ -47,7 +47,7 @@ class ConnectionCore:
         "streams",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         self.limits = limits
         self.streams = StreamTable(limits.max_closed_streams)
         self.outbox = Outbox(limits)

@@ -19,7 +19,7 @@ from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.header_rules import Field
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
 
 _STATIC = HeaderTable.STATIC_TABLE
 _FIRST_DYNAMIC = len(_STATIC) + 1
@@ -39,7 +39,7 @@ class HeaderDecoder:
 
     __slots__ = ("_heads", "_is_table_changed", "_max_cached", "_max_list_bytes", "_table")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         self._table = HeaderTable()
         self._max_list_bytes = limits.max_header_list_bytes
         self._max_cached = limits.cached_header_blocks

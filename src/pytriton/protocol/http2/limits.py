@@ -10,7 +10,7 @@ _MIB = 1 << 20
 _SECOND_NS = 1_000_000_000
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Http2Limits(msgspec.Struct, frozen=True):
     """Limits of one connection; the defaults suit tensors, and the ping policy is gRPC's.
 
     Attributes:

@@ -18,7 +18,7 @@ from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.streams import Stream
 
 Buffer = bytes | bytearray | memoryview  # a view must be one of bytes: its len() is its size
@@ -50,7 +50,7 @@ class Outbox:
         "window",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self.frames: list[Buffer] = []
         self.frame_bytes = 0  # the size of `frames`

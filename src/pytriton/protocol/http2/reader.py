@@ -13,7 +13,7 @@ from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
 
 # Type, flags, stream id and payload. If a DATA frame comes in parts, only the last part has the
 # flags. This is a plain tuple because one is made for every frame: it takes 0.07 us, a NamedTuple
@@ -78,7 +78,7 @@ class FrameReader:
         "partial_frames",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         self._max_data = limits.max_frame_bytes
         self._max_other = min(limits.max_frame_bytes, limits.max_header_block_bytes)
         self.has_preface = False

@@ -15,7 +15,7 @@ from pytriton.protocol.http2.errors import (
 from pytriton.protocol.http2.states import StreamState
 
 if TYPE_CHECKING:
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.outbox import Outbox
     from pytriton.protocol.http2.streams import Stream
 
@@ -30,7 +30,7 @@ class ReceiveWindows:
 
     __slots__ = ("_connection_step", "_credit", "_outbox", "_stream_step", "_window")
 
-    def __init__(self, limits: Limits, outbox: Outbox) -> None:
+    def __init__(self, limits: Http2Limits, outbox: Outbox) -> None:
         self._outbox = outbox
         self._window = max(limits.connection_window_bytes, frames.DEFAULT_WINDOW)
         self._connection_step = self._window // 2

@@ -12,7 +12,7 @@ from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
 
 _ENTRY = struct.Struct(">HI")
 ENTRY_BYTES = _ENTRY.size
@@ -80,7 +80,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
     return entries
 
 
-def server_preface(limits: Limits) -> bytes:
+def server_preface(limits: Http2Limits) -> bytes:
     """Returns what a server sends first: SETTINGS, and a WINDOW_UPDATE for the connection."""
     entries = (
         (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.outbox import Outbox
 
 _SECOND_NS = 1_000_000_000
@@ -59,7 +59,7 @@ class WorkBudget:
 
     __slots__ = ("_burst", "_bytes", "_left", "_outbox", "_parts", "_per_second", "_updated_ns")
 
-    def __init__(self, limits: Limits, outbox: Outbox) -> None:
+    def __init__(self, limits: Http2Limits, outbox: Outbox) -> None:
         self._outbox = outbox
         self._burst = float(limits.work_burst)
         self._per_second = limits.work_per_second
@@ -96,7 +96,7 @@ class PingPolicy:
 
     __slots__ = ("_activity", "_last_ns", "_limits", "_strikes")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._strikes = 0
         self._last_ns: int | None = None

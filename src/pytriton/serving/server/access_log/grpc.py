@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
     from pytriton.protocol.http2.header_rules import RequestHead
-    from pytriton.protocol.http2.limits import Limits
+    from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.whole_responses import ResponseFrames
     from pytriton.serving.server.access_log.access_log import AccessLog
     from pytriton.serving.server.grpc.call import GrpcCall
@@ -60,7 +60,7 @@ class CountingConnection(Connection):
 
     def __init__(
         self,
-        limits: Limits,
+        limits: Http2Limits,
         records: dict[int, CallRecord],
         on_end: Callable[[int, int], None],
     ) -> None:

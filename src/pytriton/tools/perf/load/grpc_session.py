@@ -15,7 +15,7 @@ from pytriton.protocol.grpc.status import GrpcStatus
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.header_decoding import HeaderDecoder
-from pytriton.protocol.http2.limits import Limits
+from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.settings import Setting, parse_settings
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.lane import Lane, Outcome, clock
@@ -67,7 +67,7 @@ class GrpcSession:
             len(block) << 8 | frames.HEADERS, frames.END_HEADERS, 0
         )[:5]
         self._windows = SendWindows()
-        self._decoder = HeaderDecoder(Limits())
+        self._decoder = HeaderDecoder(Http2Limits())
         self._blocks: dict[bytes, str | None] = {}
         self._partial_block = b""
         self._partial_flags = 0
