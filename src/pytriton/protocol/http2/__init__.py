@@ -6,7 +6,7 @@ It takes received bytes and returns events and the bytes to send.
 
 from __future__ import annotations
 
-from pytriton.protocol.http2.connection import Connection
+from pytriton.protocol.http2.connection import Http2Connection
 from pytriton.protocol.http2.control import TOO_MANY_PINGS
 from pytriton.protocol.http2.errors import Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.events import (
@@ -28,7 +28,7 @@ from pytriton.protocol.http2.receiving import IncompleteInput
 
 __all__ = [
     "TOO_MANY_PINGS",
-    "Connection",
+    "Http2Connection",
     "ConnectionTerminated",
     "DataBuffered",
     "DataReceived",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _DEFAULT_LIMITS = Http2Limits()
 
 
-class Connection:
+class Http2Connection:
     """One client's connection.
 
     The owner calls `receive` with the bytes that it read, handles the events, and after any call
