@@ -11,7 +11,7 @@ import msgspec
 from pytriton.protocol.grpc.compression import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.metadata import Metadata, parse_metadata
 from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
-from pytriton.protocol.http2.header_rules import RequestHead
+from pytriton.protocol.http2.header_rules import Http2RequestHead
 
 _CONTENT_TYPE = b"application/grpc"
 _METHOD_NOT_ALLOWED = 405
@@ -43,7 +43,7 @@ class CallHead(msgspec.Struct, gc=False):
     columns: Any = None  # for the layer above: what may serve requests with this head at once
 
 
-def parse_call(head: RequestHead) -> CallHead:
+def parse_call(head: Http2RequestHead) -> CallHead:
     """Returns the head of a call; it is parsed once for every request head."""
     call: CallHead | None = head.memo
     if call is None:
@@ -51,7 +51,7 @@ def parse_call(head: RequestHead) -> CallHead:
     return call
 
 
-def _parse(head: RequestHead) -> CallHead:
+def _parse(head: Http2RequestHead) -> CallHead:
     if head.method != "POST":
         return CallHead(head.path, http_status=_METHOD_NOT_ALLOWED)
     fields = dict(head.fields)

@@ -22,7 +22,7 @@ from pytriton.protocol.http2.events import (
     WriteResumed,
 )
 from pytriton.protocol.http2.header_encoding import encode_header_block
-from pytriton.protocol.http2.header_rules import RequestHead
+from pytriton.protocol.http2.header_rules import Http2RequestHead
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import IncompleteInput
 
@@ -39,7 +39,7 @@ __all__ = [
     "Http2Limits",
     "LocalProtocolError",
     "PingAcknowledged",
-    "RequestHead",
+    "Http2RequestHead",
     "RequestReceived",
     "StreamReset",
     "TrailersReceived",

@@ -14,7 +14,7 @@ from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
-from pytriton.protocol.http2.header_rules import RequestHead, parse_request
+from pytriton.protocol.http2.header_rules import Http2RequestHead, parse_request
 from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class HeaderDecoder:
         self._table = HeaderTable()
         self._max_list_bytes = limits.max_header_list_bytes
         self._max_cached = limits.cached_header_blocks
-        self._heads: dict[bytes, RequestHead] = {}
+        self._heads: dict[bytes, Http2RequestHead] = {}
         self._is_table_changed = False
 
     @property
@@ -51,11 +51,11 @@ class HeaderDecoder:
         """Whether the block that was decoded last gave the ones after it another meaning."""
         return self._is_table_changed
 
-    def known_request(self, block: bytes) -> RequestHead | None:
+    def known_request(self, block: bytes) -> Http2RequestHead | None:
         """Returns the head of a request whose block is in the cache."""
         return self._heads.get(block)
 
-    def decode_request(self, block: bytes) -> RequestHead:
+    def decode_request(self, block: bytes) -> Http2RequestHead:
         """Returns the head of a request; ConnectionViolation if the block cannot be decoded."""
         head = self._heads.get(block)
         if head is not None:

@@ -21,7 +21,7 @@ _CONNECTION_NAMES = frozenset(
 )
 
 
-class RequestHead(msgspec.Struct, gc=False, eq=False):
+class Http2RequestHead(msgspec.Struct, gc=False, eq=False):
     """The header section of a request; requests with equal header blocks may share an object."""
 
     method: str
@@ -33,7 +33,7 @@ class RequestHead(msgspec.Struct, gc=False, eq=False):
     memo: Any = None  # a cache for the layer above
 
 
-def parse_request(fields: list[Field]) -> RequestHead:
+def parse_request(fields: list[Field]) -> Http2RequestHead:
     """Returns the head of a request from its decoded fields; `violation` is set if malformed."""
     pseudo: dict[bytes, bytes] = {}
     regular: list[Field] = []
@@ -50,7 +50,7 @@ def parse_request(fields: list[Field]) -> RequestHead:
             regular.append((name, value))
     lengths = {value for name, value in regular if name == b"content-length"}
     violation = violation or _request_violation(pseudo) or _length_violation(lengths)
-    return RequestHead(
+    return Http2RequestHead(
         method=pseudo.get(b":method", b"").decode("latin-1"),
         path=pseudo.get(b":path", b"").decode("latin-1"),
         fields=tuple(regular),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
-    from pytriton.protocol.http2.header_rules import RequestHead
+    from pytriton.protocol.http2.header_rules import Http2RequestHead
     from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.whole_responses import ResponseFrames
     from pytriton.serving.server.access_log.access_log import AccessLog
@@ -47,7 +47,7 @@ class CallRecord:
 
     __slots__ = ("began_ns", "bytes_in", "bytes_out", "head", "model", "request_id", "version")
 
-    def __init__(self, head: RequestHead, began_ns: int) -> None:
+    def __init__(self, head: Http2RequestHead, began_ns: int) -> None:
         self.head = head
         self.began_ns = began_ns
         self.bytes_in = 0
@@ -196,7 +196,7 @@ def status_of(block: bytes) -> int:
     return int(text) if text else _HTTP_ERROR
 
 
-def _user_agent(head: RequestHead) -> bytes:
+def _user_agent(head: Http2RequestHead) -> bytes:
     for name, value in head.fields:
         if name == b"user-agent":
             return value
