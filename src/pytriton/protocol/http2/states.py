@@ -46,14 +46,14 @@ class StreamInput(enum.IntEnum):
     SEND_RESET = 9
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class StateRefusal(msgspec.Struct, frozen=True):
     """An input that a state does not allow."""
 
     code: Http2ErrorCode
     ends_connection: bool
 
 
-Outcome = StreamState | Refusal | None  # None: an error in our own code
+Outcome = StreamState | StateRefusal | None  # None: an error in our own code
 
 _MISUSE = None
 _IDLE = StreamState.IDLE
@@ -63,10 +63,10 @@ _REMOTE = StreamState.HALF_CLOSED_REMOTE
 _CLOSED = StreamState.CLOSED
 _OURS = StreamState.RESET_BY_US
 _PEERS = StreamState.RESET_BY_PEER
-_BAD = Refusal(Http2ErrorCode.PROTOCOL_ERROR, ends_connection=False)
-_SHUT = Refusal(Http2ErrorCode.STREAM_CLOSED, ends_connection=False)
-_FATAL_BAD = Refusal(Http2ErrorCode.PROTOCOL_ERROR, ends_connection=True)
-_FATAL_SHUT = Refusal(Http2ErrorCode.STREAM_CLOSED, ends_connection=True)
+_BAD = StateRefusal(Http2ErrorCode.PROTOCOL_ERROR, ends_connection=False)
+_SHUT = StateRefusal(Http2ErrorCode.STREAM_CLOSED, ends_connection=False)
+_FATAL_BAD = StateRefusal(Http2ErrorCode.PROTOCOL_ERROR, ends_connection=True)
+_FATAL_SHUT = StateRefusal(Http2ErrorCode.STREAM_CLOSED, ends_connection=True)
 
 # A row for each state; its columns are the inputs in the order of `StreamInput`: six that are
 # received, then four that are sent. HEADERS on an open stream are trailers and must have
