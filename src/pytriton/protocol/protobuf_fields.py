@@ -22,7 +22,7 @@ class FieldError(ValueError):
     """The bytes are not a valid message, or it has groups, which are obsolete."""
 
 
-class Field(NamedTuple):
+class PbField(NamedTuple):
     """The number, type and position of a field."""
 
     number: int
@@ -32,7 +32,7 @@ class Field(NamedTuple):
     stop: int
 
 
-def split_fields(message: Buffer) -> Iterator[Field]:
+def split_fields(message: Buffer) -> Iterator[PbField]:
     """Yields the fields in order.
 
     Raises:
@@ -45,7 +45,7 @@ def split_fields(message: Buffer) -> Iterator[Field]:
         at = field.stop
 
 
-def read_field(message: Buffer, begin: int) -> Field:
+def read_field(message: Buffer, begin: int) -> PbField:
     """Returns the field at an offset; FieldError if it is invalid."""
     tag, at = read_varint(message, begin)
     wire_type = tag & 7
@@ -61,7 +61,7 @@ def read_field(message: Buffer, begin: int) -> Field:
     if stop > len(message) or not tag >> 3:
         end = len(message)
         raise FieldError(f"field {tag >> 3} at offset {begin} ends at {stop} of {end} bytes")
-    return Field(tag >> 3, wire_type, begin, at, stop)
+    return PbField(tag >> 3, wire_type, begin, at, stop)
 
 
 def read_varint(message: Buffer, at: int) -> tuple[int, int]:

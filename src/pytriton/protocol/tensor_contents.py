@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.protocol.protobuf_fields import Field
+    from pytriton.protocol.protobuf_fields import PbField
 
 _PIECE_BYTES = 256 << 10
 # Limits for elements that are separate fields: texts, and numbers of clients that do not pack them.
@@ -108,7 +108,7 @@ def _append_texts(part: memoryview, at: int, texts: bytearray) -> tuple[int, int
     return at, count
 
 
-def _add(found: dict[int, list[Buffer]], field: Field, content: memoryview) -> None:
+def _add(found: dict[int, list[Buffer]], field: PbField, content: memoryview) -> None:
     """Add a field to others of the same number; a field with a wrong type is ignored."""
     number, wire_type = field.number, field.wire_type
     if wire_type == LENGTH and number in _SINGLE:
