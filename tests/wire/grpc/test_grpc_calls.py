@@ -15,8 +15,7 @@ from pytriton.protocol.grpc import (
     encode_trailers_only,
     parse_call,
 )
-from pytriton.protocol.grpc.calls import parse_timeout_ns
-from pytriton.protocol.grpc.metadata import encode_metadata, parse_metadata
+from pytriton.protocol.grpc.calls import encode_metadata, parse_metadata, parse_timeout_ns
 from pytriton.protocol.grpc.status import percent_decode, percent_encode
 from pytriton.protocol.http2 import RequestHead
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.protocol.grpc.calls import CallHead, parse_call
+from pytriton.protocol.grpc.calls import CallHead, Metadata, parse_call
 from pytriton.protocol.grpc.compression import (
     CompressionLevel,
     Inflation,
@@ -11,7 +11,6 @@ from pytriton.protocol.grpc.compression import (
     encoding_for_level,
 )
 from pytriton.protocol.grpc.messages import MessageAssembler, message_prefix
-from pytriton.protocol.grpc.metadata import Metadata
 from pytriton.protocol.grpc.responses import (
     OK_TRAILERS,
     RESPONSE_HEADS,
