@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import Status, message_prefix
-from pytriton.protocol.grpc.compression import MAX_INFLATED_BYTES
+from pytriton.protocol.grpc.messages import MAX_INFLATED_BYTES
 from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.grpc.connection import SMALL_MESSAGE_BYTES
 from pytriton.serving.server.options.server_options import ServerOptions

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from pytriton.protocol.grpc import GrpcError, MessageAssembler, Status, compress, message_prefix
-from pytriton.protocol.grpc.compression import (
+from pytriton.protocol.grpc.messages import (
     MAX_INFLATED_BYTES,
     SMALL_BYTES,
     CompressionLevel,

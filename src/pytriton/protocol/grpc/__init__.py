@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from pytriton.protocol.grpc.calls import CallHead, Metadata, parse_call
-from pytriton.protocol.grpc.compression import (
+from pytriton.protocol.grpc.messages import (
     CompressionLevel,
     Inflation,
+    MessageAssembler,
     compress,
     encoding_for_level,
+    message_prefix,
 )
-from pytriton.protocol.grpc.messages import MessageAssembler, message_prefix
 from pytriton.protocol.grpc.responses import (
     OK_TRAILERS,
     RESPONSE_HEADS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.protocol.grpc.compression import IDENTITY, SUPPORTED
+from pytriton.protocol.grpc.messages import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 from pytriton.protocol.http2.header_rules import Http2RequestHead
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.grpc.calls import encode_metadata
-from pytriton.protocol.grpc.compression import IDENTITY, SUPPORTED
+from pytriton.protocol.grpc.messages import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.status import GrpcStatus, percent_encode
 from pytriton.protocol.http2.header_encoding import encode_header_block
 
