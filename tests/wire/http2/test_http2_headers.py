@@ -8,8 +8,7 @@ import pytest
 
 from pytriton.protocol.http2 import Limits, encode_header_block
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
-from pytriton.protocol.http2.header_decoding import HeaderDecoder
-from pytriton.protocol.http2.header_rules import parse_request, trailers_violation
+from pytriton.protocol.http2.headers import HeaderDecoder, parse_request, trailers_violation
 from tests.wire.http2.frame_client import GRPC_HEADERS
 
 GRPC_FIELDS = [(name.encode(), value.encode()) for name, value in GRPC_HEADERS]

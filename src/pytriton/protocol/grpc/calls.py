@@ -12,12 +12,12 @@ import msgspec
 
 from pytriton.protocol.grpc.messages import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
-from pytriton.protocol.http2.header_rules import Http2RequestHead
+from pytriton.protocol.http2.headers import Http2RequestHead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytriton.protocol.http2.header_rules import Field
+    from pytriton.protocol.http2.headers import Field
 
 Metadata = tuple[tuple[str, "str | bytes"], ...]
 

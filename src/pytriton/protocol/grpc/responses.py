@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.grpc.calls import encode_metadata
 from pytriton.protocol.grpc.messages import IDENTITY, SUPPORTED
 from pytriton.protocol.grpc.status import GrpcStatus, percent_encode
-from pytriton.protocol.http2.header_encoding import encode_header_block
+from pytriton.protocol.http2.headers import encode_header_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.protocol.http2.header_rules import Field
+    from pytriton.protocol.http2.headers import Field
 
     Entries = Sequence[tuple[str, str | bytes]]
 

@@ -21,8 +21,7 @@ from pytriton.protocol.http2.events import (
     TrailersReceived,
     WriteResumed,
 )
-from pytriton.protocol.http2.header_encoding import encode_header_block
-from pytriton.protocol.http2.header_rules import Http2RequestHead
+from pytriton.protocol.http2.headers import Http2RequestHead, encode_header_block
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import IncompleteInput
 

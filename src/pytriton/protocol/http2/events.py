@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from pytriton.protocol.http2.errors import Http2ErrorCode
-from pytriton.protocol.http2.header_rules import Field, Http2RequestHead
+from pytriton.protocol.http2.headers import Field, Http2RequestHead
 
 
 class RequestReceived(msgspec.Struct, gc=False):

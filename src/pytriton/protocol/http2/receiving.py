@@ -10,8 +10,7 @@ from pytriton.protocol.http2.control import ControlFrames, check_length
 from pytriton.protocol.http2.data import DataFrames, count_body, strip_padding
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import RequestReceived, TrailersReceived
-from pytriton.protocol.http2.header_decoding import HeaderDecoder
-from pytriton.protocol.http2.header_rules import trailers_violation
+from pytriton.protocol.http2.headers import HeaderDecoder, trailers_violation
 from pytriton.protocol.http2.reader import FrameReader
 from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
 from pytriton.protocol.http2.streams import Stream

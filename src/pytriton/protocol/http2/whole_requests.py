@@ -17,7 +17,7 @@ from pytriton.protocol.http2.streams import Stream
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.core import ConnectionCore
-    from pytriton.protocol.http2.header_decoding import HeaderDecoder
+    from pytriton.protocol.http2.headers import HeaderDecoder
 
 _HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
 _HEADER_BYTES = frames.HEADER_BYTES

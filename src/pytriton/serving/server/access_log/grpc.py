@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
-    from pytriton.protocol.http2.header_rules import Http2RequestHead
+    from pytriton.protocol.http2.headers import Http2RequestHead
     from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.protocol.http2.whole_responses import ResponseFrames
     from pytriton.serving.server.access_log.access_log import AccessLog
