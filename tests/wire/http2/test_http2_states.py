@@ -9,7 +9,7 @@ from pytriton.protocol.http2.errors import (
     LocalProtocolError,
     StreamViolation,
 )
-from pytriton.protocol.http2.states import TRANSITIONS, StreamInput, StreamState, next_state
+from pytriton.protocol.http2.streams import TRANSITIONS, StreamInput, StreamState, next_state
 
 # The rules as sentences of RFC 9113, section 5.1, to compare the table with: what a peer may do.
 OPEN, REMOTE, LOCAL = (

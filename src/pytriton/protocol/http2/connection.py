@@ -16,7 +16,7 @@ from pytriton.protocol.http2.events import WriteResumed
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import Receiver
 from pytriton.protocol.http2.settings import server_preface
-from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
+from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

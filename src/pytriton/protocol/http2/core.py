@@ -11,8 +11,7 @@ from pytriton.protocol.http2.events import ConnectionTerminated, StreamReset
 from pytriton.protocol.http2.outbox import Outbox
 from pytriton.protocol.http2.receive_windows import ReceiveWindows
 from pytriton.protocol.http2.settings import PeerSettings
-from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
-from pytriton.protocol.http2.streams import StreamTable
+from pytriton.protocol.http2.streams import StreamInput, StreamState, StreamTable, next_state
 from pytriton.protocol.http2.work import STREAM_RESET, WorkBudget
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.http2 import frames, work
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
-from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
+from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.core import ConnectionCore

@@ -12,7 +12,7 @@ from pytriton.protocol.http2.errors import (
     LocalProtocolError,
     StreamViolation,
 )
-from pytriton.protocol.http2.states import StreamState
+from pytriton.protocol.http2.streams import StreamState
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.limits import Http2Limits

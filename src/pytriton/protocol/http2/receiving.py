@@ -12,8 +12,7 @@ from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, 
 from pytriton.protocol.http2.events import RequestReceived, TrailersReceived
 from pytriton.protocol.http2.headers import HeaderDecoder, trailers_violation
 from pytriton.protocol.http2.reader import FrameReader
-from pytriton.protocol.http2.states import StreamInput, StreamState, next_state
-from pytriton.protocol.http2.streams import Stream
+from pytriton.protocol.http2.streams import Stream, StreamInput, StreamState, next_state
 from pytriton.protocol.http2.whole_requests import take_requests
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.events import RequestReceived
 from pytriton.protocol.http2.reader import VIEW_BYTES
-from pytriton.protocol.http2.states import StreamState
-from pytriton.protocol.http2.streams import Stream
+from pytriton.protocol.http2.streams import Stream, StreamState
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.core import ConnectionCore
