@@ -14,8 +14,8 @@ from pytriton.protocol.http2 import (
 )
 from pytriton.protocol.http2.errors import ConnectionViolation
 from pytriton.protocol.http2.frames import frame
+from pytriton.protocol.http2.limits import Cost, PingPolicy, WorkBudget
 from pytriton.protocol.http2.outbox import Outbox
-from pytriton.protocol.http2.work import Cost, PingPolicy, WorkBudget
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.protocol.http2 import frames, work
+from pytriton.protocol.http2 import frames, limits
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.events import GoAwayReceived, PingAcknowledged
@@ -21,20 +21,20 @@ class ControlFrames:
 
     def __init__(self, core: ConnectionCore) -> None:
         self._core = core
-        self._pings = work.PingPolicy(core.limits)
+        self._pings = limits.PingPolicy(core.limits)
 
     def on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_stream_zero("SETTINGS", stream_id)
         core = self._core
         if flags & frames.ACK:
             check_length("SETTINGS with ACK", payload, 0)
-            core.charge(work.SETTINGS)
+            core.charge(limits.SETTINGS)
             return
         count, most = len(payload) // ENTRY_BYTES, core.limits.max_settings
         if count > most:
             message = f"expected SETTINGS of at most {most} entries, got {count}"
             raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
-        core.charge(work.SETTINGS, 1 + count)
+        core.charge(limits.SETTINGS, 1 + count)
         entries = parse_settings(payload)
         initial_window = core.peer.initial_window
         for setting, value in entries:
@@ -52,7 +52,7 @@ class ControlFrames:
     def _resize_windows(self, growth: int) -> None:
         core = self._core
         streams = core.streams.open
-        core.charge(work.WINDOWS_RESIZED, len(streams) // work.RESIZED_STREAMS)
+        core.charge(limits.WINDOWS_RESIZED, len(streams) // limits.RESIZED_STREAMS)
         for stream in streams.values():
             stream.send_window += growth
             if stream.send_window > frames.MAX_WINDOW:
@@ -65,7 +65,7 @@ class ControlFrames:
         _check_stream_zero("PING", stream_id)
         check_length("PING", payload, _PING_BYTES)
         core = self._core
-        core.charge(work.PING)
+        core.charge(limits.PING)
         if flags & frames.ACK:
             if payload == SHUTDOWN_PING and core.is_shutting_down:
                 core.finish_shutdown()
@@ -82,7 +82,7 @@ class ControlFrames:
         if len(payload) < _MIN_GOAWAY_BYTES:
             message = f"expected GOAWAY of at least {_MIN_GOAWAY_BYTES} bytes, got {len(payload)}"
             raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
-        self._core.charge(work.GOAWAY)
+        self._core.charge(limits.GOAWAY)
         self._core.events.append(GoAwayReceived(*frames.parse_goaway(payload)))
 
 

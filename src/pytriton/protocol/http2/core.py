@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import ConnectionTerminated, StreamReset
+from pytriton.protocol.http2.limits import STREAM_RESET, WorkBudget
 from pytriton.protocol.http2.outbox import Outbox
 from pytriton.protocol.http2.receive_windows import ReceiveWindows
 from pytriton.protocol.http2.settings import PeerSettings
 from pytriton.protocol.http2.streams import StreamInput, StreamState, StreamTable, next_state
-from pytriton.protocol.http2.work import STREAM_RESET, WorkBudget
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.events import Event
-    from pytriton.protocol.http2.limits import Http2Limits
+    from pytriton.protocol.http2.limits import Cost, Http2Limits
     from pytriton.protocol.http2.outbox import Buffer
     from pytriton.protocol.http2.streams import Stream
-    from pytriton.protocol.http2.work import Cost
 
 SHUTDOWN_PING = b"shutdown"
 _MAX_DEBUG_BYTES = 256

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.protocol.http2 import frames, work
+from pytriton.protocol.http2 import frames, limits
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
 from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
@@ -50,7 +50,7 @@ class DataFrames:
             if not payload:
                 return
         elif not payload and not is_end:
-            self._core.charge(work.EMPTY_DATA)
+            self._core.charge(limits.EMPTY_DATA)
             return
         events = self._core.events
         last = events[-1] if events else None
@@ -118,8 +118,8 @@ class DataFrames:
         event = _RECV_DATA[is_end]
         stream = core.streams.open.get(stream_id)
         if stream is None:
-            if size < work.LITTLE_DATA_BYTES:
-                core.charge(work.UNREAD_DATA)
+            if size < limits.LITTLE_DATA_BYTES:
+                core.charge(limits.UNREAD_DATA)
             core.receive_windows.take_unread(size + padding)
             next_state(stream_id, core.streams.state_of(stream_id), event)
             return None

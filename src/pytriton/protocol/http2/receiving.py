@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.protocol.http2 import frames, work
+from pytriton.protocol.http2 import frames
+from pytriton.protocol.http2 import limits as work
 from pytriton.protocol.http2.control import ControlFrames, check_length
 from pytriton.protocol.http2.data import DataFrames, count_body, strip_padding
 from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
