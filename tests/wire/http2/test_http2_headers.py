@@ -7,7 +7,7 @@ import hpack
 import pytest
 
 from pytriton.protocol.http2 import Limits, encode_header_block
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
+from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.headers import HeaderDecoder, parse_request, trailers_violation
 from tests.wire.http2.frame_client import GRPC_HEADERS
 

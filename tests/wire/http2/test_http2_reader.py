@@ -4,8 +4,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.protocol.http2 import Limits, frames
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
-from pytriton.protocol.http2.frames import frame
+from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, frame
 from pytriton.protocol.http2.reader import FrameReader, FrameRun
 
 LIMITS = Limits(max_frame_bytes=100_000, max_header_block_bytes=20_000)

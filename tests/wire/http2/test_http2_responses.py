@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pytriton.protocol.http2 import LocalProtocolError, encode_header_block, frames
-from pytriton.protocol.http2.whole_responses import ResponseFrames
+from pytriton.protocol.http2.frames import ResponseFrames
 from tests.wire.http2.frame_client import (
     INITIAL_WINDOW_SIZE,
     RESPONSE_HEAD,

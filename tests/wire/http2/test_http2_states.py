@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.protocol.http2.errors import (
+from pytriton.protocol.http2.frames import (
     ConnectionViolation,
     Http2ErrorCode,
     LocalProtocolError,

@@ -12,8 +12,7 @@ from pytriton.protocol.http2 import (
     Limits,
     frames,
 )
-from pytriton.protocol.http2.errors import ConnectionViolation
-from pytriton.protocol.http2.frames import frame
+from pytriton.protocol.http2.frames import ConnectionViolation, frame
 from pytriton.protocol.http2.limits import Cost, PingPolicy, WorkBudget
 from pytriton.protocol.http2.outbox import Outbox
 from tests.wire.http2.frame_client import (

@@ -7,7 +7,6 @@ It takes received bytes and returns events and the bytes to send.
 from __future__ import annotations
 
 from pytriton.protocol.http2.connection import Http2Connection
-from pytriton.protocol.http2.errors import Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.events import (
     ConnectionTerminated,
     DataBuffered,
@@ -20,6 +19,7 @@ from pytriton.protocol.http2.events import (
     TrailersReceived,
     WriteResumed,
 )
+from pytriton.protocol.http2.frames import Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.headers import Http2RequestHead, encode_header_block
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import TOO_MANY_PINGS, IncompleteInput

@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.data import MIN_DIRECT_READ_BYTES
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, LocalProtocolError
 from pytriton.protocol.http2.events import WriteResumed
+from pytriton.protocol.http2.frames import (
+    ConnectionViolation,
+    Http2ErrorCode,
+    LocalProtocolError,
+    server_preface,
+)
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.protocol.http2.receiving import Receiver
-from pytriton.protocol.http2.settings import server_preface
 from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytriton.protocol.http2.events import Event
+    from pytriton.protocol.http2.frames import PeerSettings, ResponseFrames
     from pytriton.protocol.http2.outbox import Buffer
     from pytriton.protocol.http2.receiving import IncompleteInput
-    from pytriton.protocol.http2.settings import PeerSettings
     from pytriton.protocol.http2.streams import Stream
-    from pytriton.protocol.http2.whole_responses import ResponseFrames
 
 _DEFAULT_LIMITS = Http2Limits()
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import (
+from pytriton.protocol.http2.events import ConnectionTerminated, StreamReset
+from pytriton.protocol.http2.frames import (
     ConnectionViolation,
     Http2ErrorCode,
     LocalProtocolError,
+    PeerSettings,
     StreamViolation,
 )
-from pytriton.protocol.http2.events import ConnectionTerminated, StreamReset
 from pytriton.protocol.http2.limits import STREAM_RESET, WorkBudget
 from pytriton.protocol.http2.outbox import Outbox
-from pytriton.protocol.http2.settings import PeerSettings
 from pytriton.protocol.http2.streams import StreamInput, StreamState, StreamTable, next_state
 
 if TYPE_CHECKING:

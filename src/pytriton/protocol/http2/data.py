@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames, limits
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
+from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pytriton.protocol.http2.errors import Http2ErrorCode
+from pytriton.protocol.http2.frames import Http2ErrorCode
 from pytriton.protocol.http2.headers import Field, Http2RequestHead
 
 

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import enum
 import struct
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytriton.protocol.http2.limits import Http2Limits
 
 # Plain integers, because an IntEnum would add a slow lookup and comparison to every frame.
 DATA: Final = 0x0
@@ -81,3 +88,163 @@ def parse_goaway(payload: bytes) -> tuple[int, int, bytes]:
     """Returns the last stream id, error code and debug text of a payload of at least 8 bytes."""
     last_stream_id, code = _GOAWAY.unpack_from(payload)
     return last_stream_id & MAX_STREAM_ID, code, payload[_GOAWAY.size :]
+
+
+class Http2ErrorCode(enum.IntEnum):
+    """The reason in a RST_STREAM or GOAWAY frame."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionViolation(Exception):  # noqa: N818  named after what the peer did
+    """A violation by the peer that ends the connection with GOAWAY."""
+
+    def __init__(self, code: Http2ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class StreamViolation(Exception):  # noqa: N818  named after what the peer did
+    """A violation by the peer that ends one stream with RST_STREAM; the connection stays open."""
+
+    def __init__(self, stream_id: int, code: Http2ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.stream_id = stream_id
+        self.code = code
+        self.message = message
+
+
+class LocalProtocolError(Exception):
+    """Our own code tried to send what HTTP/2 does not allow."""
+
+
+_ENTRY = struct.Struct(">HI")
+ENTRY_BYTES = _ENTRY.size
+DEFAULT_HEADER_TABLE_BYTES = 4096
+
+
+class Setting(enum.IntEnum):
+    """The settings that RFC 9113 defines."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+# Setting -> smallest and largest value, and the error code for any other value.
+_RANGES = {
+    Setting.ENABLE_PUSH: (0, 1, Http2ErrorCode.PROTOCOL_ERROR),
+    Setting.INITIAL_WINDOW_SIZE: (0, MAX_WINDOW, Http2ErrorCode.FLOW_CONTROL_ERROR),
+    Setting.MAX_FRAME_SIZE: (
+        DEFAULT_MAX_FRAME,
+        (1 << 24) - 1,
+        Http2ErrorCode.PROTOCOL_ERROR,
+    ),
+}
+
+
+@dataclass(slots=True)
+class PeerSettings:
+    """The peer's current settings; those that it never sent have the RFC's defaults."""
+
+    header_table_bytes: int = DEFAULT_HEADER_TABLE_BYTES
+    initial_window: int = DEFAULT_WINDOW
+    max_frame: int = DEFAULT_MAX_FRAME
+    max_header_list_bytes: int | None = None
+
+    def apply(self, setting: int, value: int) -> None:
+        """Apply one validated setting; unknown settings and those for clients change nothing."""
+        if setting == Setting.HEADER_TABLE_SIZE:
+            self.header_table_bytes = value
+        elif setting == Setting.INITIAL_WINDOW_SIZE:
+            self.initial_window = value
+        elif setting == Setting.MAX_FRAME_SIZE:
+            self.max_frame = value
+        elif setting == Setting.MAX_HEADER_LIST_SIZE:
+            self.max_header_list_bytes = value
+
+
+def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Returns the entries of a SETTINGS payload in order; ConnectionViolation if one is invalid."""
+    if len(payload) % _ENTRY.size:
+        message = f"expected SETTINGS in entries of {_ENTRY.size} bytes, got {len(payload)} bytes"
+        raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
+    entries = list(_ENTRY.iter_unpack(payload))
+    for setting, value in entries:
+        if setting not in _RANGES:
+            continue
+        smallest, largest, code = _RANGES[Setting(setting)]
+        if not smallest <= value <= largest:
+            name = Setting(setting).name
+            message = f"expected {name} from {smallest} to {largest}, got {value}"
+            raise ConnectionViolation(code, message)
+    return entries
+
+
+def server_preface(limits: Http2Limits) -> bytes:
+    """Returns what a server sends first: SETTINGS, and a WINDOW_UPDATE for the connection."""
+    entries = (
+        (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
+        (Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+        (Setting.MAX_FRAME_SIZE, limits.max_frame_bytes),
+        (Setting.MAX_HEADER_LIST_SIZE, limits.max_header_list_bytes),
+    )
+    payload = b"".join(_ENTRY.pack(setting, value) for setting, value in entries)
+    growth = limits.connection_window_bytes - DEFAULT_WINDOW
+    window = window_update(0, growth) if growth > 0 else b""
+    return frame(SETTINGS, 0, 0, payload) + window
+
+
+_ID_BYTES = 4
+
+
+class ResponseFrames:
+    """HEADERS, one DATA frame and trailers; each block fits into one frame of any client."""
+
+    __slots__ = ("_after_data", "_before_data", "_before_head", "_trailers", "data_bytes")
+
+    def __init__(self, head: bytes, data_bytes: int, trailers: bytes) -> None:
+        self.data_bytes = data_bytes
+        self._before_head = _start(HEADERS, END_HEADERS, len(head))
+        self._before_data = head + _start(DATA, 0, data_bytes)
+        flags = END_HEADERS | END_STREAM
+        self._after_data = _start(HEADERS, flags, len(trailers))
+        self._trailers = trailers
+
+    def join(self, stream_id: int, data: Iterable[bytes]) -> bytes:
+        """Returns the frames of a response with this data."""
+        encoded_id = stream_id.to_bytes(_ID_BYTES, "big")
+        return b"".join(
+            (
+                self._before_head,
+                encoded_id,
+                self._before_data,
+                encoded_id,
+                *data,
+                self._after_data,
+                encoded_id,
+                self._trailers,
+            )
+        )
+
+
+def _start(kind: int, flags: int, length: int) -> bytes:
+    """Returns a frame header without the stream id at its end."""
+    return pack_header(length << 8 | kind, flags, 0)[:-_ID_BYTES]

@@ -11,8 +11,11 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
-from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
+from pytriton.protocol.http2.frames import (
+    DEFAULT_HEADER_TABLE_BYTES,
+    ConnectionViolation,
+    Http2ErrorCode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
+from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
     from pytriton.protocol.http2.outbox import Outbox

@@ -11,9 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, LocalProtocolError
+from pytriton.protocol.http2.frames import (
+    DEFAULT_HEADER_TABLE_BYTES,
+    ConnectionViolation,
+    Http2ErrorCode,
+    LocalProtocolError,
+)
 from pytriton.protocol.http2.headers import EMPTY_TABLE_UPDATE
-from pytriton.protocol.http2.settings import DEFAULT_HEADER_TABLE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

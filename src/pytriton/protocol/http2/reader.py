@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
+from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,16 +9,22 @@ from pytriton.protocol.http2 import frames, limits
 from pytriton.protocol.http2 import limits as work
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.data import DataFrames, count_body, strip_padding
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.events import (
     GoAwayReceived,
     PingAcknowledged,
     RequestReceived,
     TrailersReceived,
 )
+from pytriton.protocol.http2.frames import (
+    ENTRY_BYTES,
+    ConnectionViolation,
+    Http2ErrorCode,
+    Setting,
+    StreamViolation,
+    parse_settings,
+)
 from pytriton.protocol.http2.headers import HeaderDecoder, trailers_violation
 from pytriton.protocol.http2.reader import VIEW_BYTES, FrameReader
-from pytriton.protocol.http2.settings import ENTRY_BYTES, Setting, parse_settings
 from pytriton.protocol.http2.streams import Stream, StreamInput, StreamState, next_state
 
 TOO_MANY_PINGS = "too_many_pings"  # gRPC clients know this text, and ping less often

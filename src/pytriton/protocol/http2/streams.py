@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytriton.protocol.http2.errors import (
+from pytriton.protocol.http2.frames import (
     ConnectionViolation,
     Http2ErrorCode,
     LocalProtocolError,

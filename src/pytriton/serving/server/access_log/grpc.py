@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
+    from pytriton.protocol.http2.frames import ResponseFrames
     from pytriton.protocol.http2.headers import Http2RequestHead
     from pytriton.protocol.http2.limits import Http2Limits
-    from pytriton.protocol.http2.whole_responses import ResponseFrames
     from pytriton.serving.server.access_log.access_log import AccessLog
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, pack_prefix
-from pytriton.protocol.http2.whole_responses import ResponseFrames
+from pytriton.protocol.http2.frames import ResponseFrames
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.protocol.pb_columns import (
     PbRequestPattern,

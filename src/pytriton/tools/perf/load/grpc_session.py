@@ -13,10 +13,14 @@ from urllib.parse import unquote
 
 from pytriton.protocol.grpc.status import GrpcStatus
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
+from pytriton.protocol.http2.frames import (
+    ConnectionViolation,
+    Http2ErrorCode,
+    Setting,
+    parse_settings,
+)
 from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.protocol.http2.limits import Http2Limits
-from pytriton.protocol.http2.settings import Setting, parse_settings
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.lane import Lane, Outcome, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Link, receiver

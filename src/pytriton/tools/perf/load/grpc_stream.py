@@ -7,7 +7,7 @@ import struct
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.errors import ConnectionViolation, Http2ErrorCode
+from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
 from pytriton.tools.perf.load.lane import Lane, Outcome

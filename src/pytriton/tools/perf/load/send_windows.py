@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.settings import Setting
+from pytriton.protocol.http2.frames import Setting
 from pytriton.tools.perf.load.lane import Lane
 
 
