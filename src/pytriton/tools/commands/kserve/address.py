@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of servers as a person types them."""
+"""Addresses of servers as a person types them, and how connections to them are encrypted."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import pathlib
+import ssl
+import tempfile
+from collections.abc import Iterator
 
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError
 from pytriton.client.url import TritonUrl
@@ -15,6 +20,71 @@ _TLS_PORT = 443
 
 class AddressError(ValueError):
     """An address cannot be understood."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tls:
+    """Encrypted connections.
+
+    Attributes:
+        ca_file: Certificates that are trusted, PEM; None: those of the system.
+        certificate_file: The certificate that this client shows.
+        key_file: The private key of that certificate, PEM.
+        certificate_type: PEM or DER.
+        key_type: Its type as the user says it; only PEM can be used.
+        verify_peer: False accepts any certificate.
+        verify_host: False accepts a certificate of another host.
+    """
+
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    certificate_type: str = "PEM"
+    key_type: str = "PEM"
+    verify_peer: bool = True
+    verify_host: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the settings for sockets.
+
+        Raises:
+            OSError, ValueError: A file cannot be used.
+        """
+        context = ssl.create_default_context(cafile=self.ca_file)
+        context.check_hostname = self.verify_peer and self.verify_host
+        if not self.verify_peer:
+            context.verify_mode = ssl.CERT_NONE
+        if self.certificate_file is not None:
+            with _as_pem(self.certificate_file, self.certificate_type) as certificate:
+                context.load_cert_chain(certificate, self.key_file)
+        return context
+
+    def grpc_files(self) -> dict[str, bytes | None]:
+        """Returns the arguments of `grpc.ssl_channel_credentials`.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        files = {
+            "root_certificates": self.ca_file,
+            "private_key": self.key_file,
+            "certificate_chain": self.certificate_file,
+        }
+        return {
+            name: pathlib.Path(path).read_bytes() if path else None for name, path in files.items()
+        }
+
+
+@contextlib.contextmanager
+def _as_pem(path: str, kind: str) -> Iterator[str]:
+    """Gives the path of a certificate in PEM, which is the only format that `ssl` loads."""
+    if kind.upper() != "DER":
+        yield path
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(ssl.DER_cert_to_PEM_cert(pathlib.Path(path).read_bytes()))
+        file.flush()
+        yield file.name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -14,16 +13,15 @@ from google.protobuf.message import Message
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.kserve_pb import set_parameter
-from pytriton.tools.commands.kserve.address import Address
-from pytriton.tools.commands.kserve.errors import AskError, NoServerError, refusal
+from pytriton.tools.commands.kserve.address import Address, Tls
+from pytriton.tools.commands.kserve.errors import Words, refusal
 from pytriton.tools.commands.kserve.records import (
     Answer,
     Document,
-    NamedArray,
+    Parameter,
+    PlainTensor,
     Question,
-    array_of_elements,
-    array_of_raw,
-    raw_bytes,
+    tensor_of_elements,
 )
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -43,19 +41,25 @@ class GrpcServer:
     Args:
         address: where it listens.
         headers: sent with every call.
-        timeout_s: for each call, and for each response of a stream.
-        ca_file: certificates to trust, for TLS; None for those of the system.
+        timeout_s: for each call, and for each response of a stream; None: no limit.
+        tls: settings of encrypted connections; None for the defaults.
+        words: makes the errors.
     """
 
     def __init__(
-        self, address: Address, headers: Mapping[str, str], timeout_s: float, ca_file: str | None
+        self,
+        address: Address,
+        headers: Mapping[str, str],
+        timeout_s: float | None,
+        tls: Tls | None = None,
+        words: Words | None = None,
     ) -> None:
         self._address = address
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())
         self._timeout_s = timeout_s
+        self._words = words or Words()
         if address.uses_tls:
-            roots = pathlib.Path(ca_file).read_bytes() if ca_file else None
-            credentials = grpc.ssl_channel_credentials(root_certificates=roots)
+            credentials = grpc.ssl_channel_credentials(**(tls or Tls()).grpc_files())
             self._channel = grpc.secure_channel(address.host_and_port, credentials, _OPTIONS)
         else:
             self._channel = grpc.insecure_channel(address.host_and_port, _OPTIONS)
@@ -66,17 +70,38 @@ class GrpcServer:
     def is_model_ready(self, model: str, version: str) -> bool:
         return bool(self._call("ModelReady", name=model, version=version).ready)
 
-    def model_metadata(self, model: str, version: str) -> Document:
+    def model_metadata(self, model: str, version: str = "") -> Document:
         return document_of(self._call("ModelMetadata", name=model, version=version))
 
-    def model_config(self, model: str, version: str) -> Document:
+    def model_config(self, model: str, version: str = "") -> Document:
         return document_of(self._call("ModelConfig", name=model, version=version).config)
 
     def index(self) -> list[Document]:
         return [document_of(model) for model in self._call("RepositoryIndex").models]
 
-    def statistics(self) -> list[Document]:
-        return [document_of(model) for model in self._call("ModelStatistics").model_stats]
+    def statistics(self, model: str = "", version: str = "") -> list[Document]:
+        answer = self._call("ModelStatistics", name=model, version=version)
+        return [document_of(each) for each in answer.model_stats]
+
+    def load(self, model: str, config: str | None = None) -> None:
+        parameters = {} if config is None else {"config": _text_parameter(config)}
+        self._call("RepositoryModelLoad", model_name=model, parameters=parameters)
+
+    def unload(self, model: str) -> None:
+        self._call("RepositoryModelUnload", model_name=model)
+
+    def update_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        value = service_pb2.TraceSettingRequest.SettingValue
+        self._call(
+            "TraceSetting",
+            settings={name: value(value=values) for name, values in settings.items()},
+        )
+
+    def register_memory(self, region: str, key: str, byte_size: int) -> None:
+        self._call("SystemSharedMemoryRegister", name=region, key=key, byte_size=byte_size)
+
+    def unregister_memory(self, region: str) -> None:
+        self._call("SystemSharedMemoryUnregister", name=region)
 
     def infer(self, question: Question) -> Answer:
         call = self._channel.unary_unary(
@@ -97,7 +122,7 @@ class GrpcServer:
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
         )
         call = start(iter([request]), metadata=self._metadata)
-        patience = _Patience(self._timeout_s, call.cancel)
+        patience = _Patience(self._timeout_s or threading.TIMEOUT_MAX, call.cancel)
         try:
             with self._errors():
                 for response in patience.each(call):
@@ -115,7 +140,7 @@ class GrpcServer:
     def close(self) -> None:
         self._channel.close()
 
-    def _call(self, method: str, **fields: str) -> Any:
+    def _call(self, method: str, **fields: Any) -> Any:
         request = getattr(service_pb2, f"{method}Request")
         response = getattr(service_pb2, f"{method}Response")
         call = self._channel.unary_unary(
@@ -132,38 +157,12 @@ class GrpcServer:
         try:
             yield
         except _ImpatienceError as error:
-            raise self._error_of(grpc.StatusCode.DEADLINE_EXCEEDED, "") from error
+            raise self._failed("DEADLINE_EXCEEDED", "") from error
         except grpc.RpcError as error:
-            raise self._error_of(error.code(), error.details() or "") from error
+            raise self._failed(error.code().name, error.details() or "") from error
 
-    def _error_of(self, code: grpc.StatusCode, details: str) -> AskError:
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return NoServerError(f"{self._address} gave no answer in {self._timeout_s:g} seconds.")
-        if code is grpc.StatusCode.UNAVAILABLE and "restricted" not in details:
-            return self._absent(details)
-        return refusal(details or f"gRPC status {code.name}")
-
-    def _absent(self, details: str) -> AskError:
-        """Returns what grpc says about a server that it does not reach, in fewer words."""
-        lower = details.lower()
-        if "http1" in lower:
-            return NoServerError(f"{self._address} does not speak gRPC; is it the port for HTTP?")
-        if "certificate_verify_failed" in lower:
-            return NoServerError(
-                f"{self._address} was not asked: its certificate is not trusted; --ca-file names "
-                "one to trust."
-            )
-        if "wrong_version_number" in lower:
-            return NoServerError(f"{self._address} does not speak TLS; is it an address for grpc?")
-        if "refused" in lower:
-            reason = "the connection was refused"
-        elif "resol" in lower or "domain name" in lower:
-            reason = f"the name {self._address.host} is not known"
-        elif "connect" in lower or "handshak" in lower or "socket" in lower:
-            reason = details.rpartition("last error: ")[2]
-        else:
-            return refusal(details)
-        return NoServerError(f"No server answers at {self._address}: {reason}.")
+    def _failed(self, code: str, details: str) -> Exception:
+        return self._words.call_failed(self._address, code, details, self._timeout_s)
 
 
 class _ImpatienceError(Exception):
@@ -202,39 +201,66 @@ class _Patience:
 
 def request_of(question: Question) -> Any:
     """Returns the message of a request for inference."""
-    request = service_pb2.ModelInferRequest(
-        model_name=question.model, model_version=question.version, id=question.request_id
+    tensors = [PlainTensor.of(each) for each in question.inputs]
+    request = infer_message(
+        question.model, question.version, question.parameters, tensors, question.outputs
     )
-    for name, value in question.parameters.items():
+    request.id = question.request_id
+    return request
+
+
+def infer_message(
+    model: str,
+    version: str,
+    parameters: Mapping[str, Parameter],
+    inputs: Sequence[PlainTensor],
+    outputs: Sequence[str],
+) -> Any:
+    """Returns a ModelInferRequest with its tensors in binary."""
+    request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
+    for name, value in parameters.items():
         set_parameter(request.parameters[name], value)
-    for tensor in question.inputs:
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
-        request.raw_input_contents.append(raw_bytes(tensor))
-    for name in question.outputs:
+    for tensor in inputs:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        request.raw_input_contents.append(tensor.data)
+    for name in outputs:
         request.outputs.add(name=name)
     return request
 
 
 def answer_of(response: Any) -> Answer:
     """Returns what a message with an answer says."""
-    outputs = []
-    for number, output in enumerate(response.outputs):
-        shape = tuple(output.shape)
-        if response.raw_output_contents:
-            array = array_of_raw(response.raw_output_contents[number], output.datatype, shape)
-        else:
-            # A server may send typed values instead; one field has them.
-            fields = output.contents.ListFields()
-            array = array_of_elements(fields[0][1] if fields else [], output.datatype, shape)
-        outputs.append(NamedArray(output.name, output.datatype, array))
     parameters = {
         name: getattr(value, value.WhichOneof("parameter_choice"))
         for name, value in response.parameters.items()
         if value.WhichOneof("parameter_choice") and name != _FINAL
     }
-    return Answer(
-        response.model_name, response.model_version, response.id, parameters, tuple(outputs)
-    )
+    outputs = tuple(tensor.named() for tensor in outputs_of_message(response))
+    return Answer(response.model_name, response.model_version, response.id, parameters, outputs)
+
+
+def outputs_of_message(response: Any) -> list[PlainTensor]:
+    """Returns the outputs of a ModelInferResponse."""
+    raw = response.raw_output_contents
+    if len(raw) == len(response.outputs):
+        return [
+            PlainTensor(output.name, output.datatype, tuple(output.shape), data)
+            for output, data in zip(response.outputs, raw, strict=True)
+        ]
+    # A server may send typed values instead; one field has them.
+    return [
+        tensor_of_elements(
+            output.name,
+            output.datatype,
+            output.shape,
+            next((values for _, values in output.contents.ListFields()), ()),
+        )
+        for output in response.outputs
+    ]
+
+
+def _text_parameter(text: str) -> Any:
+    return service_pb2.ModelRepositoryParameter(string_param=text)
 
 
 def document_of(message: Message) -> dict[str, Any]:

@@ -6,20 +6,26 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import ssl
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytriton.tools.commands.kserve import http_tensors
-from pytriton.tools.commands.kserve.address import Address
-from pytriton.tools.commands.kserve.errors import AskError, NoServerError, RefusedError, refusal
+from pytriton.tools.commands.kserve.address import Address, Tls
+from pytriton.tools.commands.kserve.errors import (
+    AskError,
+    HttpReply,
+    NoServerError,
+    RefusedError,
+    Words,
+    refusal,
+)
 from pytriton.tools.commands.kserve.records import Answer, Document, Question
-from pytriton.utils.metrics_port import metrics_port_hint
 
-_HEADER_LENGTH = "Inference-Header-Content-Length"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+_LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
 _EVENT = b"data:"
-_QUESTIONS = ("/infer", "/generate_stream")  # how the paths end that make a model work
+_NEVER_TWICE = ("/infer", "/generate_stream")  # ends of paths that make a model work
 
 
 class HttpServer:
@@ -29,16 +35,23 @@ class HttpServer:
         address: where it listens.
         headers: sent with every request.
         timeout_s: for connecting and for each wait for data.
-        ca_file: certificates to trust, for HTTPS; None for those of the system.
+        tls: settings of HTTPS; None for the defaults.
+        words: makes the errors.
     """
 
     def __init__(
-        self, address: Address, headers: Mapping[str, str], timeout_s: float, ca_file: str | None
+        self,
+        address: Address,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        tls: Tls | None = None,
+        words: Words | None = None,
     ) -> None:
         self._address = address
         self._headers = dict(headers)
         self._timeout_s = timeout_s
-        self._ca_file = ca_file
+        self._tls = tls or Tls()
+        self._words = words or Words()
         self._connection: http.client.HTTPConnection | None = None
 
     def server_metadata(self) -> Document:
@@ -46,59 +59,75 @@ class HttpServer:
 
     def is_model_ready(self, model: str, version: str) -> bool:
         with contextlib.suppress(RefusedError):
-            self._exchange("GET", f"{_path(model, version)}/ready")
+            self._exchange("GET", f"{model_path(model, version)}/ready")
             return True
         return False
 
-    def model_metadata(self, model: str, version: str) -> Document:
-        return self._mapping(_path(model, version))
+    def model_metadata(self, model: str, version: str = "") -> Document:
+        return self._mapping(model_path(model, version))
 
-    def model_config(self, model: str, version: str) -> Document:
-        return self._mapping(f"{_path(model, version)}/config")
+    def model_config(self, model: str, version: str = "") -> Document:
+        return self._mapping(f"{model_path(model, version)}/config")
 
     def index(self) -> list[Document]:
         models: list[Document] = self._document("POST", "/v2/repository/index", b"{}")
         return models
 
-    def statistics(self) -> list[Document]:
-        models: list[Document] = self._document("GET", "/v2/models/stats")["model_stats"]
-        return models
+    def statistics(self, model: str = "", version: str = "") -> list[Document]:
+        path = f"{model_path(model, version)}/stats" if model else "/v2/models/stats"
+        return list(self._mapping(path).get("model_stats") or ())
+
+    def load(self, model: str, config: str | None = None) -> None:
+        self._manage(model, "load", {} if config is None else {"config": config})
+
+    def unload(self, model: str) -> None:
+        self._manage(model, "unload", {})
+
+    def update_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        self._exchange("POST", "/v2/trace/setting", json.dumps(dict(settings)).encode())
+
+    def register_memory(self, region: str, key: str, byte_size: int) -> None:
+        members = {"key": key, "offset": 0, "byte_size": byte_size}
+        self._exchange("POST", f"{_region_path(region)}/register", json.dumps(members).encode())
+
+    def unregister_memory(self, region: str) -> None:
+        self._exchange("POST", f"{_region_path(region)}/unregister", b"{}")
 
     def infer(self, question: Question) -> Answer:
         request = http_tensors.encode(question, is_binary=self._takes_binary())
-        path = f"{_path(question.model, question.version)}/infer"
+        path = f"{model_path(question.model, question.version)}/infer"
         headers = {"Content-Type": "application/json"}
         if request.head_length is not None:
             headers = {
                 "Content-Type": "application/octet-stream",
-                _HEADER_LENGTH: str(request.head_length),
+                HEADER_LENGTH: str(request.head_length),
             }
-        response, body = self._exchange("POST", path, request.body, headers)
-        length = response.getheader(_HEADER_LENGTH)
+        reply = self._exchange("POST", path, request.body, headers)
         try:
-            return http_tensors.decode(body, int(length) if length else None)
+            return http_tensors.decode(reply.body, reply.head_length)
         except (ValueError, KeyError, TypeError) as error:
-            raise self._unexpected(path, error) from error
+            raise self._words.unexpected(self._address, path, reply, error) from error
 
     def stream(self, question: Question) -> Iterator[Answer]:
         metadata = self.model_metadata(question.model, question.version)
         body = json.dumps(http_tensors.generate_body(question, metadata)).encode()
-        path = f"{_path(question.model, question.version)}/generate_stream"
+        path = f"{model_path(question.model, question.version)}/generate_stream"
         response = self._send("POST", path, body, {"Content-Type": "application/json"})
         try:
-            if not response.headers.get_content_type() == "text/event-stream":
-                raise self._refused(response.status, response.read())
+            if response.headers.get_content_type() != "text/event-stream":
+                reply = HttpReply(response.status, response.read())
+                raise self._words.refused(self._address, reply)
             while line := response.readline():
                 if line.startswith(_EVENT):
                     yield _event(line, metadata, question)
         except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error) from error
+            raise self._unreachable(error) from error
         finally:
             self.close()  # which cancels a request that still runs
 
     def get_text(self, path: str) -> str:
         """Returns the text at a path, such as that of metrics."""
-        return self._exchange("GET", path)[1].decode(errors="replace")
+        return self._exchange("GET", path).body.decode(errors="replace")
 
     def get_document(self, path: str) -> Any:
         """Returns the JSON document at a path."""
@@ -118,49 +147,74 @@ class HttpServer:
             return True
         return "binary_tensor_data" in extensions
 
+    def _manage(self, model: str, action: str, parameters: Mapping[str, str]) -> None:
+        path = f"/v2/repository/models/{_quoted(model)}/{action}"
+        body = json.dumps({"parameters": parameters}).encode()
+        self._exchange("POST", path, body, timeout_s=_LOAD_TIMEOUT_S)
+
     def _mapping(self, path: str) -> Document:
-        document: Document = self._document("GET", path)
-        return document
+        document = self._document("GET", path)
+        return document if isinstance(document, dict) else {}
 
     def _document(self, method: str, path: str, body: bytes | None = None) -> Any:
-        _, answer = self._exchange(method, path, body)
+        reply = self._exchange(method, path, body)
         try:
-            return json.loads(answer)
+            return json.loads(reply.body)
         except ValueError as error:
-            raise self._unexpected(path, error) from error
+            raise self._words.unexpected(self._address, path, reply, error) from error
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
-    ) -> tuple[http.client.HTTPResponse, bytes]:
-        response = self._send(method, path, body, headers)
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = {},
+        timeout_s: float | None = None,
+    ) -> HttpReply:
+        response = self._send(method, path, body, headers, timeout_s)
         try:
-            answer = response.read()
+            content = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise self._lost(error) from error
-        if response.status >= 400:
-            raise self._refused(response.status, answer)
-        return response, answer
+            raise self._unreachable(error) from error
+        length = response.getheader(HEADER_LENGTH, "")
+        reply = HttpReply(response.status, content, int(length) if length.isdigit() else None)
+        if response.status >= http.HTTPStatus.BAD_REQUEST:
+            raise self._words.refused(self._address, reply)
+        return reply
 
     def _send(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float | None = None,
     ) -> http.client.HTTPResponse:
-        # An idle connection may have been closed by the server; a question is never sent twice.
-        may_repeat = self._connection is not None and not path.endswith(_QUESTIONS)
+        # The server may have closed an idle connection. An inference is never sent twice.
+        may_repeat = self._connection is not None and not path.endswith(_NEVER_TWICE)
         try:
             try:
-                return self._send_once(method, path, body, headers)
+                return self._send_once(method, path, body, headers, timeout_s)
             except (ConnectionError, http.client.HTTPException):
                 if not may_repeat:
                     raise
-                return self._send_once(method, path, body, headers)
+                return self._send_once(method, path, body, headers, timeout_s)
         except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error) from error
+            raise self._unreachable(error) from error
 
     def _send_once(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float | None,
     ) -> http.client.HTTPResponse:
-        connection = self._connection or self._connect()
+        connection = self._connection = self._connection or self._connect()
+        connection.timeout = timeout_s or self._timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(connection.timeout)
         target = self._address.path + path
         try:
             connection.request(method, target, body, {**self._headers, **headers})
@@ -171,55 +225,28 @@ class HttpServer:
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._address.host, self._address.port
-        if self._address.uses_tls:
-            context = ssl.create_default_context(cafile=self._ca_file)
-            self._connection = http.client.HTTPSConnection(
-                host, port, timeout=self._timeout_s, context=context
-            )
-        else:
-            self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
-        return self._connection
-
-    def _lost(self, error: Exception) -> NoServerError:
-        where = str(self._address)
-        if isinstance(error, ConnectionRefusedError):
-            return NoServerError(f"No server answers at {where}: the connection was refused.")
-        if isinstance(error, TimeoutError):
-            return NoServerError(f"{where} gave no answer within {self._timeout_s:g} seconds.")
-        if isinstance(error, ssl.SSLCertVerificationError):
-            why = f"its certificate is not trusted ({error.verify_message})"
-            return NoServerError(f"{where} was not asked: {why}; --ca-file names one to trust.")
-        if isinstance(error, ssl.SSLError):
-            return NoServerError(f"{where} does not speak TLS; is it an address for http?")
-        if isinstance(error, http.client.BadStatusLine):
-            return NoServerError(f"{where} does not speak HTTP; is it the port for gRPC?")
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return NoServerError(f"No server answers at {where}: {reason}.")
-
-    def _unexpected(self, path: str, error: Exception) -> NoServerError:
-        return self._of_metrics() or NoServerError(
-            f"{self._address}{path} does not answer as a KServe v2 server does: {error}."
+        if not self._address.uses_tls:
+            return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        return http.client.HTTPSConnection(
+            host, port, timeout=self._timeout_s, context=self._tls.context()
         )
 
-    def _refused(self, status: int, body: bytes) -> AskError:
-        text = body.decode(errors="replace").strip()
-        is_odd = status == http.HTTPStatus.METHOD_NOT_ALLOWED
-        try:
-            text = json.loads(text)["error"]
-        except (ValueError, KeyError, TypeError):
-            text, is_odd = text[:300], True
-        hint = self._of_metrics() if is_odd else None
-        return hint or refusal(text or f"HTTP status {status}")
-
-    def _of_metrics(self) -> NoServerError | None:
-        """Returns what to say if this is the port of the metrics."""
-        hint = metrics_port_hint(self._address.host, self._address.port)
-        return NoServerError(f"{hint}.") if hint else None
+    def _unreachable(self, error: Exception) -> Exception:
+        return self._words.unreachable(self._address, error, self._timeout_s)
 
 
-def _path(model: str, version: str) -> str:
-    path = f"/v2/models/{urllib.parse.quote(model, safe='')}"
-    return f"{path}/versions/{urllib.parse.quote(version, safe='')}" if version else path
+def model_path(model: str, version: str) -> str:
+    """Returns the path of a model, or of one of its versions."""
+    path = f"/v2/models/{_quoted(model)}"
+    return f"{path}/versions/{_quoted(version)}" if version else path
+
+
+def _quoted(name: str) -> str:
+    return urllib.parse.quote(name, safe="")
+
+
+def _region_path(region: str) -> str:
+    return f"/v2/systemsharedmemory/region/{_quoted(region)}"
 
 
 def _event(line: bytes, metadata: Document, question: Question) -> Answer:

@@ -9,16 +9,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.base import dtypes
 from pytriton.tools.commands.kserve.errors import AskError
 from pytriton.tools.commands.kserve.records import (
     Answer,
     Document,
-    NamedArray,
+    PlainTensor,
     Question,
-    array_of_elements,
-    array_of_raw,
-    raw_bytes,
+    tensor_of_elements,
 )
 
 _OF_THE_ANSWER = frozenset({"model_name", "model_version", "id"})
@@ -39,7 +36,10 @@ def encode(question: Question, *, is_binary: bool) -> EncodedRequest:
         question: what is asked.
         is_binary: whether the server understands tensors in binary, which every datatype has.
     """
-    document: dict[str, Any] = {"inputs": []}
+    tensors = [PlainTensor.of(each) for each in question.inputs]
+    document: dict[str, Any] = {
+        "inputs": [input_entry(each, is_binary=is_binary) for each in tensors]
+    }
     if question.request_id:
         document["id"] = question.request_id
     parameters = dict(question.parameters)
@@ -50,21 +50,26 @@ def encode(question: Question, *, is_binary: bool) -> EncodedRequest:
     if question.outputs:
         wish = {"parameters": {"binary_data": True}} if is_binary else {}
         document["outputs"] = [{"name": name, **wish} for name in question.outputs]
-    blobs = []
-    for tensor in question.inputs:
-        entry: dict[str, Any] = {
-            "name": tensor.name,
-            "shape": list(tensor.array.shape),
-            "datatype": tensor.datatype,
-        }
-        if is_binary:
-            blobs.append(raw_bytes(tensor))
-            entry["parameters"] = {"binary_data_size": len(blobs[-1])}
-        else:
-            entry["data"] = plain_elements(tensor)
-        document["inputs"].append(entry)
     head = json.dumps(document).encode()
-    return EncodedRequest(b"".join([head, *blobs]), len(head) if is_binary else None)
+    if not is_binary:
+        return EncodedRequest(head, None)
+    return EncodedRequest(b"".join([head, *(each.data for each in tensors)]), len(head))
+
+
+def input_entry(tensor: PlainTensor, *, is_binary: bool) -> dict[str, Any]:
+    """Returns the JSON of an input, with its elements or with the size of its binary data.
+
+    Raises:
+        AskError: There are bytes that are no text, which JSON cannot carry.
+    """
+    entry: dict[str, Any] = {
+        "name": tensor.name,
+        "shape": list(tensor.shape),
+        "datatype": tensor.datatype,
+    }
+    if is_binary:
+        return {**entry, "parameters": {"binary_data_size": len(tensor.data)}}
+    return {**entry, "data": plain_elements(tensor)}
 
 
 def decode(body: bytes, head_length: int | None) -> Answer:
@@ -74,37 +79,40 @@ def decode(body: bytes, head_length: int | None) -> Answer:
         ValueError, KeyError, TypeError: It is not such an answer.
     """
     document = json.loads(body if head_length is None else body[:head_length])
-    at = len(body) if head_length is None else head_length
-    outputs = []
-    for entry in document.get("outputs", ()):
-        datatype, shape = entry["datatype"], tuple(entry["shape"])
-        size = entry.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            array = array_of_elements(entry["data"], datatype, shape)
-        else:
-            array = array_of_raw(body[at : at + size], datatype, shape)
-            at += size
-        outputs.append(NamedArray(entry["name"], datatype, array))
+    outputs = outputs_of_body(document, body, head_length)
     return Answer(
         document.get("model_name", ""),
         str(document.get("model_version", "")),
         document.get("id", ""),
         document.get("parameters", {}),
-        tuple(outputs),
+        tuple(tensor.named() for tensor in outputs),
     )
 
 
-def plain_elements(tensor: NamedArray) -> list[Any]:
+def outputs_of_body(document: Document, body: bytes, head_length: int | None) -> list[PlainTensor]:
+    """Returns the outputs of an answer; those in shared memory have no data in it."""
+    at = head_length or 0
+    outputs = []
+    for entry in document.get("outputs", ()):
+        parameters = entry.get("parameters", {})
+        size = parameters.get("binary_data_size")
+        name, datatype, shape = entry["name"], entry["datatype"], entry["shape"]
+        if size is not None:
+            outputs.append(PlainTensor(name, datatype, tuple(shape), body[at : at + size]))
+            at += size
+        elif "shared_memory_region" not in parameters:
+            outputs.append(tensor_of_elements(name, datatype, shape, entry["data"]))
+    return outputs
+
+
+def plain_elements(tensor: PlainTensor) -> list[Any]:
     """Returns the elements for JSON, in one list.
 
     Raises:
         AskError: There are bytes that are no text, which JSON cannot carry.
     """
-    if tensor.datatype != dtypes.BYTES.name:
-        elements: list[Any] = tensor.array.reshape(-1).tolist()
-        return elements
     try:
-        return [each.decode() for each in dtypes.array_to_bytes_elements(tensor.array)]
+        return tensor.json_elements()
     except UnicodeDecodeError as error:
         raise AskError(
             f"Input '{tensor.name}' has bytes that are no text, which this request cannot carry: "
@@ -130,7 +138,7 @@ def generate_body(question: Question, metadata: Document) -> dict[str, Any]:
                 f"A stream over HTTP cannot carry input '{tensor.name}' with the shape "
                 f"{list(tensor.array.shape)}: ask over gRPC."
             )
-        elements = plain_elements(tensor)
+        elements = plain_elements(PlainTensor.of(tensor))
         body[tensor.name] = elements[0] if len(elements) == 1 else elements
     return body
 
@@ -159,8 +167,7 @@ def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> 
         if name in document and (not wanted or name in wanted):
             value = document[name]
             elements = value if isinstance(value, list) else [value]
-            array = array_of_elements(elements, datatype, (len(elements),))
-            outputs.append(NamedArray(name, datatype, array))
+            outputs.append(tensor_of_elements(name, datatype, (len(elements),), elements).named())
     parameters = {
         name: value
         for name, value in document.items()

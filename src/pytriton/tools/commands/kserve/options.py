@@ -16,6 +16,7 @@ from pytriton.client.auth import create_auth_headers
 from pytriton.tools.commands.kserve.address import (
     Address,
     AddressError,
+    Tls,
     metrics_address,
     parse_address,
 )
@@ -114,6 +115,7 @@ def connect(options: argparse.Namespace) -> Connection:
     token = options.token or os.environ.get(TOKEN_VARIABLE)
     given = _headers(options.header)
     headers = {**_token_header(token, address.protocol), **given}
+    tls = Tls(ca_file=options.ca_file)
     server: Server
     try:
         if options.ca_file:
@@ -121,13 +123,13 @@ def connect(options: argparse.Namespace) -> Connection:
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            server = grpc_server.GrpcServer(address, headers, options.timeout, options.ca_file)
+            server = grpc_server.GrpcServer(address, headers, options.timeout, tls)
         else:
-            server = HttpServer(address, headers, options.timeout, options.ca_file)
+            server = HttpServer(address, headers, options.timeout, tls)
     except OSError as error:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
     metrics_headers = {**_token_header(token, "http"), **given}
-    metrics_server = HttpServer(metrics, metrics_headers, options.timeout, options.ca_file)
+    metrics_server = HttpServer(metrics, metrics_headers, options.timeout, tls)
     return Connection(address, server, metrics, metrics_server, bool(token))
 
 

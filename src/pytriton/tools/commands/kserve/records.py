@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +49,58 @@ class Answer:
     outputs: tuple[NamedArray, ...]
 
 
+class PlainTensor(msgspec.Struct, frozen=True):
+    """A tensor whose data is laid out as in the protocol's binary form."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, tensor: NamedArray) -> PlainTensor:
+        array = tensor.array
+        if tensor.datatype == dtypes.BYTES.name:
+            data = dtypes.encode_bytes(dtypes.array_to_bytes_elements(array))
+        else:
+            data = np.ascontiguousarray(array).tobytes()
+        return cls(tensor.name, tensor.datatype, array.shape, data)
+
+    def array(self) -> NDArray[Any]:
+        """Returns the array of the tensor; elements of BYTES are bytes objects."""
+        if self.datatype == dtypes.BYTES.name:
+            return dtypes.bytes_elements_to_array(dtypes.decode_bytes(self.data), self.shape)
+        return np.frombuffer(self.data, dtypes.BY_NAME[self.datatype].numpy).reshape(self.shape)
+
+    def named(self) -> NamedArray:
+        return NamedArray(self.name, self.datatype, self.array())
+
+    def json_elements(self) -> list[Any]:
+        """Returns the elements for JSON, in one list.
+
+        Raises:
+            UnicodeDecodeError: There are bytes that are no text, which JSON cannot carry.
+        """
+        if self.datatype != dtypes.BYTES.name:
+            elements: list[Any] = self.array().ravel().tolist()
+            return elements
+        return [element.decode() for element in dtypes.decode_bytes(self.data)]
+
+
+def tensor_of_elements(
+    name: str, datatype: str, shape: Sequence[int], elements: Any
+) -> PlainTensor:
+    """Returns the tensor of values in JSON, nested or flat, or of protobuf's typed contents."""
+    if datatype == dtypes.BYTES.name:
+        flat = np.asarray(elements, dtype=object).reshape(-1).tolist()
+        data = dtypes.encode_bytes(
+            [each if isinstance(each, bytes) else str(each).encode() for each in flat]
+        )
+    else:
+        data = np.asarray(elements).astype(dtypes.BY_NAME[datatype].numpy).tobytes()
+    return PlainTensor(name, datatype, tuple(shape), data)
+
+
 class Server(Protocol):
     """A server that is asked over one of the protocols; every method may raise an `AskError`."""
 
@@ -55,15 +108,29 @@ class Server(Protocol):
 
     def is_model_ready(self, model: str, version: str) -> bool: ...
 
-    def model_metadata(self, model: str, version: str) -> Document: ...
+    def model_metadata(self, model: str, version: str = "") -> Document: ...
 
-    def model_config(self, model: str, version: str) -> Document: ...
+    def model_config(self, model: str, version: str = "") -> Document: ...
 
     def index(self) -> list[Document]:
         """Returns all models of the repositories, with their states."""
         ...
 
-    def statistics(self) -> list[Document]: ...
+    def statistics(self, model: str = "", version: str = "") -> list[Document]:
+        """Returns the statistics of a model's versions, or of all models."""
+        ...
+
+    def load(self, model: str, config: str | None = None) -> None:
+        """Loads or reloads a model, with its configuration or with another one as JSON."""
+
+    def unload(self, model: str) -> None: ...
+
+    def update_trace(self, settings: Mapping[str, Sequence[str]]) -> None: ...
+
+    def register_memory(self, region: str, key: str, byte_size: int) -> None:
+        """Registers system shared memory under the name of a region."""
+
+    def unregister_memory(self, region: str) -> None: ...
 
     def infer(self, question: Question) -> Answer: ...
 
@@ -72,26 +139,3 @@ class Server(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def raw_bytes(tensor: NamedArray) -> bytes:
-    """Returns the bytes of a tensor as the protocol has them."""
-    if tensor.datatype == dtypes.BYTES.name:
-        return dtypes.encode_bytes(dtypes.array_to_bytes_elements(tensor.array))
-    return np.ascontiguousarray(tensor.array).tobytes()
-
-
-def array_of_raw(data: bytes, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Returns the array of bytes as the protocol has them."""
-    if datatype == dtypes.BYTES.name:
-        return dtypes.bytes_elements_to_array(dtypes.decode_bytes(data), shape)
-    return np.frombuffer(data, dtypes.BY_NAME[datatype].numpy).reshape(shape)
-
-
-def array_of_elements(elements: Any, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Returns the array of values in JSON or of protobuf's typed contents."""
-    if datatype == dtypes.BYTES.name:
-        flat = np.asarray(elements, dtype=object).reshape(-1).tolist()
-        texts = [each.encode() if isinstance(each, str) else bytes(each) for each in flat]
-        return dtypes.bytes_elements_to_array(texts, shape)
-    return np.asarray(elements).astype(dtypes.BY_NAME[datatype].numpy).reshape(shape)

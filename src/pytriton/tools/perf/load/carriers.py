@@ -40,12 +40,7 @@ class Carriers:
 
     def of_lane(self, number: int) -> Carrier:
         """The carrier of a lane."""
-        if self._grpc is None:
-            index = number
-        elif self._recipe.connections:
-            index = number % self._recipe.connections
-        else:
-            index = number // LANES_PER_CONNECTION
+        index = number if self._grpc is None else number // LANES_PER_CONNECTION
         while len(self._carriers) <= index:
             self._carriers.append(self._make())
         return self._carriers[index]

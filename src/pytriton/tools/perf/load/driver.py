@@ -10,12 +10,11 @@ from pytriton.tools.perf.load.answers import differs
 from pytriton.tools.perf.load.choices import Choices
 from pytriton.tools.perf.load.lane import Carrier, Lane
 from pytriton.tools.perf.load.levels import FixedSchedule
-from pytriton.tools.perf.load.pacing import NEVER_NS, ClosedLoop, Pacing, pacing_of
+from pytriton.tools.perf.load.pacing import ClosedLoop, Pacing, pacing_of
 from pytriton.tools.perf.load.recipe import Change, Recipe
 from pytriton.tools.perf.load.recorder import Recorder
 
 _FIRST_REST_NS, _LAST_REST_NS = 10_000_000, 200_000_000  # after lost connections
-_TIMEOUT_CHECK_NS = 20_000_000
 
 
 class Driver:
@@ -43,7 +42,6 @@ class Driver:
         self._losses: dict[int, int] = {}  # lost connections of a lane, one after the other
         self._has_expected = any(each is not None for each in recipe.expected)
         self._is_plain = not (recipe.is_streaming or recipe.sequences or self.looks_at_answers)
-        self._check_ns = NEVER_NS
         self._is_stopping = False
         self.under_way = 0
 
@@ -68,8 +66,6 @@ class Driver:
         self._pacing = pacing_of(
             change.level, change.requests, change.worker, change.workers, self, lanes
         )
-        if self._recipe.client_timeout_ns:
-            self._check_ns = now_ns
         self._pacing.begin(now_ns)
 
     def stop(self, now_ns: int) -> None:
@@ -171,7 +167,7 @@ class Driver:
     @property
     def due_ns(self) -> int:
         """When `tick` is needed."""
-        due = min(self._pacing.due_ns, self._check_ns)
+        due = self._pacing.due_ns
         return min(due, self._rests[0][0]) if self._rests else due
 
     def tick(self, now_ns: int) -> None:
@@ -183,13 +179,3 @@ class Driver:
                 self._pacing.free(lane, now_ns)
         if self._pacing.due_ns <= now_ns:
             self._pacing.tick(now_ns)
-        if self._check_ns <= now_ns:
-            self._check_ns = now_ns + _TIMEOUT_CHECK_NS
-            self._check_timeouts(now_ns)
-
-    def _check_timeouts(self, now_ns: int) -> None:
-        limit = self._recipe.client_timeout_ns
-        for lane in self._lanes:
-            if lane.is_busy and now_ns - lane.begin_ns > limit:
-                lane.carrier.abandon(lane)
-                self.finish(lane, now_ns, f"no answer within {limit / 1e9:g} s")

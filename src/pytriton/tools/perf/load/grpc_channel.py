@@ -42,11 +42,6 @@ class GrpcChannel:
             return
         session.begin(lane)
 
-    def abandon(self, lane: Lane) -> None:
-        for session in (*self._leaving, self._session):
-            if session is not None and session.is_open:
-                session.abandon(lane)
-
     def close(self) -> None:
         for session in (*self._leaving, self._session):
             if session is not None:

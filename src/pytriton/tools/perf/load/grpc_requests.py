@@ -10,7 +10,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import encode_header_block
 from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.perf.load.choices import Choice
-from pytriton.tools.perf.load.http_requests import compressed, request_parameters
+from pytriton.tools.perf.load.http_requests import compressed
 from pytriton.tools.perf.load.interface import LoadError
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, SharedMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
@@ -45,7 +45,7 @@ def grpc_header_block(plan: LoadPlan, authority: str, *, is_tls: bool) -> bytes:
 def grpc_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) -> RequestTemplate:
     """The template of a request; `regions` as for HTTP."""
     request = service_pb2.ModelInferRequest(model_name=plan.model, model_version=plan.version)
-    for name, value in request_parameters(plan, inputs).items():
+    for name, value in plan.parameters.items():
         set_parameter(request.parameters[name], value)
     if plan.decoupled:
         request.parameters[FINAL_RESPONSE].bool_param = True

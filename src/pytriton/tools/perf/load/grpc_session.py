@@ -13,12 +13,7 @@ from urllib.parse import unquote
 
 from pytriton.protocol.grpc.status import GrpcStatus
 from pytriton.protocol.http2 import frames
-from pytriton.protocol.http2.frames import (
-    ConnectionViolation,
-    Http2ErrorCode,
-    Setting,
-    parse_settings,
-)
+from pytriton.protocol.http2.frames import ConnectionViolation, Setting, parse_settings
 from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
@@ -121,14 +116,6 @@ class GrpcSession:
             self._send_paced()
         if not self._is_reading:
             self.flush()
-
-    def abandon(self, lane: Lane) -> None:
-        """End the call of a lane, whose answer nobody waits for any more."""
-        for stream, other in list(self._lanes.items()):
-            if other is lane:
-                self._drop(stream)
-                self._out.append(frames.rst_stream(stream, Http2ErrorCode.CANCEL))
-        self.flush()
 
     def close(self) -> None:
         """Close the connection; calls under way are forgotten."""

@@ -57,11 +57,6 @@ class GrpcStreamSession(GrpcSession):
         if not self._is_reading:
             self.flush()
 
-    def abandon(self, lane: Lane) -> None:
-        for number, other in list(self._by_id.items()):
-            if other is lane:
-                del self._by_id[number]
-
     @property
     def has_calls(self) -> bool:
         return bool(self._by_id)

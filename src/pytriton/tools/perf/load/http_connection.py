@@ -76,9 +76,6 @@ class HttpConnection:
             self._rest = memoryview(data)[sent:]
             self._poller.want_write(connection.fileno(), wants=True)
 
-    def abandon(self, lane: Lane) -> None:
-        self.close()
-
     def close(self) -> None:
         if self._socket is not None:
             self._poller.remove(self._socket.fileno())

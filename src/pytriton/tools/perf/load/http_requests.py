@@ -45,16 +45,6 @@ def has_binary(plan: LoadPlan) -> bool:
     return plan.input_format is TensorFormat.BINARY and is_inline and not plan.streaming
 
 
-def request_parameters(plan: LoadPlan, inputs: InputSet) -> dict[str, Any]:
-    """The parameters of a request, less those of its sequence."""
-    parameters: dict[str, Any] = {**plan.parameters, **inputs.parameters}
-    if plan.priority:
-        parameters["priority"] = plan.priority
-    if plan.timeout_us:
-        parameters["timeout"] = plan.timeout_us
-    return parameters
-
-
 def http_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) -> RequestTemplate:
     """The template of a request.
 
@@ -67,7 +57,7 @@ def http_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) 
         plain_tensor(name, array, inputs.datatypes.get(name, ""))
         for name, array in inputs.tensors.items()
     ]
-    parameters = request_parameters(plan, inputs)
+    parameters: dict[str, Any] = dict(plan.parameters)
     if plan.streaming:
         return _generate_template(tensors, parameters)
     members: dict[str, Any] = {"inputs": [_input(plan, tensor, regions) for tensor in tensors]}

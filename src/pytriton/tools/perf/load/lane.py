@@ -50,9 +50,6 @@ class Carrier(Protocol):
     def begin(self, lane: Lane) -> None:
         """Send the request of a lane; what comes of it is told to the `Outcome`."""
 
-    def abandon(self, lane: Lane) -> None:
-        """Forget the request of a lane: its answer will not be told."""
-
     def open(self) -> object:
         """Connect now, if that has not happened; OSError if it cannot be done."""
 

@@ -50,14 +50,12 @@ class InputSet:
         tensors: An array for each input that is sent, with its batch axis if the model has one.
             Strings are arrays of objects, each `bytes` or `str`.
         datatypes: Triton's name of the datatype for inputs whose array does not tell it.
-        parameters: Request parameters of this set, added to those of the plan.
         expected: The outputs that a right answer has; None: the answer is not looked at.
             An answer that differs counts as failed.
     """
 
     tensors: Mapping[str, NDArray[Any]]
     datatypes: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     expected: Mapping[str, NDArray[Any]] | None = None
 
 
@@ -125,9 +123,6 @@ class LoadPlan:
         output_format: How outputs are asked for over HTTP.
         headers: Headers of each request (metadata over gRPC).
         parameters: Request parameters of each request.
-        priority: The priority of each request; 0: none is sent.
-        timeout_us: The timeout that the server is told with each request; 0: none is sent.
-        client_timeout_s: A request without an answer for so long counts as failed; 0: no limit.
         sequences: How requests form sequences; None: they do not.
         shared_memory: Where inputs and outputs are.
         output_region_bytes: The size of the region of one output.
@@ -135,7 +130,6 @@ class LoadPlan:
         tls: Encrypted connections; None: plain ones, unless the URL begins with https or grpcs.
         processes: Processes that make the load; 0: one, or more if cores are there and the level
             asks for it.
-        connections: Connections to the server; 0: as many as the level needs.
         keep_outputs: True keeps the outputs of each response, for exports.
     """
 
@@ -151,14 +145,10 @@ class LoadPlan:
     output_format: TensorFormat = TensorFormat.BINARY
     headers: Sequence[tuple[str, str]] = ()
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
-    priority: int = 0
-    timeout_us: int = 0
-    client_timeout_s: float = 0.0
     sequences: Sequences | None = None
     shared_memory: SharedMemory = SharedMemory.NONE
     output_region_bytes: int = 102_400
     compression: Compression = Compression.NONE
     tls: Tls | None = None
     processes: int = 0
-    connections: int = 0
     keep_outputs: bool = False

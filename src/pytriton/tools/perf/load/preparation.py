@@ -88,8 +88,6 @@ def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -
         expected=[_expected(inputs) for stream in plan.inputs for inputs in stream],
         sequences=plan.sequences,
         tls=address.tls,
-        connections=plan.connections,
-        client_timeout_ns=round(plan.client_timeout_s * 1e9),
         keeps_outputs=plan.keep_outputs,
     )
 

@@ -42,8 +42,6 @@ class Recipe(msgspec.Struct, frozen=True):
         expected: For each request, counted through all streams, the right outputs.
         sequences: How requests form sequences.
         tls: Encrypted connections; None: plain ones.
-        connections: Connections to the server; 0: as many as the level needs.
-        client_timeout_ns: How long a request may take; 0: no limit.
         keeps_outputs: Whether answers are kept.
     """
 
@@ -59,8 +57,6 @@ class Recipe(msgspec.Struct, frozen=True):
     expected: list[list[PlainTensor] | None] = []
     sequences: Sequences | None = None
     tls: Tls | None = None
-    connections: int = 0
-    client_timeout_ns: int = 0
     keeps_outputs: bool = False
 
 
@@ -114,7 +110,6 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     waiting_ns: int
     lag_ns: int
     events: int
-    is_done: bool
     is_last: bool = False
     answers: list[list[bytes]] = []  # the body or message of each response of each row
     json_bytes: list[list[int]] = []  # over HTTP, how much of each body is JSON; -1: all

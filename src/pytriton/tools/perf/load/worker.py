@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that makes load: `python -m pytriton.tools.perf.load.worker FD`.
+"""The process that makes load, started by `process_load`.
 
 It does nothing else, so that what measures and shows progress does not disturb it.
 """
@@ -10,7 +10,6 @@ import gc
 import signal
 import socket
 import ssl
-import sys
 import time
 
 from pytriton.tools.perf.load import control
@@ -120,7 +119,6 @@ class Worker:
             waiting_ns=self._waiting_ns,
             lag_ns=self._lag_ns,
             events=self._events,
-            is_done=self._driver.is_done,
             is_last=is_last,
             answers=recorder.answers,
             json_bytes=recorder.json_bytes,
@@ -149,7 +147,3 @@ def main(fd: int) -> None:
         control.send(connection, Ready(problem))
         if not problem:
             worker.run()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
