@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytriton.client.kserve.address import AddressError, metrics_address, parse_address
 from pytriton.tools.commands.kserve import http_tensors, models
-from pytriton.tools.commands.kserve.address import AddressError, metrics_address, parse_address
 from pytriton.tools.commands.kserve.errors import (
     AskError,
     NoServerError,

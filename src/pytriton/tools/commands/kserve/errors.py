@@ -11,7 +11,7 @@ import re
 import ssl
 
 from pytriton.base.security import TRITON_ACCESS_HEADER
-from pytriton.tools.commands.kserve.address import Address
+from pytriton.client.kserve.address import Address
 from pytriton.utils.metrics_port import metrics_port_hint
 
 _RESTRICTED = re.compile(r"restricted, expecting header '([^']+)'")

@@ -12,8 +12,8 @@ import grpc
 from google.protobuf.message import Message
 
 from pytriton.base.protos import service_pb2
+from pytriton.client.kserve.address import Address, Tls
 from pytriton.protocol.kserve_pb import set_parameter
-from pytriton.tools.commands.kserve.address import Address, Tls
 from pytriton.tools.commands.kserve.errors import Words, refusal
 from pytriton.tools.commands.kserve.records import (
     Answer,

@@ -10,8 +10,8 @@ import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pytriton.client.kserve.address import Address, Tls
 from pytriton.tools.commands.kserve import http_tensors
-from pytriton.tools.commands.kserve.address import Address, Tls
 from pytriton.tools.commands.kserve.errors import (
     AskError,
     HttpReply,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.client.auth import create_auth_headers
-from pytriton.tools.commands.kserve.address import (
+from pytriton.client.kserve.address import (
     Address,
     AddressError,
     Tls,
