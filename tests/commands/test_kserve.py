@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from pytriton.client.kserve.address import AddressError, metrics_address, parse_address
-from pytriton.tools.commands.kserve import http_tensors, models
-from pytriton.tools.commands.kserve.errors import (
+from pytriton.client.kserve.errors import (
     AskError,
     NoServerError,
     RefusedError,
     RestrictedError,
     refusal,
 )
+from pytriton.tools.commands.kserve import http_tensors, models
 from pytriton.tools.commands.kserve.records import NamedArray, Question
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
-from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.kserve.models import TensorCard
 from pytriton.tools.commands.kserve.records import NamedArray
 

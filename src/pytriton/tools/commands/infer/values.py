@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.infer.arrays import ValueMismatchError
-from pytriton.tools.commands.kserve.errors import AskError
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 from pytriton.tools.commands.kserve.records import Parameter
 

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
+from pytriton.client.kserve.errors import Words, refusal
 from pytriton.protocol.kserve_pb import set_parameter
-from pytriton.tools.commands.kserve.errors import Words, refusal
 from pytriton.tools.commands.kserve.records import (
     Answer,
     Document,

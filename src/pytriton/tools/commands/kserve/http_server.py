@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytriton.client.kserve.address import Address, Tls
-from pytriton.tools.commands.kserve import http_tensors
-from pytriton.tools.commands.kserve.errors import (
+from pytriton.client.kserve.errors import (
     AskError,
     HttpReply,
     NoServerError,
@@ -20,6 +19,7 @@ from pytriton.tools.commands.kserve.errors import (
     Words,
     refusal,
 )
+from pytriton.tools.commands.kserve import http_tensors
 from pytriton.tools.commands.kserve.records import Answer, Document, Question
 
 HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.kserve.records import (
     Answer,
     Document,

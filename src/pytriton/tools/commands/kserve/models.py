@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pytriton.tools.commands.kserve.errors import (
+from pytriton.client.kserve.errors import (
     AskError,
     NoServerError,
     RefusedError,

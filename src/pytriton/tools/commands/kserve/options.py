@@ -20,7 +20,7 @@ from pytriton.client.kserve.address import (
     metrics_address,
     parse_address,
 )
-from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.kserve.http_server import HttpServer
 from pytriton.tools.commands.kserve.records import Server
 

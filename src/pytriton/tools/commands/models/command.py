@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 
-from pytriton.tools.commands.kserve.errors import AskError, RefusedError
+from pytriton.client.kserve.errors import AskError, RefusedError
 from pytriton.tools.commands.kserve.models import (
     Listing,
     ModelCard,

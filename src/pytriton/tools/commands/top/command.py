@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from pytriton.tools.commands.kserve.errors import AskError
+from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.kserve.options import Connection, add_server_options, connect
 from pytriton.tools.commands.top.cluster import cluster_document
 from pytriton.tools.commands.top.nodes_view import node_lines

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pytriton.tools.commands.kserve.errors import AskError, NoServerError, RefusedError
+from pytriton.client.kserve.errors import AskError, NoServerError, RefusedError
 from pytriton.tools.commands.kserve.models import ModelCard, describe, list_models
 from pytriton.tools.commands.kserve.options import Connection
 from pytriton.tools.commands.top.samples import (
