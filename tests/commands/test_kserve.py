@@ -14,8 +14,8 @@ from pytriton.client.kserve.errors import (
     RestrictedError,
     refusal,
 )
+from pytriton.client.kserve.records import NamedArray, Question
 from pytriton.tools.commands.kserve import http_tensors, models
-from pytriton.tools.commands.kserve.records import NamedArray, Question
 
 
 @pytest.mark.parametrize(

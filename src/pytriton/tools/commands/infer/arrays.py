@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pytriton.base import dtypes
 from pytriton.client.kserve.errors import AskError
+from pytriton.client.kserve.records import NamedArray
 from pytriton.tools.commands.kserve.models import TensorCard
-from pytriton.tools.commands.kserve.records import NamedArray
 
 _KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers"}
 

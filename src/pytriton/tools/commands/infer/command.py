@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pytriton.client.kserve.errors import AskError, RefusedError
+from pytriton.client.kserve.records import Answer, Parameter, Question
 from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.arrays import tensor_of
 from pytriton.tools.commands.kserve.models import ModelCard, describe, unknown_model
 from pytriton.tools.commands.kserve.options import Connection, add_server_options, connect
-from pytriton.tools.commands.kserve.records import Answer, Parameter, Question
 from pytriton.tools.commands.output import show as show_piece
 from pytriton.utils.option_parser import OptionParser
 

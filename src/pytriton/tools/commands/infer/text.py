@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton.client.kserve.records import Answer, NamedArray
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
-from pytriton.tools.commands.kserve.records import Answer, NamedArray
 
 _THRESHOLD = 200  # of elements: arrays with more are shortened
 _LONG_TEXT = 2000  # of characters: texts with more are shortened

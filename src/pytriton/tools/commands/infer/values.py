@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from pytriton.client.kserve.errors import AskError
+from pytriton.client.kserve.records import Parameter
 from pytriton.tools.commands.infer.arrays import ValueMismatchError
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
-from pytriton.tools.commands.kserve.records import Parameter
 
 _STDIN = "-"
 _RAW = frozenset({"BYTES", "UINT8"})  # inputs that may have the bytes of a file

@@ -14,8 +14,7 @@ from google.protobuf.message import Message
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import Words, refusal
-from pytriton.protocol.kserve_pb import set_parameter
-from pytriton.tools.commands.kserve.records import (
+from pytriton.client.kserve.records import (
     Answer,
     Document,
     Parameter,
@@ -23,6 +22,7 @@ from pytriton.tools.commands.kserve.records import (
     Question,
     tensor_of_elements,
 )
+from pytriton.protocol.kserve_pb import set_parameter
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _OPTIONS = (

@@ -19,8 +19,8 @@ from pytriton.client.kserve.errors import (
     Words,
     refusal,
 )
+from pytriton.client.kserve.records import Answer, Document, Question
 from pytriton.tools.commands.kserve import http_tensors
-from pytriton.tools.commands.kserve.records import Answer, Document, Question
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load

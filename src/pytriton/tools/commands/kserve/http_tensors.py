@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytriton.client.kserve.errors import AskError
-from pytriton.tools.commands.kserve.records import (
+from pytriton.client.kserve.records import (
     Answer,
     Document,
     PlainTensor,

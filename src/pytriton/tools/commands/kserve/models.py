@@ -15,8 +15,8 @@ from pytriton.client.kserve.errors import (
     RefusedError,
     RestrictedError,
 )
+from pytriton.client.kserve.records import Document, Server
 from pytriton.tools.commands.kserve.options import Connection
-from pytriton.tools.commands.kserve.records import Document, Server
 
 READY = "READY"
 _NOT_SERVED = "has no available versions"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pytriton.tools.commands.kserve.records import Document
+from pytriton.client.kserve.records import Document
 from pytriton.tools.commands.top.cluster import (
     RUNNING,
     ClusterReading,
