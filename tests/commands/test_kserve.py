@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytriton.client.kserve import http_tensors
 from pytriton.client.kserve.address import AddressError, metrics_address, parse_address
 from pytriton.client.kserve.errors import (
     AskError,
@@ -15,7 +16,7 @@ from pytriton.client.kserve.errors import (
     refusal,
 )
 from pytriton.client.kserve.records import NamedArray, Question
-from pytriton.tools.commands.kserve import http_tensors, models
+from pytriton.tools.commands.kserve import models
 
 
 @pytest.mark.parametrize(

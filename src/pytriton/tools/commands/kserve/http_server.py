@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pytriton.client.kserve import http_tensors
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import (
     AskError,
@@ -20,7 +21,6 @@ from pytriton.client.kserve.errors import (
     refusal,
 )
 from pytriton.client.kserve.records import Answer, Document, Question
-from pytriton.tools.commands.kserve import http_tensors
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
