@@ -21,8 +21,8 @@ from pytriton.client.kserve.address import (
     parse_address,
 )
 from pytriton.client.kserve.errors import AskError
+from pytriton.client.kserve.http_server import HttpServer
 from pytriton.client.kserve.records import Server
-from pytriton.tools.commands.kserve.http_server import HttpServer
 
 if TYPE_CHECKING:
     from pytriton.tools.commands.kserve import grpc_server
