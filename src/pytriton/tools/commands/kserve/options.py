@@ -25,9 +25,9 @@ from pytriton.client.kserve.http_server import HttpServer
 from pytriton.client.kserve.records import Server
 
 if TYPE_CHECKING:
-    from pytriton.tools.commands.kserve import grpc_server
+    from pytriton.client.kserve import grpc_server
 else:  # grpc takes as long to import as all the rest together
-    grpc_server = LazyModule("pytriton.tools.commands.kserve.grpc_server")
+    grpc_server = LazyModule("pytriton.client.kserve.grpc_server")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
