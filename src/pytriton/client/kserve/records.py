@@ -101,7 +101,7 @@ def tensor_of_elements(
     return PlainTensor(name, datatype, tuple(shape), data)
 
 
-class Server(Protocol):
+class KserveClient(Protocol):
     """A server that is asked over one of the protocols; every method may raise an `AskError`."""
 
     def server_metadata(self) -> Document: ...

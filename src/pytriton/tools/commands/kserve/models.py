@@ -15,7 +15,7 @@ from pytriton.client.kserve.errors import (
     RefusedError,
     RestrictedError,
 )
-from pytriton.client.kserve.records import Document, Server
+from pytriton.client.kserve.records import Document, KserveClient
 from pytriton.tools.commands.kserve.options import Connection
 
 READY = "READY"
@@ -68,7 +68,7 @@ class Listing:
     notes: tuple[str, ...] = ()
 
 
-def describe(server: Server, model: str, version: str) -> ModelCard:
+def describe(server: KserveClient, model: str, version: str) -> ModelCard:
     """Ask for everything about one model.
 
     Raises:
@@ -155,7 +155,7 @@ def _card_of_index(entry: Document) -> ModelCard:
     )
 
 
-def _described(server: Server, card: ModelCard) -> ModelCard:
+def _described(server: KserveClient, card: ModelCard) -> ModelCard:
     if card.state not in (READY, ""):
         return card
     try:

@@ -22,7 +22,7 @@ from pytriton.client.kserve.address import (
 )
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.http_server import HttpServer
-from pytriton.client.kserve.records import Server
+from pytriton.client.kserve.records import KserveClient
 
 if TYPE_CHECKING:
     from pytriton.client.kserve import grpc_server
@@ -35,7 +35,7 @@ class Connection:
     """A server and the port of its metrics."""
 
     address: Address
-    server: Server
+    server: KserveClient
     metrics_address: Address
     metrics: HttpServer
     has_token: bool
@@ -116,7 +116,7 @@ def connect(options: argparse.Namespace) -> Connection:
     given = _headers(options.header)
     headers = {**_token_header(token, address.protocol), **given}
     tls = Tls(ca_file=options.ca_file)
-    server: Server
+    server: KserveClient
     try:
         if options.ca_file:
             pathlib.Path(options.ca_file).read_bytes()
