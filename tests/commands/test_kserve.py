@@ -15,7 +15,7 @@ from pytriton.client.kserve.errors import (
     RestrictedError,
     refusal,
 )
-from pytriton.client.kserve.records import NamedArray, Question
+from pytriton.client.kserve.records import ModelQuery, NamedArray
 from pytriton.tools.commands.kserve import models
 
 
@@ -85,12 +85,12 @@ def test_stream_over_http_refuses_a_shape_that_it_would_change():
     tensor = NamedArray("x", "FP32", np.zeros((2, 2), np.float32))
 
     with pytest.raises(AskError, match=r"the shape \[2, 2\]: ask over gRPC"):
-        http_tensors.generate_body(Question("m", "", (tensor,)), metadata)
+        http_tensors.generate_body(ModelQuery("m", "", (tensor,)), metadata)
 
 
 def test_server_without_binary_tensors_gets_json():
     texts = NamedArray("x", "BYTES", np.array([b"a"], object))
-    encoded = http_tensors.encode(Question("m", "", (texts,), ("y",)), is_binary=False)
+    encoded = http_tensors.encode(ModelQuery("m", "", (texts,), ("y",)), is_binary=False)
 
     assert encoded.head_length is None
     assert encoded.body == (

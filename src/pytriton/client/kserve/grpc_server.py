@@ -17,9 +17,9 @@ from pytriton.client.kserve.errors import Words, refusal
 from pytriton.client.kserve.records import (
     Answer,
     Document,
+    ModelQuery,
     Parameter,
     PlainTensor,
-    Question,
     tensor_of_elements,
 )
 from pytriton.protocol.kserve_pb import set_parameter
@@ -103,7 +103,7 @@ class GrpcServer:
     def unregister_memory(self, region: str) -> None:
         self._call("SystemSharedMemoryUnregister", name=region)
 
-    def infer(self, question: Question) -> Answer:
+    def infer(self, question: ModelQuery) -> Answer:
         call = self._channel.unary_unary(
             f"{_SERVICE}ModelInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
@@ -113,7 +113,7 @@ class GrpcServer:
             response = call(request_of(question), timeout=self._timeout_s, metadata=self._metadata)
         return answer_of(response)
 
-    def stream(self, question: Question) -> Iterator[Answer]:
+    def stream(self, question: ModelQuery) -> Iterator[Answer]:
         request = request_of(question)
         request.parameters[_ASKS_FOR_FINAL].bool_param = True
         start = self._channel.stream_stream(
@@ -199,7 +199,7 @@ class _Patience:
         self._cancel()
 
 
-def request_of(question: Question) -> Any:
+def request_of(question: ModelQuery) -> Any:
     """Returns the message of a request for inference."""
     tensors = [PlainTensor.of(each) for each in question.inputs]
     request = infer_message(

@@ -13,8 +13,8 @@ from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.records import (
     Answer,
     Document,
+    ModelQuery,
     PlainTensor,
-    Question,
     tensor_of_elements,
 )
 
@@ -29,7 +29,7 @@ class EncodedRequest:
     head_length: int | None
 
 
-def encode(question: Question, *, is_binary: bool) -> EncodedRequest:
+def encode(question: ModelQuery, *, is_binary: bool) -> EncodedRequest:
     """Make the body of a request for inference.
 
     Args:
@@ -120,7 +120,7 @@ def plain_elements(tensor: PlainTensor) -> list[Any]:
         ) from error
 
 
-def generate_body(question: Question, metadata: Document) -> dict[str, Any]:
+def generate_body(question: ModelQuery, metadata: Document) -> dict[str, Any]:
     """Make the body of a request for a stream.
 
     Raises:

@@ -27,7 +27,7 @@ class NamedArray:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Question:
+class ModelQuery:
     """A request for inference."""
 
     model: str
@@ -132,9 +132,9 @@ class KserveClient(Protocol):
 
     def unregister_memory(self, region: str) -> None: ...
 
-    def infer(self, question: Question) -> Answer: ...
+    def infer(self, question: ModelQuery) -> Answer: ...
 
-    def stream(self, question: Question) -> Iterator[Answer]:
+    def stream(self, question: ModelQuery) -> Iterator[Answer]:
         """Yields the responses as they come; closing the iterator cancels the request."""
         ...
 

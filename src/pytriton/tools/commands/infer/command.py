@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pytriton.client.kserve.errors import AskError, RefusedError
-from pytriton.client.kserve.records import Answer, Parameter, Question
+from pytriton.client.kserve.records import Answer, ModelQuery, Parameter
 from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.arrays import tensor_of
 from pytriton.tools.commands.kserve.models import ModelCard, describe, unknown_model
@@ -84,7 +84,7 @@ def _ask(options: argparse.Namespace, connection: Connection, show: Callable[[st
 
 
 def _answers(
-    connection: Connection, question: Question, *, is_stream: bool
+    connection: Connection, question: ModelQuery, *, is_stream: bool
 ) -> Iterator[tuple[Answer, bool]]:
     """Yields answers, each with whether it is one of a stream."""
     if not is_stream:
@@ -113,7 +113,7 @@ def _given(options: argparse.Namespace, card: ModelCard) -> values.Given:
     return given
 
 
-def question_of(options: argparse.Namespace, card: ModelCard, given: values.Given) -> Question:
+def question_of(options: argparse.Namespace, card: ModelCard, given: values.Given) -> ModelQuery:
     """Make the request of what a person gave.
 
     Raises:
@@ -131,7 +131,7 @@ def question_of(options: argparse.Namespace, card: ModelCard, given: values.Give
     for name in outputs:
         if known and name not in known:
             raise AskError(f"{card.name} has no output '{name}'; it has {', '.join(known)}.")
-    return Question(
+    return ModelQuery(
         card.name,
         options.version,
         tuple(tensors),
