@@ -15,8 +15,8 @@ from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import Words, refusal
 from pytriton.client.kserve.records import (
-    Answer,
     Document,
+    ModelAnswer,
     ModelQuery,
     Parameter,
     PlainTensor,
@@ -103,7 +103,7 @@ class GrpcServer:
     def unregister_memory(self, region: str) -> None:
         self._call("SystemSharedMemoryUnregister", name=region)
 
-    def infer(self, question: ModelQuery) -> Answer:
+    def infer(self, question: ModelQuery) -> ModelAnswer:
         call = self._channel.unary_unary(
             f"{_SERVICE}ModelInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
@@ -113,7 +113,7 @@ class GrpcServer:
             response = call(request_of(question), timeout=self._timeout_s, metadata=self._metadata)
         return answer_of(response)
 
-    def stream(self, question: ModelQuery) -> Iterator[Answer]:
+    def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:
         request = request_of(question)
         request.parameters[_ASKS_FOR_FINAL].bool_param = True
         start = self._channel.stream_stream(
@@ -228,7 +228,7 @@ def infer_message(
     return request
 
 
-def answer_of(response: Any) -> Answer:
+def answer_of(response: Any) -> ModelAnswer:
     """Returns what a message with an answer says."""
     parameters = {
         name: getattr(value, value.WhichOneof("parameter_choice"))
@@ -236,7 +236,9 @@ def answer_of(response: Any) -> Answer:
         if value.WhichOneof("parameter_choice") and name != _FINAL
     }
     outputs = tuple(tensor.named() for tensor in outputs_of_message(response))
-    return Answer(response.model_name, response.model_version, response.id, parameters, outputs)
+    return ModelAnswer(
+        response.model_name, response.model_version, response.id, parameters, outputs
+    )
 
 
 def outputs_of_message(response: Any) -> list[PlainTensor]:

@@ -20,7 +20,7 @@ from pytriton.client.kserve.errors import (
     Words,
     refusal,
 )
-from pytriton.client.kserve.records import Answer, Document, ModelQuery
+from pytriton.client.kserve.records import Document, ModelAnswer, ModelQuery
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
@@ -93,7 +93,7 @@ class HttpServer:
     def unregister_memory(self, region: str) -> None:
         self._exchange("POST", f"{_region_path(region)}/unregister", b"{}")
 
-    def infer(self, question: ModelQuery) -> Answer:
+    def infer(self, question: ModelQuery) -> ModelAnswer:
         request = http_tensors.encode(question, is_binary=self._takes_binary())
         path = f"{model_path(question.model, question.version)}/infer"
         headers = {"Content-Type": "application/json"}
@@ -108,7 +108,7 @@ class HttpServer:
         except (ValueError, KeyError, TypeError) as error:
             raise self._words.unexpected(self._address, path, reply, error) from error
 
-    def stream(self, question: ModelQuery) -> Iterator[Answer]:
+    def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:
         metadata = self.model_metadata(question.model, question.version)
         body = json.dumps(http_tensors.generate_body(question, metadata)).encode()
         path = f"{model_path(question.model, question.version)}/generate_stream"
@@ -249,7 +249,7 @@ def _region_path(region: str) -> str:
     return f"/v2/systemsharedmemory/region/{_quoted(region)}"
 
 
-def _event(line: bytes, metadata: Document, question: ModelQuery) -> Answer:
+def _event(line: bytes, metadata: Document, question: ModelQuery) -> ModelAnswer:
     document = json.loads(line[len(_EVENT) :])
     if "error" in document:
         raise refusal(document["error"])

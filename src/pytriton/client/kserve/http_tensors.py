@@ -11,8 +11,8 @@ from typing import Any
 
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.records import (
-    Answer,
     Document,
+    ModelAnswer,
     ModelQuery,
     PlainTensor,
     tensor_of_elements,
@@ -72,7 +72,7 @@ def input_entry(tensor: PlainTensor, *, is_binary: bool) -> dict[str, Any]:
     return {**entry, "data": plain_elements(tensor)}
 
 
-def decode(body: bytes, head_length: int | None) -> Answer:
+def decode(body: bytes, head_length: int | None) -> ModelAnswer:
     """Read the answer to a request for inference.
 
     Raises:
@@ -80,7 +80,7 @@ def decode(body: bytes, head_length: int | None) -> Answer:
     """
     document = json.loads(body if head_length is None else body[:head_length])
     outputs = outputs_of_body(document, body, head_length)
-    return Answer(
+    return ModelAnswer(
         document.get("model_name", ""),
         str(document.get("model_version", "")),
         document.get("id", ""),
@@ -159,7 +159,7 @@ def generated_shape(declared: Sequence[int], count: int) -> tuple[int, ...] | No
     return tuple(reversed(shape)) if rest == 1 else None
 
 
-def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> Answer:
+def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> ModelAnswer:
     """Read one event of a stream, where each output is a flat member."""
     datatypes = {tensor["name"]: tensor["datatype"] for tensor in metadata.get("outputs", ())}
     outputs = []
@@ -173,7 +173,7 @@ def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> 
         for name, value in document.items()
         if name not in datatypes and name not in _OF_THE_ANSWER
     }
-    return Answer(
+    return ModelAnswer(
         document.get("model_name", ""),
         str(document.get("model_version", "")),
         document.get("id", ""),

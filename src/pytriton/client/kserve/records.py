@@ -39,7 +39,7 @@ class ModelQuery:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """A response to a request for inference."""
 
     model: str
@@ -132,9 +132,9 @@ class KserveClient(Protocol):
 
     def unregister_memory(self, region: str) -> None: ...
 
-    def infer(self, question: ModelQuery) -> Answer: ...
+    def infer(self, question: ModelQuery) -> ModelAnswer: ...
 
-    def stream(self, question: ModelQuery) -> Iterator[Answer]:
+    def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:
         """Yields the responses as they come; closing the iterator cancels the request."""
         ...
 

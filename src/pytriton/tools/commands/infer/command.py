@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from pytriton.client.kserve.errors import AskError, RefusedError
-from pytriton.client.kserve.records import Answer, ModelQuery, Parameter
+from pytriton.client.kserve.records import ModelAnswer, ModelQuery, Parameter
 from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.arrays import tensor_of
 from pytriton.tools.commands.kserve.models import ModelCard, describe, unknown_model
@@ -85,7 +85,7 @@ def _ask(options: argparse.Namespace, connection: Connection, show: Callable[[st
 
 def _answers(
     connection: Connection, question: ModelQuery, *, is_stream: bool
-) -> Iterator[tuple[Answer, bool]]:
+) -> Iterator[tuple[ModelAnswer, bool]]:
     """Yields answers, each with whether it is one of a stream."""
     if not is_stream:
         try:
@@ -164,7 +164,7 @@ class _Printer:
         self._is_amid_text = False
         self._saved: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {}
 
-    def print(self, answer_and_kind: tuple[Answer, bool]) -> None:
+    def print(self, answer_and_kind: tuple[ModelAnswer, bool]) -> None:
         answer, is_stream = answer_and_kind
         self._count += 1
         took_ms = (time.perf_counter() - self._since) * 1000
@@ -187,7 +187,7 @@ class _Printer:
             )
             self._show(shown)
 
-    def _print_values(self, answer: Answer, *, is_stream: bool) -> None:
+    def _print_values(self, answer: ModelAnswer, *, is_stream: bool) -> None:
         is_text = len(answer.outputs) == 1 and answer.outputs[0].datatype == "BYTES"
         if is_stream and is_text:  # the pieces of one text
             show_piece(text.plain_value(answer.outputs[0]), end="")

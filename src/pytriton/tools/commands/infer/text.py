@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.client.kserve.records import Answer, NamedArray
+from pytriton.client.kserve.records import ModelAnswer, NamedArray
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 
 _THRESHOLD = 200  # of elements: arrays with more are shortened
@@ -21,7 +21,7 @@ _SHOWN_BYTES = 16
 _INDENT = "  "
 
 
-def answer_text(answer: Answer, took_ms: float, width: int) -> str:
+def answer_text(answer: ModelAnswer, took_ms: float, width: int) -> str:
     """Returns an answer for people, with a line about who gave it."""
     who = f"{answer.model} version {answer.version}" if answer.version else answer.model
     head = f"{who}, {_duration(took_ms)}"
@@ -30,7 +30,7 @@ def answer_text(answer: Answer, took_ms: float, width: int) -> str:
     return "\n".join([head, *_body(answer, width)])
 
 
-def response_text(answer: Answer, number: int, took_ms: float, width: int) -> str:
+def response_text(answer: ModelAnswer, number: int, took_ms: float, width: int) -> str:
     """Returns one response of a stream for people: one line if its outputs are short."""
     body = _body(answer, width - 18)
     head = f"#{number:<3} {_duration(took_ms):>8}"
@@ -39,7 +39,7 @@ def response_text(answer: Answer, number: int, took_ms: float, width: int) -> st
     return "\n".join([head, *body])
 
 
-def _body(answer: Answer, width: int) -> list[str]:
+def _body(answer: ModelAnswer, width: int) -> list[str]:
     names = max((len(output.name) for output in answer.outputs), default=0)
     kinds = [f"{output.datatype} {_shape(output.array.shape)}" for output in answer.outputs]
     column = max(map(len, kinds), default=0)
@@ -120,7 +120,7 @@ def plain_value(tensor: NamedArray) -> str:
     return json.dumps(entry.get("data", entry.get("data_base64")))
 
 
-def answer_document(answer: Answer) -> dict[str, Any]:
+def answer_document(answer: ModelAnswer) -> dict[str, Any]:
     """Returns an answer as the JSON of KServe; bytes that are no text are in base64."""
     document: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
     if answer.request_id:
