@@ -28,7 +28,7 @@ _EVENT = b"data:"
 _NEVER_TWICE = ("/infer", "/generate_stream")  # ends of paths that make a model work
 
 
-class HttpServer:
+class KserveHttpClient:
     """A server at an HTTP address; one connection that is opened when it is needed.
 
     Args:

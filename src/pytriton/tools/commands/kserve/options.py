@@ -21,7 +21,7 @@ from pytriton.client.kserve.address import (
     parse_address,
 )
 from pytriton.client.kserve.errors import AskError
-from pytriton.client.kserve.http_server import HttpServer
+from pytriton.client.kserve.http_server import KserveHttpClient
 from pytriton.client.kserve.records import KserveClient
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Connection:
     address: Address
     server: KserveClient
     metrics_address: Address
-    metrics: HttpServer
+    metrics: KserveHttpClient
     has_token: bool
 
     def close(self) -> None:
@@ -125,11 +125,11 @@ def connect(options: argparse.Namespace) -> Connection:
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
             server = grpc_server.GrpcServer(address, headers, options.timeout, tls)
         else:
-            server = HttpServer(address, headers, options.timeout, tls)
+            server = KserveHttpClient(address, headers, options.timeout, tls)
     except OSError as error:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
     metrics_headers = {**_token_header(token, "http"), **given}
-    metrics_server = HttpServer(metrics, metrics_headers, options.timeout, tls)
+    metrics_server = KserveHttpClient(metrics, metrics_headers, options.timeout, tls)
     return Connection(address, server, metrics, metrics_server, bool(token))
 
 
