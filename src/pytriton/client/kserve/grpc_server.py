@@ -35,7 +35,7 @@ _FINAL = "triton_final_response"
 _ASKS_FOR_FINAL = "triton_enable_empty_final_response"
 
 
-class GrpcServer:
+class KserveGrpcClient:
     """A server at a gRPC address.
 
     Args:

@@ -123,7 +123,7 @@ def connect(options: argparse.Namespace) -> Connection:
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            server = grpc_server.GrpcServer(address, headers, options.timeout, tls)
+            server = grpc_server.KserveGrpcClient(address, headers, options.timeout, tls)
         else:
             server = KserveHttpClient(address, headers, options.timeout, tls)
     except OSError as error:
