@@ -10,9 +10,9 @@ from pytriton.client.kserve import http_tensors
 from pytriton.client.kserve.address import AddressError, metrics_address, parse_address
 from pytriton.client.kserve.errors import (
     AskError,
-    NoServerError,
     RefusedError,
     RestrictedError,
+    UnansweredError,
     refusal,
 )
 from pytriton.client.kserve.records import ModelQuery, NamedArray
@@ -123,7 +123,7 @@ class FakeMetrics:
         self._text = text
 
     def get_document(self, path):
-        raise NoServerError("no page")
+        raise UnansweredError("no page")
 
     def get_text(self, path):
         return self._text

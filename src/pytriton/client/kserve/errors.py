@@ -24,7 +24,7 @@ class AskError(Exception):
     """A server gave no answer; the text is one or two plain sentences."""
 
 
-class NoServerError(AskError):
+class UnansweredError(AskError):
     """Nothing that speaks the protocol answers at the address, or it did not answer in time."""
 
 
@@ -74,24 +74,24 @@ class Words:
     def unreachable(self, address: Address, error: Exception, timeout_s: float | None) -> Exception:
         """Returns the error for a connection over HTTP that failed."""
         if isinstance(error, ConnectionRefusedError):
-            return NoServerError(f"No server answers at {address}: the connection was refused.")
+            return UnansweredError(f"No server answers at {address}: the connection was refused.")
         if isinstance(error, TimeoutError):
-            return NoServerError(f"{address} gave no answer within {timeout_s:g} seconds.")
+            return UnansweredError(f"{address} gave no answer within {timeout_s:g} seconds.")
         if isinstance(error, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted ({error.verify_message})"
-            return NoServerError(f"{address} was not asked: {why}; --ca-file names one to trust.")
+            return UnansweredError(f"{address} was not asked: {why}; --ca-file names one to trust.")
         if isinstance(error, ssl.SSLError):
-            return NoServerError(f"{address} does not speak TLS; is it an address for http?")
+            return UnansweredError(f"{address} does not speak TLS; is it an address for http?")
         if isinstance(error, http.client.BadStatusLine):
-            return NoServerError(f"{address} does not speak HTTP; is it the port for gRPC?")
+            return UnansweredError(f"{address} does not speak HTTP; is it the port for gRPC?")
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return NoServerError(f"No server answers at {address}: {reason}.")
+        return UnansweredError(f"No server answers at {address}: {reason}.")
 
     def unexpected(
         self, address: Address, path: str, reply: HttpReply, error: Exception
     ) -> Exception:
         """Returns the error for an answer over HTTP that is no document of the protocol."""
-        return _metrics_port(address) or NoServerError(
+        return _metrics_port(address) or UnansweredError(
             f"{address}{path} does not answer as a KServe v2 server does: {error}."
         )
 
@@ -111,7 +111,7 @@ class Words:
     ) -> Exception:
         """Returns the error for a gRPC status; `code` is its name."""
         if code == "DEADLINE_EXCEEDED":
-            return NoServerError(f"{address} gave no answer in {timeout_s:g} seconds.")
+            return UnansweredError(f"{address} gave no answer in {timeout_s:g} seconds.")
         if code == "UNAVAILABLE" and "restricted" not in details:
             return _unavailable(address, details)
         return refusal(details or f"gRPC status {code}")
@@ -121,14 +121,14 @@ def _unavailable(address: Address, details: str) -> AskError:
     """Returns what grpc says about a server that it does not reach, in fewer words."""
     lower = details.lower()
     if "http1" in lower:
-        return NoServerError(f"{address} does not speak gRPC; is it the port for HTTP?")
+        return UnansweredError(f"{address} does not speak gRPC; is it the port for HTTP?")
     if "certificate_verify_failed" in lower:
-        return NoServerError(
+        return UnansweredError(
             f"{address} was not asked: its certificate is not trusted; --ca-file names one to "
             "trust."
         )
     if "wrong_version_number" in lower:
-        return NoServerError(f"{address} does not speak TLS; is it an address for grpc?")
+        return UnansweredError(f"{address} does not speak TLS; is it an address for grpc?")
     if "refused" in lower:
         reason = "the connection was refused"
     elif "resol" in lower or "domain name" in lower:
@@ -137,13 +137,13 @@ def _unavailable(address: Address, details: str) -> AskError:
         reason = details.rpartition("last error: ")[2]
     else:
         return refusal(details)
-    return NoServerError(f"No server answers at {address}: {reason}.")
+    return UnansweredError(f"No server answers at {address}: {reason}.")
 
 
-def _metrics_port(address: Address) -> NoServerError | None:
+def _metrics_port(address: Address) -> UnansweredError | None:
     """Returns the error for the port of the metrics; None if it is another port."""
     hint = metrics_port_hint(address.host, address.port)
-    return NoServerError(f"{hint}.") if hint else None
+    return UnansweredError(f"{hint}.") if hint else None
 
 
 def refusal(text: str) -> AskError:

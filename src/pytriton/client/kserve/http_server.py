@@ -15,8 +15,8 @@ from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import (
     AskError,
     HttpReply,
-    NoServerError,
     RefusedError,
+    UnansweredError,
     Words,
     refusal,
 )
@@ -141,7 +141,7 @@ class KserveHttpClient:
     def _takes_binary(self) -> bool:
         try:
             extensions = self.server_metadata().get("extensions", ())
-        except NoServerError:
+        except UnansweredError:
             raise
         except AskError:
             return True

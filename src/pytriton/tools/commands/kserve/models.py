@@ -11,9 +11,9 @@ from typing import Any
 
 from pytriton.client.kserve.errors import (
     AskError,
-    NoServerError,
     RefusedError,
     RestrictedError,
+    UnansweredError,
 )
 from pytriton.client.kserve.records import Document, KserveClient
 from pytriton.tools.commands.kserve.options import Connection
@@ -78,7 +78,7 @@ def describe(server: KserveClient, model: str, version: str) -> ModelCard:
     config: Document = {}
     try:
         config = server.model_config(model, version)
-    except NoServerError:
+    except UnansweredError:
         raise
     except AskError:
         pass  # restricted, or a server without this extension of Triton
@@ -130,7 +130,7 @@ def list_models(connection: Connection, *, describes: bool = True) -> Listing:
     notes: list[str] = []
     try:
         cards = [_card_of_index(entry) for entry in connection.server.index()]
-    except NoServerError:
+    except UnansweredError:
         raise
     except AskError as error:
         found, source = _open_list(connection)
@@ -160,7 +160,7 @@ def _described(server: KserveClient, card: ModelCard) -> ModelCard:
         return card
     try:
         full = describe(server, card.name, card.version)
-    except NoServerError:
+    except UnansweredError:
         raise
     except AskError as error:
         is_gone = isinstance(error, RefusedError)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pytriton.client.kserve.errors import AskError, NoServerError, RefusedError
+from pytriton.client.kserve.errors import AskError, RefusedError, UnansweredError
 from pytriton.tools.commands.kserve.models import ModelCard, describe, list_models
 from pytriton.tools.commands.kserve.options import Connection
 from pytriton.tools.commands.top.samples import (
@@ -81,7 +81,7 @@ class Source:
         except AskError as no_metrics:
             try:
                 models = self._connection.server.statistics()
-            except NoServerError:
+            except UnansweredError:
                 raise
             except AskError as no_statistics:
                 raise AskError(f"{no_metrics} {no_statistics}") from no_statistics
