@@ -10,8 +10,8 @@ from pytriton.client.kserve import http_tensors
 from pytriton.client.kserve.address import AddressError, metrics_address, parse_address
 from pytriton.client.kserve.errors import (
     AskError,
-    RefusedError,
     RestrictedError,
+    ServerRefusedError,
     UnansweredError,
     refusal,
 )
@@ -60,7 +60,7 @@ def test_refusals_say_which_header_is_missing():
     assert isinstance(token, RestrictedError)
     assert "--token" in str(token)
     assert "give it with -H triton-grpc-protocol-key:VALUE" in str(other)
-    assert isinstance(refusal("no"), RefusedError)
+    assert isinstance(refusal("no"), ServerRefusedError)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,9 @@ def test_states_and_reasons_are_those_of_the_index():
 
 def test_model_that_is_not_ready_is_said_with_its_reason():
     index = [{"name": "broken", "version": "2", "state": "UNAVAILABLE", "reason": "no file"}]
-    error = models.unknown_model(connection(index), "broken", "", RefusedError("unknown model"))
+    error = models.unknown_model(
+        connection(index), "broken", "", ServerRefusedError("unknown model")
+    )
 
     told = "Model 'broken' is not ready on http://localhost:8000: version 2 UNAVAILABLE (no file)."
     assert str(error) == told
@@ -192,7 +194,7 @@ def test_model_of_the_page_that_is_not_loaded_is_not_asked_for(monkeypatch):
 
 def test_model_that_failed_is_said_with_its_reason_where_the_index_is_restricted():
     text = 'nv_inference_count{model="a",version="1"} 3\n'
-    refused = RefusedError("'b' has no available versions (version 1: no file)")
+    refused = ServerRefusedError("'b' has no available versions (version 1: no file)")
     error = models.unknown_model(connection(RestrictedError("token"), text), "b", "", refused)
 
     assert str(error) == f"http://localhost:8000 says: {refused}."

@@ -41,7 +41,7 @@ class RestrictedError(AskError):
         self.needed = needed
 
 
-class RefusedError(AskError):
+class ServerRefusedError(AskError):
     """The server answered with an error; the text is the server's."""
 
     @property
@@ -150,7 +150,7 @@ def refusal(text: str) -> AskError:
     """Returns the error for what a server said."""
     match = _RESTRICTED.search(text)
     if match is None:
-        return RefusedError(text)
+        return ServerRefusedError(text)
     name = match.group(1)
     if name.removeprefix(_GRPC_PREFIX) == TRITON_ACCESS_HEADER:
         how = "give the right one with --token or in the variable TRITON_ACCESS_TOKEN"

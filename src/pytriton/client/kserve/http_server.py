@@ -15,7 +15,7 @@ from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import (
     AskError,
     HttpReply,
-    RefusedError,
+    ServerRefusedError,
     UnansweredError,
     Words,
     refusal,
@@ -58,7 +58,7 @@ class KserveHttpClient:
         return self._mapping("/v2")
 
     def is_model_ready(self, model: str, version: str) -> bool:
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(ServerRefusedError):
             self._exchange("GET", f"{model_path(model, version)}/ready")
             return True
         return False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pytriton.client.kserve.errors import AskError, RefusedError
+from pytriton.client.kserve.errors import AskError, ServerRefusedError
 from pytriton.client.kserve.records import ModelAnswer, ModelQuery, Parameter
 from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.arrays import tensor_of
@@ -63,7 +63,7 @@ def run(
 def _ask(options: argparse.Namespace, connection: Connection, show: Callable[[str], None]) -> int:
     try:
         card = describe(connection.server, options.model, options.version)
-    except RefusedError as error:
+    except ServerRefusedError as error:
         if error.is_unknown_model:
             raise unknown_model(connection, options.model, options.version, error) from error
         raise _named(error, connection) from error
@@ -76,7 +76,7 @@ def _ask(options: argparse.Namespace, connection: Connection, show: Callable[[st
     try:
         for answer in _answers(connection, question, is_stream=card.is_decoupled):
             printer.print(answer)
-    except RefusedError as error:
+    except ServerRefusedError as error:
         raise _named(error, connection) from error
     finally:
         printer.finish()
@@ -90,7 +90,7 @@ def _answers(
     if not is_stream:
         try:
             yield connection.server.infer(question), False
-        except RefusedError as error:
+        except ServerRefusedError as error:
             if not error.is_for_streams_only:  # the configuration may be restricted
                 raise
         else:
@@ -99,7 +99,7 @@ def _answers(
         yield answer, True
 
 
-def _named(error: RefusedError, connection: Connection) -> AskError:
+def _named(error: ServerRefusedError, connection: Connection) -> AskError:
     reason = str(error).strip()
     return AskError(f"{connection.address} refused the request: {reason}")
 

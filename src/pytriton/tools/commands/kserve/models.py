@@ -11,8 +11,8 @@ from typing import Any
 
 from pytriton.client.kserve.errors import (
     AskError,
-    RefusedError,
     RestrictedError,
+    ServerRefusedError,
     UnansweredError,
 )
 from pytriton.client.kserve.records import Document, KserveClient
@@ -163,7 +163,7 @@ def _described(server: KserveClient, card: ModelCard) -> ModelCard:
     except UnansweredError:
         raise
     except AskError as error:
-        is_gone = isinstance(error, RefusedError)
+        is_gone = isinstance(error, ServerRefusedError)
         return dataclasses.replace(card, reason=card.reason or (str(error) if is_gone else ""))
     return dataclasses.replace(full, version=card.version or full.version, reason=card.reason)
 
@@ -201,7 +201,7 @@ def _nothing_tells(connection: Connection, error: AskError) -> AskError:
 
 
 def unknown_model(
-    connection: Connection, model: str, version: str, error: RefusedError
+    connection: Connection, model: str, version: str, error: ServerRefusedError
 ) -> AskError:
     """Returns what to say when a server has no such model: the names that it has."""
     try:

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 
-from pytriton.client.kserve.errors import AskError, RefusedError
+from pytriton.client.kserve.errors import AskError, ServerRefusedError
 from pytriton.tools.commands.kserve.models import (
     Listing,
     ModelCard,
@@ -78,7 +78,7 @@ def _one_model(connection: Connection, model: str) -> Listing:
 def _described(connection: Connection, model: str) -> ModelCard:
     try:
         return describe(connection.server, model, "")
-    except RefusedError as error:
+    except ServerRefusedError as error:
         if error.is_unknown_model:
             raise unknown_model(connection, model, "", error) from error
         raise

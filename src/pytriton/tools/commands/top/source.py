@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pytriton.client.kserve.errors import AskError, RefusedError, UnansweredError
+from pytriton.client.kserve.errors import AskError, ServerRefusedError, UnansweredError
 from pytriton.tools.commands.kserve.models import ModelCard, describe, list_models
 from pytriton.tools.commands.kserve.options import Connection
 from pytriton.tools.commands.top.samples import (
@@ -165,7 +165,7 @@ class Reader:
     def _read(self) -> Reading:
         try:
             return self._source.read()
-        except RefusedError as error:
+        except ServerRefusedError as error:
             return Reading(problem=f"The server refused: {error}")
         except AskError as error:
             return Reading(problem=str(error))
