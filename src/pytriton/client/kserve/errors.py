@@ -68,7 +68,7 @@ class HttpReply:
         return self.body.decode(errors="replace").strip()
 
 
-class Words:
+class ErrorWords:
     """Makes the errors of a client; commands with texts of their own override its methods."""
 
     def unreachable(self, address: Address, error: Exception, timeout_s: float | None) -> Exception:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
-from pytriton.client.kserve.errors import Words, refusal
+from pytriton.client.kserve.errors import ErrorWords, refusal
 from pytriton.client.kserve.records import (
     Document,
     ModelAnswer,
@@ -52,12 +52,12 @@ class KserveGrpcClient:
         headers: Mapping[str, str],
         timeout_s: float | None,
         tls: Tls | None = None,
-        words: Words | None = None,
+        words: ErrorWords | None = None,
     ) -> None:
         self._address = address
         self._metadata = tuple((name.lower(), value) for name, value in headers.items())
         self._timeout_s = timeout_s
-        self._words = words or Words()
+        self._words = words or ErrorWords()
         if address.uses_tls:
             credentials = grpc.ssl_channel_credentials(**(tls or Tls()).grpc_files())
             self._channel = grpc.secure_channel(address.host_and_port, credentials, _OPTIONS)

@@ -14,10 +14,10 @@ from pytriton.client.kserve import http_tensors
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import (
     AskError,
+    ErrorWords,
     HttpReply,
     ServerRefusedError,
     UnansweredError,
-    Words,
     refusal,
 )
 from pytriton.client.kserve.records import Document, ModelAnswer, ModelQuery
@@ -45,13 +45,13 @@ class KserveHttpClient:
         headers: Mapping[str, str],
         timeout_s: float,
         tls: Tls | None = None,
-        words: Words | None = None,
+        words: ErrorWords | None = None,
     ) -> None:
         self._address = address
         self._headers = dict(headers)
         self._timeout_s = timeout_s
         self._tls = tls or Tls()
-        self._words = words or Words()
+        self._words = words or ErrorWords()
         self._connection: http.client.HTTPConnection | None = None
 
     def server_metadata(self) -> Document:
