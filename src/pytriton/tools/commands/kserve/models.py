@@ -61,7 +61,7 @@ class ModelCard:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
+class ModelListing:
     """The models of a server, and what could not be found out about them."""
 
     models: tuple[ModelCard, ...]
@@ -117,7 +117,7 @@ def _tensors(entries: Iterable[Document], optional: Iterable[str]) -> tuple[Tens
     )
 
 
-def list_models(connection: Connection, *, describes: bool = True) -> Listing:
+def list_models(connection: Connection, *, describes: bool = True) -> ModelListing:
     """List the models of a server from the best source that it allows.
 
     Args:
@@ -141,7 +141,9 @@ def list_models(connection: Connection, *, describes: bool = True) -> Listing:
         notes.append(f"The repository index {what}; this list of loaded models is from {source}.")
     if describes:
         cards = [_described(connection.server, card) for card in cards]
-    return Listing(tuple(sorted(cards, key=lambda card: (card.name, card.version))), tuple(notes))
+    return ModelListing(
+        tuple(sorted(cards, key=lambda card: (card.name, card.version))), tuple(notes)
+    )
 
 
 def _card_of_index(entry: Document) -> ModelCard:

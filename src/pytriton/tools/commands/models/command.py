@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from pytriton.client.kserve.errors import AskError, ServerRefusedError
 from pytriton.tools.commands.kserve.models import (
-    Listing,
     ModelCard,
+    ModelListing,
     describe,
     list_models,
     unknown_model,
@@ -64,15 +64,15 @@ def run(
     return 0
 
 
-def _one_model(connection: Connection, model: str) -> Listing:
+def _one_model(connection: Connection, model: str) -> ModelListing:
     """Returns all versions of a model, from the index where the server allows that."""
     try:
         cards = [card for card in list_models(connection).models if card.name == model]
     except AskError:
         cards = []
     if cards:
-        return Listing(tuple(cards))
-    return Listing((_described(connection, model),))
+        return ModelListing(tuple(cards))
+    return ModelListing((_described(connection, model),))
 
 
 def _described(connection: Connection, model: str) -> ModelCard:
