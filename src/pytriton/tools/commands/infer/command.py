@@ -17,7 +17,7 @@ from pytriton.client.kserve.records import ModelAnswer, ModelQuery, Parameter
 from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.arrays import tensor_of
 from pytriton.tools.commands.kserve.models import ModelCard, describe, unknown_model
-from pytriton.tools.commands.kserve.options import Connection, add_server_options, connect
+from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
 from pytriton.tools.commands.output import show as show_piece
 from pytriton.utils.option_parser import OptionParser
 
@@ -60,7 +60,9 @@ def run(
         return 1
 
 
-def _ask(options: argparse.Namespace, connection: Connection, show: Callable[[str], None]) -> int:
+def _ask(
+    options: argparse.Namespace, connection: ServerConnection, show: Callable[[str], None]
+) -> int:
     try:
         card = describe(connection.server, options.model, options.version)
     except ServerRefusedError as error:
@@ -84,7 +86,7 @@ def _ask(options: argparse.Namespace, connection: Connection, show: Callable[[st
 
 
 def _answers(
-    connection: Connection, question: ModelQuery, *, is_stream: bool
+    connection: ServerConnection, question: ModelQuery, *, is_stream: bool
 ) -> Iterator[tuple[ModelAnswer, bool]]:
     """Yields answers, each with whether it is one of a stream."""
     if not is_stream:
@@ -99,7 +101,7 @@ def _answers(
         yield answer, True
 
 
-def _named(error: ServerRefusedError, connection: Connection) -> AskError:
+def _named(error: ServerRefusedError, connection: ServerConnection) -> AskError:
     reason = str(error).strip()
     return AskError(f"{connection.address} refused the request: {reason}")
 

@@ -16,7 +16,7 @@ from pytriton.client.kserve.errors import (
     UnansweredError,
 )
 from pytriton.client.kserve.records import Document, KserveClient
-from pytriton.tools.commands.kserve.options import Connection
+from pytriton.tools.commands.kserve.options import ServerConnection
 
 READY = "READY"
 _NOT_SERVED = "has no available versions"
@@ -117,7 +117,7 @@ def _tensors(entries: Iterable[Document], optional: Iterable[str]) -> tuple[Tens
     )
 
 
-def list_models(connection: Connection, *, describes: bool = True) -> ModelListing:
+def list_models(connection: ServerConnection, *, describes: bool = True) -> ModelListing:
     """List the models of a server from the best source that it allows.
 
     Args:
@@ -170,7 +170,7 @@ def _described(server: KserveClient, card: ModelCard) -> ModelCard:
     return dataclasses.replace(full, version=card.version or full.version, reason=card.reason)
 
 
-def _open_list(connection: Connection) -> tuple[list[ModelCard] | None, str]:
+def _open_list(connection: ServerConnection) -> tuple[list[ModelCard] | None, str]:
     """Returns the models that the metrics port tells without a token, and what told them."""
     try:
         document: Any = connection.metrics.get_document("/page/api/models")
@@ -190,7 +190,7 @@ def models_in_metrics(text: str) -> list[tuple[str, str]]:
     return sorted({(match.group(1), match.group(2)) for match in found if match})
 
 
-def _nothing_tells(connection: Connection, error: AskError) -> AskError:
+def _nothing_tells(connection: ServerConnection, error: AskError) -> AskError:
     if not isinstance(error, RestrictedError):
         return AskError(
             f"{connection.address} does not list its models, and nothing answers at "
@@ -203,7 +203,7 @@ def _nothing_tells(connection: Connection, error: AskError) -> AskError:
 
 
 def unknown_model(
-    connection: Connection, model: str, version: str, error: ServerRefusedError
+    connection: ServerConnection, model: str, version: str, error: ServerRefusedError
 ) -> AskError:
     """Returns what to say when a server has no such model: the names that it has."""
     try:

@@ -31,7 +31,7 @@ else:  # grpc takes as long to import as all the rest together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Connection:
+class ServerConnection:
     """A server and the port of its metrics."""
 
     address: Address
@@ -97,7 +97,7 @@ def _positive(text: str) -> float:
     return value
 
 
-def connect(options: argparse.Namespace) -> Connection:
+def connect(options: argparse.Namespace) -> ServerConnection:
     """Returns the connections that options ask for; nothing is sent yet.
 
     Raises:
@@ -130,7 +130,7 @@ def connect(options: argparse.Namespace) -> Connection:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
     metrics_headers = {**_token_header(token, "http"), **given}
     metrics_server = KserveHttpClient(metrics, metrics_headers, options.timeout, tls)
-    return Connection(address, server, metrics, metrics_server, bool(token))
+    return ServerConnection(address, server, metrics, metrics_server, bool(token))
 
 
 def _token_header(token: str | None, protocol: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pytriton.tools.commands.kserve.models import (
     list_models,
     unknown_model,
 )
-from pytriton.tools.commands.kserve.options import Connection, add_server_options, connect
+from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
 from pytriton.tools.commands.models.text import card_document, details_text, table_text
 from pytriton.utils.option_parser import OptionParser
 
@@ -64,7 +64,7 @@ def run(
     return 0
 
 
-def _one_model(connection: Connection, model: str) -> ModelListing:
+def _one_model(connection: ServerConnection, model: str) -> ModelListing:
     """Returns all versions of a model, from the index where the server allows that."""
     try:
         cards = [card for card in list_models(connection).models if card.name == model]
@@ -75,7 +75,7 @@ def _one_model(connection: Connection, model: str) -> ModelListing:
     return ModelListing((_described(connection, model),))
 
 
-def _described(connection: Connection, model: str) -> ModelCard:
+def _described(connection: ServerConnection, model: str) -> ModelCard:
     try:
         return describe(connection.server, model, "")
     except ServerRefusedError as error:
@@ -84,7 +84,7 @@ def _described(connection: Connection, model: str) -> ModelCard:
         raise
 
 
-def _head(connection: Connection, count: int) -> str:
+def _head(connection: ServerConnection, count: int) -> str:
     try:
         metadata = connection.server.server_metadata()
         who = f"{metadata.get('name', 'server')} {metadata.get('version', '')}".strip()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from pytriton.client.kserve.errors import AskError
-from pytriton.tools.commands.kserve.options import Connection, add_server_options, connect
+from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
 from pytriton.tools.commands.top.cluster import cluster_document
 from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document
@@ -64,7 +64,7 @@ def run(
     return 0
 
 
-def _two_samples(connection: Connection, interval_s: float) -> Shown:
+def _two_samples(connection: ServerConnection, interval_s: float) -> Shown:
     shown = Shown(str(connection.address), interval_s=interval_s)
     source = Source(connection)
     first = source.read()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pytriton.client.kserve.errors import AskError, ServerRefusedError, UnansweredError
 from pytriton.tools.commands.kserve.models import ModelCard, describe, list_models
-from pytriton.tools.commands.kserve.options import Connection
+from pytriton.tools.commands.kserve.options import ServerConnection
 from pytriton.tools.commands.top.samples import (
     Key,
     Sample,
@@ -40,7 +40,7 @@ class Reading:
 class Source:
     """Reads one server again and again."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._states: dict[Key, tuple[str, str]] = {}
         self._states_at_s = float("-inf")
