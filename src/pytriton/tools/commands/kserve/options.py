@@ -21,7 +21,7 @@ from pytriton.client.kserve.address import (
     parse_address,
 )
 from pytriton.client.kserve.errors import AskError
-from pytriton.client.kserve.http_server import KserveHttpClient
+from pytriton.client.kserve.http_client import KserveHttpClient
 from pytriton.client.kserve.records import KserveClient
 
 if TYPE_CHECKING:
