@@ -25,9 +25,9 @@ from pytriton.client.kserve.http_client import KserveHttpClient
 from pytriton.client.kserve.records import KserveClient
 
 if TYPE_CHECKING:
-    from pytriton.client.kserve import grpc_server
+    from pytriton.client.kserve import grpc_client
 else:  # grpc takes as long to import as all the rest together
-    grpc_server = LazyModule("pytriton.client.kserve.grpc_server")
+    grpc_client = LazyModule("pytriton.client.kserve.grpc_client")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def connect(options: argparse.Namespace) -> ServerConnection:
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            server = grpc_server.KserveGrpcClient(address, headers, options.timeout, tls)
+            server = grpc_client.KserveGrpcClient(address, headers, options.timeout, tls)
         else:
             server = KserveHttpClient(address, headers, options.timeout, tls)
     except OSError as error:
