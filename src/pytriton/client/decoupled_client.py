@@ -17,7 +17,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.client.model_client import ModelClient
-from pytriton.client.response_stream import Responses, ResponseStream
+from pytriton.client.response_stream import DecoupledResponses, ResponseStream
 from pytriton.client.tensors import Array, Parameters
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
@@ -120,7 +120,7 @@ class DecoupledModelClient(ModelClient):
         config = self._ready_model_config()
         began_s = time.monotonic()
         given, finish = self._prepare(config, inputs, named_inputs, is_batch=is_batch)
-        return Responses(
+        return DecoupledResponses(
             self._start(self._message(config, given), began_s),
             lambda response: finish(tensors.arrays_in(self._library.InferResult(response))),
         )

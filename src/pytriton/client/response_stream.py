@@ -147,7 +147,7 @@ class ResponseStream:
         return message.infer_response
 
 
-class Responses(Iterator[dict[str, Array]]):
+class DecoupledResponses(Iterator[dict[str, Array]]):
     """The iterator for the caller. Closing it, or deleting it after the first read, cancels.
 
     Args:
