@@ -12,7 +12,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
 )
 from pytriton.client.protocols import GRPC, HTTP
-from pytriton.client.waiting import Call, Model, Wait
+from pytriton.client.waiting import ClientCall, Model, Wait
 
 
 class Clock:
@@ -86,7 +86,7 @@ class Script:
             except StopIteration as end:
                 return end.value
             outcome = None
-            if isinstance(step, Call):
+            if isinstance(step, ClientCall):
                 self.calls.append(step)
                 outcome = self._next(step.method)
             else:

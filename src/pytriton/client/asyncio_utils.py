@@ -11,7 +11,7 @@ from pytriton.client import waiting
 from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.protocols import address_of, protocol_of
 from pytriton.client.utils import ModelState, state_in_index
-from pytriton.client.waiting import NO_TIMEOUT_S, Call, Model, Steps, Wait
+from pytriton.client.waiting import NO_TIMEOUT_S, ClientCall, Model, Steps, Wait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 _DEFAULT_TIMEOUT_S = 60.0
@@ -156,7 +156,7 @@ async def _run_steps(steps: Steps[T], client: Any) -> T:
             result: T = end.value
             return result
         outcome = None
-        if isinstance(step, Call):
+        if isinstance(step, ClientCall):
             call = getattr(client, step.method)(*step.arguments, **step.named_arguments)
             try:
                 with AsyncioTimeLimit(step.limit_s):

@@ -19,7 +19,7 @@ from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
     DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S,
-    Call,
+    ClientCall,
     Model,
     Steps,
     Wait,
@@ -230,7 +230,7 @@ def _run_steps(steps: Steps[T], client: Any) -> T:
             result: T = end.value
             return result
         outcome = None
-        if isinstance(step, Call):
+        if isinstance(step, ClientCall):
             try:
                 outcome = call_within(
                     step.limit_s, client, step.method, *step.arguments, **step.named_arguments

@@ -55,7 +55,7 @@ def check_limit(name: str, seconds: float) -> None:
         raise PyTritonClientValueError(f"{name}: expected a number of seconds, got {seconds}")
 
 
-class Call(NamedTuple):
+class ClientCall(NamedTuple):
     """A method of an official client to call. Its result or exception is sent to the wait."""
 
     method: str
@@ -65,7 +65,7 @@ class Call(NamedTuple):
 
 
 # The numbers are pauses in seconds.
-Steps: TypeAlias = Generator[Call | float, Any, T]
+Steps: TypeAlias = Generator[ClientCall | float, Any, T]
 
 
 class Wait:
@@ -167,7 +167,7 @@ def server_ready(wait: Wait, headers: Headers, goal: object = "server") -> Steps
 
 def _is_server_ready(wait: Wait, headers: Headers) -> Steps[bool]:
     for method in ("is_server_ready", "is_server_live"):
-        answer = yield Call(method, (), {"headers": headers}, wait.limit_s())
+        answer = yield ClientCall(method, (), {"headers": headers}, wait.limit_s())
         if isinstance(answer, Exception):
             wait.record_failure(answer)
             return False
@@ -196,7 +196,9 @@ def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) 
     yield from server_ready(wait, headers, goal=model)
     reason, known_models = _NOT_READY, ""
     while True:
-        answer = yield Call("is_model_ready", model.arguments, {"headers": headers}, wait.limit_s())
+        answer = yield ClientCall(
+            "is_model_ready", model.arguments, {"headers": headers}, wait.limit_s()
+        )
         if isinstance(answer, Exception):
             wait.record_failure(answer)
         elif answer:
@@ -218,7 +220,7 @@ def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) 
 def _why_not_ready(wait: Wait, headers: Headers, model: Model, known: str) -> Steps[str]:
     """Returns the server's reason why a model is not ready; if it has no time, the known one."""
     named_arguments = {"headers": headers}
-    answer = yield Call("get_model_config", model.arguments, named_arguments, wait.limit_s())
+    answer = yield ClientCall("get_model_config", model.arguments, named_arguments, wait.limit_s())
     if is_timeout(answer):
         return known
     text = text_of(answer).rstrip(".") if isinstance(answer, Exception) else None
@@ -228,7 +230,7 @@ def _why_not_ready(wait: Wait, headers: Headers, model: Model, known: str) -> St
 def _other_models(wait: Wait, headers: Headers, model: Model, protocol: Protocol) -> Steps[str]:
     """Returns a sentence about the server's models; empty if it does not list them."""
     named_arguments = {"headers": headers}
-    answer = yield Call("get_model_repository_index", (), named_arguments, wait.limit_s())
+    answer = yield ClientCall("get_model_repository_index", (), named_arguments, wait.limit_s())
     text = text_of(answer) if isinstance(answer, Exception) else None
     if text is not None:
         how = " Its models are listed with access_token=..., or by `pytriton models`."
@@ -255,7 +257,7 @@ def model_config(
     """
     yield from model_ready(wait, headers, model, protocol)
     named_arguments = {"headers": headers, **protocol.config_arguments()}
-    answer = yield Call("get_model_config", model.arguments, named_arguments, wait.limit_s())
+    answer = yield ClientCall("get_model_config", model.arguments, named_arguments, wait.limit_s())
     if isinstance(answer, Exception):
         raise failure_of(answer, "request for a model's configuration", str(wait)) from answer
     return ModelConfigParser.from_dict(protocol.config_from(answer))
