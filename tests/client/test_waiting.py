@@ -12,7 +12,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
 )
 from pytriton.client.protocols import GRPC, HTTP
-from pytriton.client.waiting import ClientCall, Model, Wait
+from pytriton.client.waiting import ClientCall, ModelVersion, Wait
 
 
 class Clock:
@@ -101,7 +101,7 @@ class Script:
         return [call.method for call in self.calls]
 
 
-MODEL = Model("Model", "3")
+MODEL = ModelVersion("Model", "3")
 UNKNOWN = HTTP.library.InferenceServerException("Request for unknown model: 'Model'", "404")
 RESTRICTED = HTTP.library.InferenceServerException("This API is restricted", "403")
 

@@ -20,7 +20,7 @@ from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
     DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S,
     ClientCall,
-    Model,
+    ModelVersion,
     Steps,
     Wait,
 )
@@ -117,7 +117,7 @@ def wait_for_model_ready(
     """
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
-    model = Model(model_name, model_version)
+    model = ModelVersion(model_name, model_version)
     wait = Wait(timeout_s, address=address_of(client))
     _run_steps(waiting.model_ready(wait, headers, model, protocol_of(client)), client)
 
@@ -148,7 +148,7 @@ def get_model_config(
     """
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     wait = Wait(timeout_s, address=address_of(client))
-    model = Model(model_name, model_version)
+    model = ModelVersion(model_name, model_version)
     return _run_steps(waiting.model_config(wait, headers, model, protocol_of(client)), client)
 
 

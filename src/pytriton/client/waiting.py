@@ -136,7 +136,7 @@ class Wait:
         return min(pause, remaining)
 
 
-class Model(NamedTuple):
+class ModelVersion(NamedTuple):
     """The model and the version that calls refer to."""
 
     name: str
@@ -186,7 +186,9 @@ def _has_paused(wait: Wait) -> Steps[bool]:
     return True
 
 
-def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) -> Steps[None]:
+def model_ready(
+    wait: Wait, headers: Headers, model: ModelVersion, protocol: Protocol
+) -> Steps[None]:
     """Waits until the server and the model are ready.
 
     Raises:
@@ -217,7 +219,7 @@ def model_ready(wait: Wait, headers: Headers, model: Model, protocol: Protocol) 
             )
 
 
-def _why_not_ready(wait: Wait, headers: Headers, model: Model, known: str) -> Steps[str]:
+def _why_not_ready(wait: Wait, headers: Headers, model: ModelVersion, known: str) -> Steps[str]:
     """Returns the server's reason why a model is not ready; if it has no time, the known one."""
     named_arguments = {"headers": headers}
     answer = yield ClientCall("get_model_config", model.arguments, named_arguments, wait.limit_s())
@@ -227,7 +229,9 @@ def _why_not_ready(wait: Wait, headers: Headers, model: Model, known: str) -> St
     return _NOT_READY if text is None or _RESTRICTED in text else text
 
 
-def _other_models(wait: Wait, headers: Headers, model: Model, protocol: Protocol) -> Steps[str]:
+def _other_models(
+    wait: Wait, headers: Headers, model: ModelVersion, protocol: Protocol
+) -> Steps[str]:
     """Returns a sentence about the server's models; empty if it does not list them."""
     named_arguments = {"headers": headers}
     answer = yield ClientCall("get_model_repository_index", (), named_arguments, wait.limit_s())
@@ -246,7 +250,7 @@ def _other_models(wait: Wait, headers: Headers, model: Model, protocol: Protocol
 
 
 def model_config(
-    wait: Wait, headers: Headers, model: Model, protocol: Protocol
+    wait: Wait, headers: Headers, model: ModelVersion, protocol: Protocol
 ) -> Steps[TritonModelConfig]:
     """Waits until the model is ready and returns its configuration.
 
