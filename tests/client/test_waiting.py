@@ -12,7 +12,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
 )
 from pytriton.client.protocols import GRPC, HTTP
-from pytriton.client.waiting import ClientCall, ModelVersion, Wait
+from pytriton.client.waiting import ClientCall, ModelVersion, ReadinessWait
 
 
 class Clock:
@@ -25,7 +25,7 @@ class Clock:
 
 def pauses_of(timeout_s):
     clock = Clock()
-    wait = Wait(timeout_s, clock)
+    wait = ReadinessWait(timeout_s, clock)
     pauses = []
     while (pause := wait.next_pause_s()) is not None:
         pauses.append(pause)
@@ -51,18 +51,18 @@ def test_wait_of_no_time_looks_once():
 
 def test_limit_of_a_call_is_what_is_left():
     clock = Clock()
-    wait = Wait(5.0, clock)
+    wait = ReadinessWait(5.0, clock)
     clock.now += 3.0
 
     assert wait.limit_s() == 2.0
 
 
 def test_limit_of_a_call_stays_positive():
-    assert Wait(-1.0, Clock()).limit_s() > 0
+    assert ReadinessWait(-1.0, Clock()).limit_s() > 0
 
 
 def test_pause_may_be_told():
-    wait = Wait(waiting.NO_TIMEOUT_S, Clock(), pause_s=7.0)
+    wait = ReadinessWait(waiting.NO_TIMEOUT_S, Clock(), pause_s=7.0)
 
     assert [wait.next_pause_s() for _ in range(3)] == [7.0, 7.0, 7.0]
 
@@ -76,7 +76,7 @@ class Script:
         self.clock = Clock()
 
     def wait(self, timeout_s=5.0):
-        return Wait(timeout_s, self.clock)
+        return ReadinessWait(timeout_s, self.clock)
 
     def carry_out(self, steps):
         outcome = None
@@ -224,7 +224,7 @@ def test_what_a_server_does_not_tell_is_not_guessed(server, problem):
 
 def test_long_wait_for_a_server_is_told_once_in_the_log(caplog):
     script = Script(ConnectionRefusedError(111, "Connection refused"))
-    wait = Wait(60.0, script.clock, address="http://localhost:8000")
+    wait = ReadinessWait(60.0, script.clock, address="http://localhost:8000")
     with pytest.raises(PyTritonClientTimeoutError):
         script.carry_out(waiting.server_ready(wait, None))
 

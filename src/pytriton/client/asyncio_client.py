@@ -18,7 +18,7 @@ from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
-from pytriton.client.waiting import Wait
+from pytriton.client.waiting import ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class AsyncioModelClient(BaseModelClient):
         if self._model_ready and self._model_config is not None:
             return self._model_config
         self._check_usable()
-        wait = Wait(self._init_timeout_s)
+        wait = ReadinessWait(self._init_timeout_s)
         try:
             with AsyncioTimeLimit(self._init_timeout_s):
                 await self._init_lock.acquire()

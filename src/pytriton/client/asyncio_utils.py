@@ -11,7 +11,7 @@ from pytriton.client import waiting
 from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
 from pytriton.client.protocols import address_of, protocol_of
 from pytriton.client.utils import ModelState, state_in_index
-from pytriton.client.waiting import NO_TIMEOUT_S, ClientCall, ModelVersion, Steps, Wait
+from pytriton.client.waiting import NO_TIMEOUT_S, ClientCall, ModelVersion, ReadinessWait, Steps
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 _DEFAULT_TIMEOUT_S = 60.0
@@ -30,7 +30,7 @@ async def asyncio_wait_for_server_ready(
         headers: headers of the requests.
     """
     address = address_of(asyncio_client)
-    wait = Wait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
+    wait = ReadinessWait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
     await _run_steps(waiting.server_ready(wait, headers), asyncio_client)
 
 
@@ -51,7 +51,7 @@ async def asyncio_wait_for_model_status_loaded(
         headers: headers of the requests.
     """
     address = address_of(asyncio_client)
-    wait = Wait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
+    wait = ReadinessWait(NO_TIMEOUT_S, pause_s=sleep_time_s, address=address)
     model = ModelVersion(model_name, model_version)
     steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
     await _run_steps(steps, asyncio_client)
@@ -78,7 +78,7 @@ async def asyncio_wait_for_model_ready(
         PyTritonClientModelUnavailableError: The model was not ready in time.
     """
     model = ModelVersion(model_name, model_version)
-    wait = Wait(timeout_s, address=address_of(asyncio_client))
+    wait = ReadinessWait(timeout_s, address=address_of(asyncio_client))
     steps = waiting.model_ready(wait, headers, model, protocol_of(asyncio_client))
     await _run_steps(steps, asyncio_client)
 
@@ -107,7 +107,7 @@ async def asyncio_get_model_config(
         PyTritonClientModelUnavailableError: The model was not ready in time.
         PyTritonClientInferenceServerError: The server refused the request for the configuration.
     """
-    wait = Wait(timeout_s, address=address_of(client))
+    wait = ReadinessWait(timeout_s, address=address_of(client))
     model = ModelVersion(model_name, model_version)
     steps = waiting.model_config(wait, headers, model, protocol_of(client))
     return await _run_steps(steps, client)

@@ -19,7 +19,7 @@ from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClient
 from pytriton.client.failures import failure_of
 from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
-from pytriton.client.waiting import Wait
+from pytriton.client.waiting import ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class ModelClient(BaseModelClient):
         if self._model_ready and config is not None:
             return config
         self._check_usable()
-        wait = Wait(self._init_timeout_s)
+        wait = ReadinessWait(self._init_timeout_s)
         if not self._init_lock.acquire(timeout=self._init_timeout_s):
             raise PyTritonClientTimeoutError(
                 f"Waiting for model {self._model_name} to be ready timed out. Another thread has "

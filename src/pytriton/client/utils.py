@@ -21,8 +21,8 @@ from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S,
     ClientCall,
     ModelVersion,
+    ReadinessWait,
     Steps,
-    Wait,
 )
 from pytriton.client.warnings import NotSupportedTimeoutWarning
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -92,7 +92,9 @@ def wait_for_server_ready(
     """
     timeout_s = DEFAULT_WAIT_FOR_SERVER_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
-    _run_steps(waiting.server_ready(Wait(timeout_s, address=address_of(client)), headers), client)
+    _run_steps(
+        waiting.server_ready(ReadinessWait(timeout_s, address=address_of(client)), headers), client
+    )
 
 
 def wait_for_model_ready(
@@ -118,7 +120,7 @@ def wait_for_model_ready(
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     _warn_if_limit_cannot_be_kept(client, timeout_s)
     model = ModelVersion(model_name, model_version)
-    wait = Wait(timeout_s, address=address_of(client))
+    wait = ReadinessWait(timeout_s, address=address_of(client))
     _run_steps(waiting.model_ready(wait, headers, model, protocol_of(client)), client)
 
 
@@ -147,7 +149,7 @@ def get_model_config(
         PyTritonClientInferenceServerError: The server refused the request for the configuration.
     """
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
-    wait = Wait(timeout_s, address=address_of(client))
+    wait = ReadinessWait(timeout_s, address=address_of(client))
     model = ModelVersion(model_name, model_version)
     return _run_steps(waiting.model_config(wait, headers, model, protocol_of(client)), client)
 

@@ -68,7 +68,7 @@ class ClientCall(NamedTuple):
 Steps: TypeAlias = Generator[ClientCall | float, Any, T]
 
 
-class Wait:
+class ReadinessWait:
     """One wait with a deadline; the pauses between two checks grow up to a second.
 
     Args:
@@ -150,7 +150,7 @@ class ModelVersion(NamedTuple):
         return self.name, self.version or ""
 
 
-def server_ready(wait: Wait, headers: Headers, goal: object = "server") -> Steps[None]:
+def server_ready(wait: ReadinessWait, headers: Headers, goal: object = "server") -> Steps[None]:
     """Waits until the server is ready and live.
 
     Raises:
@@ -165,7 +165,7 @@ def server_ready(wait: Wait, headers: Headers, goal: object = "server") -> Steps
             )
 
 
-def _is_server_ready(wait: Wait, headers: Headers) -> Steps[bool]:
+def _is_server_ready(wait: ReadinessWait, headers: Headers) -> Steps[bool]:
     for method in ("is_server_ready", "is_server_live"):
         answer = yield ClientCall(method, (), {"headers": headers}, wait.limit_s())
         if isinstance(answer, Exception):
@@ -177,7 +177,7 @@ def _is_server_ready(wait: Wait, headers: Headers) -> Steps[bool]:
     return True
 
 
-def _has_paused(wait: Wait) -> Steps[bool]:
+def _has_paused(wait: ReadinessWait) -> Steps[bool]:
     """Pauses before the next check; returns False if there is no time left."""
     pause_s = wait.next_pause_s()
     if pause_s is None:
@@ -187,7 +187,7 @@ def _has_paused(wait: Wait) -> Steps[bool]:
 
 
 def model_ready(
-    wait: Wait, headers: Headers, model: ModelVersion, protocol: Protocol
+    wait: ReadinessWait, headers: Headers, model: ModelVersion, protocol: Protocol
 ) -> Steps[None]:
     """Waits until the server and the model are ready.
 
@@ -219,7 +219,9 @@ def model_ready(
             )
 
 
-def _why_not_ready(wait: Wait, headers: Headers, model: ModelVersion, known: str) -> Steps[str]:
+def _why_not_ready(
+    wait: ReadinessWait, headers: Headers, model: ModelVersion, known: str
+) -> Steps[str]:
     """Returns the server's reason why a model is not ready; if it has no time, the known one."""
     named_arguments = {"headers": headers}
     answer = yield ClientCall("get_model_config", model.arguments, named_arguments, wait.limit_s())
@@ -230,7 +232,7 @@ def _why_not_ready(wait: Wait, headers: Headers, model: ModelVersion, known: str
 
 
 def _other_models(
-    wait: Wait, headers: Headers, model: ModelVersion, protocol: Protocol
+    wait: ReadinessWait, headers: Headers, model: ModelVersion, protocol: Protocol
 ) -> Steps[str]:
     """Returns a sentence about the server's models; empty if it does not list them."""
     named_arguments = {"headers": headers}
@@ -250,7 +252,7 @@ def _other_models(
 
 
 def model_config(
-    wait: Wait, headers: Headers, model: ModelVersion, protocol: Protocol
+    wait: ReadinessWait, headers: Headers, model: ModelVersion, protocol: Protocol
 ) -> Steps[TritonModelConfig]:
     """Waits until the model is ready and returns its configuration.
 
