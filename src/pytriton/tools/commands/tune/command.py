@@ -108,7 +108,7 @@ def run(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Start:
+class TunedModel:
     """Where the model is that is tuned.
 
     Attributes:
@@ -127,10 +127,12 @@ def is_file(model: str) -> bool:
     return model.partition(":")[0].endswith(".py")
 
 
-def _start(given: argparse.Namespace, rest: Sequence[str], stack: contextlib.ExitStack) -> Start:
+def _start(
+    given: argparse.Namespace, rest: Sequence[str], stack: contextlib.ExitStack
+) -> TunedModel:
     """Start a server, if none is named that runs."""
     if not given.model_repository and not is_file(given.model):
-        return Start(given.model, ["-u", given.url] if given.url else [])
+        return TunedModel(given.model, ["-u", given.url] if given.url else [])
     token = secrets.token_urlsafe(12)
     server = stack.enter_context(OwnServer([(TRITON_ACCESS_HEADER, token)]))
     port = server.grpc_port if "grpc" in rest else server.http_port
@@ -138,9 +140,9 @@ def _start(given: argparse.Namespace, rest: Sequence[str], stack: contextlib.Exi
     arguments = ["-u", f"127.0.0.1:{port}", f"--token={token}"]
     if given.model_repository:
         command = repository_command(pathlib.Path(given.model_repository), given.model)
-        return Start(server.start(command), arguments)
+        return TunedModel(server.start(command), arguments)
     name = server.start(serve_command(given.model, token))
-    return Start(name, arguments, ServedFile(server, given.model, token))
+    return TunedModel(name, arguments, ServedFile(server, given.model, token))
 
 
 class Tuning:
@@ -150,7 +152,7 @@ class Tuning:
         self,
         given: argparse.Namespace,
         options: PerfOptions,
-        start: Start,
+        start: TunedModel,
         make_load: MakeLoad,
         interrupts: Interrupts,
         show: Callable[[str], None],
