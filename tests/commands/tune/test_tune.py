@@ -18,7 +18,7 @@ from pytriton.tools.commands.tune.configuration import (
     python_text,
 )
 from pytriton.tools.commands.tune.report import (
-    Finding,
+    TuningResult,
     heading_text,
     page_of,
     panels_of,
@@ -201,9 +201,9 @@ NOW = Trial(Candidate(1, 8, 0), 1000.0, 500.0, 1000.0, 0.02, 4.0)
 BEST = Trial(Candidate(2, 4, 100), 2000.0, 250.0, 900.0, 0.02, 3.0)
 
 
-def finding(chosen: Trial | None = BEST, gain: Gain | None = None, **fields) -> Finding:
+def finding(chosen: Trial | None = BEST, gain: Gain | None = None, **fields) -> TuningResult:
     broken = Trial(Candidate(1, 64, 0), problem="too large")
-    return Finding("M", CONFIG, 16, fields.pop("goal", Goal()), [NOW, BEST, broken], chosen, gain,
+    return TuningResult("M", CONFIG, 16, fields.pop("goal", Goal()), [NOW, BEST, broken], chosen, gain,
                    **fields)  # fmt: skip
 
 

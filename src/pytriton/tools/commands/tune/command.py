@@ -24,7 +24,7 @@ from pytriton.tools.commands.tune.changing import Changeable, RepositoryModel, S
 from pytriton.tools.commands.tune.configuration import can_batch, present_candidate
 from pytriton.tools.commands.tune.own_server import OwnServer, repository_command, serve_command
 from pytriton.tools.commands.tune.report import (
-    Finding,
+    TuningResult,
     heading_text,
     page_of,
     panels_of,
@@ -168,7 +168,7 @@ class Tuning:
         console = Console(stderr=True)
         self._status = console.status("starting") if console.is_terminal else None
 
-    def run(self) -> Finding:
+    def run(self) -> TuningResult:
         """Search, and leave the model as it was.
 
         Raises:
@@ -202,7 +202,7 @@ class Tuning:
         finally:
             target.questions.close()
 
-    def _search(self, target: Target, config: dict[str, object], trials: Trials) -> Finding:
+    def _search(self, target: Target, config: dict[str, object], trials: Trials) -> TuningResult:
         present = present_candidate(config)
         has_batches = can_batch(config) and not target.model.is_decoupled
         most = self._given.max_batch_size or self._given.concurrency
@@ -224,7 +224,7 @@ class Tuning:
         if not found or found[0].problem:
             problem = found[0].problem if found else "interrupted before the first measurement"
             raise PerfError(f"the present configuration cannot be measured: {problem}")
-        return Finding(
+        return TuningResult(
             model=target.model.name,
             config=config,
             concurrency=self._given.concurrency,
@@ -287,7 +287,7 @@ class Tuning:
         return gain_of(old, new, self._goal)
 
 
-def _write(finding: Finding, given: argparse.Namespace, show: Callable[[str], None]) -> None:
+def _write(finding: TuningResult, given: argparse.Namespace, show: Callable[[str], None]) -> None:
     show("")
     show(recommendation_text(finding))
     if given.plot:

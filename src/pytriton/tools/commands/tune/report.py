@@ -25,7 +25,7 @@ _LINES = 4  # instance counts of a plot
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class TuningResult:
     """The result of a search.
 
     Attributes:
@@ -92,7 +92,7 @@ def note_of(trial: Trial, goal: Goal, *, is_present: bool) -> str:
     return "now" if is_present else ""
 
 
-def recommendation_text(finding: Finding) -> str:
+def recommendation_text(finding: TuningResult) -> str:
     """The recommendation with lines that can be pasted."""
     chosen = finding.chosen
     if chosen is None:
@@ -115,7 +115,7 @@ def recommendation_text(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def codes_of(finding: Finding) -> list[tuple[str, str]]:
+def codes_of(finding: TuningResult) -> list[tuple[str, str]]:
     """The recommended configuration in forms that can be pasted, each with its name."""
     assert finding.chosen is not None
     candidate = finding.chosen.candidate
@@ -128,7 +128,7 @@ def codes_of(finding: Finding) -> list[tuple[str, str]]:
     ]
 
 
-def verdict(finding: Finding) -> str:
+def verdict(finding: TuningResult) -> str:
     """One or two sentences."""
     assert finding.chosen is not None
     gain = finding.gain
@@ -149,7 +149,7 @@ def verdict(finding: Finding) -> str:
     return f"Recommended: {finding.chosen.candidate}. It has {measured} (noise {gain.noise:.0%})."
 
 
-def panels_of(finding: Finding) -> list[Panel]:
+def panels_of(finding: TuningResult) -> list[Panel]:
     """Throughput by batch size, and what each configuration costs in latency."""
     good = [trial for trial in finding.trials if not trial.problem]
     panels = []
@@ -191,7 +191,7 @@ def _by_instances(good: Sequence[Trial]) -> Panel:
     )  # fmt: skip
 
 
-def _trade(finding: Finding, good: Sequence[Trial]) -> Panel:
+def _trade(finding: TuningResult, good: Sequence[Trial]) -> Panel:
     def points(label: str, trials: Sequence[Trial], colour: int) -> Line:
         notes = [
             (trial.throughput, trial.p99_us / 1000, label) for trial in trials if label != "tried"
@@ -220,7 +220,7 @@ def _trade(finding: Finding, good: Sequence[Trial]) -> Panel:
     )
 
 
-def page_of(finding: Finding, pictures: Sequence[str]) -> Page:
+def page_of(finding: TuningResult, pictures: Sequence[str]) -> Page:
     """The page of a search."""
     sections = [Section("Recommendation", texts=[recommendation_text(finding).splitlines()[0]])]
     if finding.is_change:
@@ -246,7 +246,7 @@ def page_of(finding: Finding, pictures: Sequence[str]) -> Page:
     )
 
 
-def _tiles(finding: Finding) -> list[tuple[str, str]]:
+def _tiles(finding: TuningResult) -> list[tuple[str, str]]:
     """The numbers of the last comparison, which are surer than those of the search."""
     chosen, gain = finding.chosen, finding.gain
     if chosen is None:
