@@ -11,7 +11,7 @@ from pytriton.tools.commands.perf import target as module
 from pytriton.tools.commands.perf.arguments import make_parser
 from pytriton.tools.commands.perf.options import options_of
 from pytriton.tools.commands.perf.session import schedule_rate
-from pytriton.tools.commands.perf.target import Target, find_target
+from pytriton.tools.commands.perf.target import PerfTarget, find_target
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import (
     Compression,
@@ -61,7 +61,7 @@ class FakeServer:
 
 @pytest.fixture
 def found(monkeypatch):
-    def find(line: str = "", **server) -> Target:
+    def find(line: str = "", **server) -> PerfTarget:
         fake = FakeServer(
             **{"config": {"max_batch_size": 4}, "server": {"name": "triton", "version": "2"},
                "statistics": [], **server}

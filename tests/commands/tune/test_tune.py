@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pytriton.tools.commands.perf.target import Target
+from pytriton.tools.commands.perf.target import PerfTarget
 from pytriton.tools.commands.tune.changing import RepositoryModel
 from pytriton.tools.commands.tune.command import run
 from pytriton.tools.commands.tune.configuration import (
@@ -117,7 +117,7 @@ class FakeServer:
 
 
 def trials_on(server: FakeServer, load: FakeLoad | None = None, *, stop: bool = False) -> Trials:
-    target = Target(
+    target = PerfTarget(
         address=ServerAddress("h:1"),
         questions=server,  # type: ignore[arg-type]
         server="fake",

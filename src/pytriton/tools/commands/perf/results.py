@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from pytriton.tools.commands.perf.options import PerfOptions
 from pytriton.tools.commands.perf.session import Measured, label_of
-from pytriton.tools.commands.perf.target import Target
+from pytriton.tools.commands.perf.target import PerfTarget
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.measuring.results import LevelResult
 from pytriton.tools.perf.measuring.stability import Status
@@ -230,7 +230,7 @@ def document_of(
 
 
 def _server_run(
-    target: Target, targets: Sequence[Target], results: Sequence[LevelResult]
+    target: PerfTarget, targets: Sequence[PerfTarget], results: Sequence[LevelResult]
 ) -> ServerRun:
     return ServerRun(
         label=label_of(target, targets),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pytriton.tools.commands.perf.interrupts import Interrupts
 from pytriton.tools.commands.perf.options import PerfOptions
-from pytriton.tools.commands.perf.target import Target, find_target
+from pytriton.tools.commands.perf.target import PerfTarget, find_target
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.interface import Load
 from pytriton.tools.perf.load.levels import (
@@ -44,7 +44,7 @@ MakeLoad = Callable[[LoadPlan], Load]
 class Measured:
     """What a run measured: a list of levels for each server."""
 
-    targets: Sequence[Target]
+    targets: Sequence[PerfTarget]
     settings: ReportSettings
     results: Sequence[Sequence[LevelResult]]
 
@@ -79,7 +79,7 @@ class PerfSession:
             LoadError: The load cannot be made.
         """
         options = self._options
-        targets: list[Target] = []
+        targets: list[PerfTarget] = []
         try:
             targets.append(find_target(options, options.address, options.model))
             if options.against is not None:
@@ -89,7 +89,7 @@ class PerfSession:
             for target in targets:
                 target.questions.close()
 
-    def _measure(self, targets: Sequence[Target], interrupts: Interrupts) -> Measured:
+    def _measure(self, targets: Sequence[PerfTarget], interrupts: Interrupts) -> Measured:
         options = self._options
         settings = report_settings(options, targets[0])
         self._set_traces(targets)
@@ -118,7 +118,7 @@ class PerfSession:
         self,
         profilers: Sequence[Profiler],
         sources: Sequence[LoadSource],
-        targets: Sequence[Target],
+        targets: Sequence[PerfTarget],
     ) -> list[list[LevelResult]]:
         load = self._options.load
 
@@ -139,7 +139,7 @@ class PerfSession:
         allow = self._options.measurement.allow_unstable
         return sweep(search, measure, keeps_unstable=allow)
 
-    def _level(self, value: float, target: Target) -> Level:
+    def _level(self, value: float, target: PerfTarget) -> Level:
         load, seed = self._options.load, self._options.given.seed
         if load.mode is Mode.CONCURRENCY:
             return Concurrency(int(value))
@@ -153,7 +153,7 @@ class PerfSession:
         loads = load.loads
         return PeriodicConcurrency(int(loads.start), int(loads.end), int(loads.step), load.period)
 
-    def _source(self, target: Target, interrupts: Interrupts) -> LoadSource:
+    def _source(self, target: PerfTarget, interrupts: Interrupts) -> LoadSource:
         measurement, given = self._options.measurement, self._options.given
         gauges = None
         if given.collect_metrics:
@@ -185,8 +185,8 @@ class PerfSession:
     def _watcher(
         self,
         settings: ReportSettings,
-        target: Target,
-        targets: Sequence[Target],
+        target: PerfTarget,
+        targets: Sequence[PerfTarget],
         display: ProgressDisplay | None,
     ) -> Watcher:
         label = label_of(target, targets) if len(targets) > 1 else ""
@@ -202,7 +202,7 @@ class PerfSession:
         )
         return Watchers([text] if display is None else [display.named(label), text])
 
-    def _set_traces(self, targets: Sequence[Target]) -> None:
+    def _set_traces(self, targets: Sequence[PerfTarget]) -> None:
         given = self._options.given
         if not given.trace_level:
             return
@@ -225,14 +225,14 @@ def schedule_rate(timestamps_ms: Sequence[float]) -> float:
     return (len(timestamps_ms) - 1) * 1000 / span_ms if span_ms > 0 else float(len(timestamps_ms))
 
 
-def label_of(target: Target, targets: Sequence[Target]) -> str:
+def label_of(target: PerfTarget, targets: Sequence[PerfTarget]) -> str:
     """A name that tells servers, or else their models, apart."""
     urls = {each.address.host_and_port for each in targets}
     address = target.address.host_and_port
     return address if len(urls) == len(targets) else f"{address} {target.model.name}"
 
 
-def report_settings(options: PerfOptions, target: Target) -> ReportSettings:
+def report_settings(options: PerfOptions, target: PerfTarget) -> ReportSettings:
     measurement, load = options.measurement, options.load
     has_limit = load.mode in {Mode.CONCURRENCY, Mode.RATE} and not load.loads.is_single
     return ReportSettings(
@@ -255,7 +255,7 @@ def report_settings(options: PerfOptions, target: Target) -> ReportSettings:
     )
 
 
-def profile_rules(options: PerfOptions, target: Target) -> ProfileRules:
+def profile_rules(options: PerfOptions, target: PerfTarget) -> ProfileRules:
     measurement = options.measurement
     return ProfileRules(
         stability=StabilityRules(

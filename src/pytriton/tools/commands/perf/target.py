@@ -28,7 +28,7 @@ _BASE_LENGTH = 20  # of sequences, if nobody says otherwise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Target:
+class PerfTarget:
     """A server with the model that is measured.
 
     Attributes:
@@ -49,7 +49,7 @@ class Target:
     note: str = ""
 
 
-def find_target(options: PerfOptions, address: ServerAddress, model: str) -> Target:
+def find_target(options: PerfOptions, address: ServerAddress, model: str) -> PerfTarget:
     """Ask a server about the model, and plan what is sent.
 
     Raises:
@@ -65,7 +65,7 @@ def find_target(options: PerfOptions, address: ServerAddress, model: str) -> Tar
 
 def _target(
     options: PerfOptions, address: ServerAddress, model: str, questions: Questions
-) -> Target:
+) -> PerfTarget:
     try:
         metadata = questions.model_metadata(model, options.version)
     except ServerError as error:
@@ -86,7 +86,7 @@ def _target(
     is_async = options.given.is_async or (
         not options.given.sync and (is_streaming or description.has_sequences)
     )
-    return Target(
+    return PerfTarget(
         address=address,
         questions=questions,
         server=server,

@@ -19,7 +19,7 @@ from pytriton.tools.commands.perf.arguments import PerfParser, make_parser
 from pytriton.tools.commands.perf.interrupts import Interrupts
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
 from pytriton.tools.commands.perf.session import MakeLoad
-from pytriton.tools.commands.perf.target import Target, find_target
+from pytriton.tools.commands.perf.target import PerfTarget, find_target
 from pytriton.tools.commands.tune.changing import Changeable, RepositoryModel, ServedFile
 from pytriton.tools.commands.tune.configuration import can_batch, present_candidate
 from pytriton.tools.commands.tune.own_server import OwnServer, repository_command, serve_command
@@ -202,7 +202,9 @@ class Tuning:
         finally:
             target.questions.close()
 
-    def _search(self, target: Target, config: dict[str, object], trials: Trials) -> TuningResult:
+    def _search(
+        self, target: PerfTarget, config: dict[str, object], trials: Trials
+    ) -> TuningResult:
         present = present_candidate(config)
         has_batches = can_batch(config) and not target.model.is_decoupled
         most = self._given.max_batch_size or self._given.concurrency

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytriton.tools.commands.perf.target import Target
+from pytriton.tools.commands.perf.target import PerfTarget
 from pytriton.tools.commands.tune.changing import Changeable
 from pytriton.tools.commands.tune.search import Candidate, Trial
 from pytriton.tools.perf.errors import PerfError
@@ -40,7 +40,7 @@ class Trials:
 
     def __init__(
         self,
-        target: Target,
+        target: PerfTarget,
         model: Changeable,
         concurrency: int,
         window_s: float,
