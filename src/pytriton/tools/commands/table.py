@@ -24,7 +24,7 @@ class Group(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class CommandRow:
     """A command: how the help shows it, and the module that runs it."""
 
     group: Group
@@ -41,55 +41,57 @@ class Module(Protocol):
     run: Callable[[list[str], Callable[[str], None], Callable[[str], None]], int]
 
 
-def _check(name: str, text: str) -> Row:
+def _check(name: str, text: str) -> CommandRow:
     """Returns the row of a check; one module runs all of them."""
-    return Row(Group.CHECK, name, "", text, "pytriton.tools.commands.checks", passes_name=True)
+    return CommandRow(
+        Group.CHECK, name, "", text, "pytriton.tools.commands.checks", passes_name=True
+    )
 
 
 ROWS = (
-    Row(
+    CommandRow(
         Group.SERVE,
         "serve",
         "FILE.py[:object]",
         "serve functions, with tensors from their type annotations",
         "pytriton.tools.commands.serve.command",
     ),
-    Row(
+    CommandRow(
         Group.SERVE,
         "infer",
         "MODEL [name=value]",
         "ask a model of any KServe v2 server and print the answer",
         "pytriton.tools.commands.infer.command",
     ),
-    Row(
+    CommandRow(
         Group.SERVE,
         "models",
         "[MODEL]",
         "list the models of a server: states, inputs, outputs",
         "pytriton.tools.commands.models.command",
     ),
-    Row(
+    CommandRow(
         Group.MEASURE,
         "perf",
         "MODEL",
         "measure a model under load, with plots and comparisons",
         "pytriton.tools.commands.perf.command",
     ),
-    Row(
+    CommandRow(
         Group.MEASURE,
         "tune",
         "MODEL",
         "find the batch size, delay and instances of a model",
         "pytriton.tools.commands.tune.command",
     ),
-    Row(
+    CommandRow(
         Group.LOOK_AFTER,
         "top",
         "",
         "live view of a server: requests, queues, batches, latencies",
         "pytriton.tools.commands.top.command",
     ),
-    Row(
+    CommandRow(
         Group.LOOK_AFTER,
         "trace",
         "FILE",
@@ -102,14 +104,14 @@ ROWS = (
     _check("example-add-sub-script", "the same with the server in a script"),
     _check("example-repository", "the same with tritonserver and a model.py"),
     _check("examples", "all examples"),
-    Row(
+    CommandRow(
         Group.COMPILE,
         "include",
         "",
         "print the folder of the C headers, for -I when compiling a backend",
         "pytriton.tools.commands.include",
     ),
-    Row(
+    CommandRow(
         Group.COMPILE,
         "c-library",
         "",
@@ -121,12 +123,12 @@ _MAIN_OPTIONS = ("--help", "--version")
 _WIDTH = 25  # of the column of names
 
 
-def row_of(name: str) -> Row | None:
+def row_of(name: str) -> CommandRow | None:
     """Returns the row of a command, or None if there is no such command."""
     return next((row for row in ROWS if row.name == name), None)
 
 
-def module_of(row: Row) -> Module:
+def module_of(row: CommandRow) -> Module:
     """Import the module of a command."""
     load_without_threads()  # most of them import numpy
     return cast("Module", importlib.import_module(row.module))
