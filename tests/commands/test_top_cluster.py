@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pytriton.__main__ import main
 from pytriton.serving.server.metrics.cluster import cluster_families
-from pytriton.tools.commands.top.cluster import Place, cluster_document, places_text
+from pytriton.tools.commands.top.cluster import InstancePlace, cluster_document, places_text
 from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import add_page_sample, read_metrics
@@ -143,7 +143,11 @@ def test_instances_of_the_metrics_count_and_not_those_of_the_page(shown):
 
 
 def test_states_on_nodes_are_told_apart():
-    places = [Place("a", "running", 2), Place("a", "starting", 1), Place("", "missing", 1)]
+    places = [
+        InstancePlace("a", "running", 2),
+        InstancePlace("a", "starting", 1),
+        InstancePlace("", "missing", 1),
+    ]
 
     assert places_text(places) == "a 2; 1 missing, 1 starting on a"
 

@@ -21,7 +21,7 @@ _AVAILABLE = "nv_cluster_node_resource_available"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class InstancePlace:
     """How many instances of a model are in one state on one node; "" is no node of the cluster."""
 
     node: str
@@ -73,11 +73,11 @@ class ClusterReading:
                 node.available[labels.get("resource", "")] = value
 
 
-def place_of(name: str, labels: Mapping[str, str], value: float) -> Place | None:
+def place_of(name: str, labels: Mapping[str, str], value: float) -> InstancePlace | None:
     """Returns the instances that a series counts; None if it does not count any."""
     if name != _INSTANCES:
         return None
-    return Place(labels.get("node", ""), labels.get("state", ""), int(value))
+    return InstancePlace(labels.get("node", ""), labels.get("state", ""), int(value))
 
 
 def is_of_cluster(name: str) -> bool:
@@ -85,7 +85,7 @@ def is_of_cluster(name: str) -> bool:
     return name.startswith("nv_cluster_")
 
 
-def places_text(places: Iterable[Place]) -> str:
+def places_text(places: Iterable[InstancePlace]) -> str:
     """Returns where the instances of a model are: `alpha 2, beta 1; 1 pending`."""
     places = list(places)
     running = [f"{each.where} {each.count}" for each in places if each.state == RUNNING]

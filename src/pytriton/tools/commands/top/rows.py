@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pytriton.tools.commands.top.cluster import Place
+from pytriton.tools.commands.top.cluster import InstancePlace
 from pytriton.tools.commands.top.samples import Key, ModelCounts, Sample
 
 HISTORY = 60  # of samples, for sparklines
@@ -32,7 +32,7 @@ class Row:
     running: float | None = None
     instances: int | None = None
     missing: int = 0
-    places: tuple[Place, ...] = ()  # of its instances on a cluster
+    places: tuple[InstancePlace, ...] = ()  # of its instances on a cluster
     batch: float | None = None
     average_ms: float | None = None
     queue_ms: float | None = None

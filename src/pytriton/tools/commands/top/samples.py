@@ -12,7 +12,7 @@ from pytriton.client.kserve.records import Document
 from pytriton.tools.commands.top.cluster import (
     RUNNING,
     ClusterReading,
-    Place,
+    InstancePlace,
     is_of_cluster,
     place_of,
 )
@@ -67,7 +67,7 @@ class ModelCounts:
     cache_misses: float | None = None
     instances: int | None = None
     missing: int = 0  # instances that crashed and are not back yet, or were not started yet
-    places: list[Place] = dataclasses.field(default_factory=list)  # on a cluster
+    places: list[InstancePlace] = dataclasses.field(default_factory=list)  # on a cluster
     # Requests up to each bound in seconds, as a histogram of Prometheus counts them.
     latencies: dict[float, float] = dataclasses.field(default_factory=dict)
 
@@ -123,7 +123,7 @@ def read_metrics(text: str, at_s: float) -> Sample:
     return sample
 
 
-def _add_place(counts: ModelCounts, place: Place) -> None:
+def _add_place(counts: ModelCounts, place: InstancePlace) -> None:
     counts.places.append(place)
     is_running = place.state == RUNNING
     counts.instances = (counts.instances or 0) + (place.count if is_running else 0)
