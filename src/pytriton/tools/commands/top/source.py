@@ -37,7 +37,7 @@ class Reading:
     cards: Mapping[Key, ModelCard] = dataclasses.field(default_factory=dict)
 
 
-class Source:
+class ServerReader:
     """Reads one server again and again."""
 
     def __init__(self, connection: ServerConnection) -> None:
@@ -128,7 +128,7 @@ class Reader:
         interval_s: from one reading to the next.
     """
 
-    def __init__(self, source: Source, interval_s: float) -> None:
+    def __init__(self, source: ServerReader, interval_s: float) -> None:
         self.readings: queue.SimpleQueue[Reading] = queue.SimpleQueue()
         self._source = source
         self._interval_s = interval_s
