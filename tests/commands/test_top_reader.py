@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.tools.commands.top.source import Reader
+from pytriton.tools.commands.top.source import ReadingThread
 
 
 class OddServer:
@@ -12,7 +12,7 @@ class OddServer:
 
 
 def test_answer_that_is_not_understood_is_shown():
-    reader = Reader(OddServer(), 60.0)
+    reader = ReadingThread(OddServer(), 60.0)
     reader.start()
     reading = reader.readings.get(timeout=30)
     reader.stop()

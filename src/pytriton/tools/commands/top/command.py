@@ -15,7 +15,7 @@ from pytriton.tools.commands.kserve.options import ServerConnection, add_server_
 from pytriton.tools.commands.top.cluster import cluster_document
 from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document
-from pytriton.tools.commands.top.source import Reader, ServerReader
+from pytriton.tools.commands.top.source import ReadingThread, ServerReader
 from pytriton.tools.commands.top.terminal import take, watch
 from pytriton.tools.commands.top.view import Shown, table_lines
 from pytriton.utils.option_parser import OptionParser
@@ -46,7 +46,7 @@ def run(
         with contextlib.closing(connection):
             if is_live:
                 shown = Shown(str(connection.address), interval_s=options.interval)
-                watch(Reader(ServerReader(connection), options.interval), shown)
+                watch(ReadingThread(ServerReader(connection), options.interval), shown)
                 return 0
             shown = _two_samples(connection, options.interval)
     except AskError as error:

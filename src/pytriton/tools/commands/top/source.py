@@ -120,7 +120,7 @@ class ServerReader:
             return ""
 
 
-class Reader:
+class ReadingThread:
     """Reads a server on a thread, so that the keyboard never waits for it.
 
     Args:

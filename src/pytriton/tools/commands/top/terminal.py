@@ -15,14 +15,14 @@ from rich.live import Live
 
 from pytriton.tools.commands.top.rows import rows_of
 from pytriton.tools.commands.top.samples import Sample
-from pytriton.tools.commands.top.source import Reader, Reading
+from pytriton.tools.commands.top.source import Reading, ReadingThread
 from pytriton.tools.commands.top.state import Screen, ViewState, keys_in
 from pytriton.tools.commands.top.view import Shown, draw, visible_rows
 
 _LOOK_EVERY_S = 0.1  # for new readings and a new size of the terminal
 
 
-def watch(reader: Reader, shown: Shown) -> None:
+def watch(reader: ReadingThread, shown: Shown) -> None:
     """Show a server until a person ends it.
 
     Args:
@@ -48,7 +48,7 @@ def watch(reader: Reader, shown: Shown) -> None:
 class _Loop:
     """Brings keys and readings together."""
 
-    def __init__(self, reader: Reader, shown: Shown, state: ViewState) -> None:
+    def __init__(self, reader: ReadingThread, shown: Shown, state: ViewState) -> None:
         self._reader = reader
         self._shown = shown
         self._state = state
