@@ -26,7 +26,7 @@ _PAGE_SAMPLES = "/page/api/samples?after="  # the number of the last sample that
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reading:
+class ServerReading:
     """What was read at one moment, or why nothing was."""
 
     sample: Sample | None = None
@@ -49,7 +49,7 @@ class ServerReader:
         self._page_number = 0
         self._page_samples: list[object] = []
 
-    def read(self) -> Reading:
+    def read(self) -> ServerReading:
         """Read everything once.
 
         Raises:
@@ -62,7 +62,7 @@ class ServerReader:
                 metadata = self._connection.server.server_metadata()
                 name = f"{metadata.get('name', '')} {metadata.get('version', '')}"
                 self._server_name = name.strip()
-        return Reading(sample, dict(self._states), self._server_name, note)
+        return ServerReading(sample, dict(self._states), self._server_name, note)
 
     def describe(self, key: Key) -> ModelCard:
         """Ask for everything about one version.
@@ -129,7 +129,7 @@ class ReadingThread:
     """
 
     def __init__(self, source: ServerReader, interval_s: float) -> None:
-        self.readings: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self.readings: queue.SimpleQueue[ServerReading] = queue.SimpleQueue()
         self._source = source
         self._interval_s = interval_s
         self._wanted: Key | None = None
@@ -155,19 +155,19 @@ class ReadingThread:
             wanted, self._wanted = self._wanted, None
             if wanted is not None:
                 with contextlib.suppress(AskError):
-                    self.readings.put(Reading(cards={wanted: self._source.describe(wanted)}))
+                    self.readings.put(ServerReading(cards={wanted: self._source.describe(wanted)}))
             if time.monotonic() >= next_s:
                 self.readings.put(self._read())
                 next_s = time.monotonic() + self._interval_s
             self._wake.wait(max(next_s - time.monotonic(), 0.0))
             self._wake.clear()
 
-    def _read(self) -> Reading:
+    def _read(self) -> ServerReading:
         try:
             return self._source.read()
         except ServerRefusedError as error:
-            return Reading(problem=f"The server refused: {error}")
+            return ServerReading(problem=f"The server refused: {error}")
         except AskError as error:
-            return Reading(problem=str(error))
+            return ServerReading(problem=str(error))
         except Exception as error:  # noqa: BLE001  the view would stand still without a word
-            return Reading(problem=f"The server's answer cannot be understood: {error!r}")
+            return ServerReading(problem=f"The server's answer cannot be understood: {error!r}")

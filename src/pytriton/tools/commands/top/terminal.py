@@ -15,7 +15,7 @@ from rich.live import Live
 
 from pytriton.tools.commands.top.rows import rows_of
 from pytriton.tools.commands.top.samples import Sample
-from pytriton.tools.commands.top.source import Reading, ReadingThread
+from pytriton.tools.commands.top.source import ReadingThread, ServerReading
 from pytriton.tools.commands.top.state import Screen, ViewState, keys_in
 from pytriton.tools.commands.top.view import Shown, draw, visible_rows
 
@@ -79,7 +79,7 @@ class _Loop:
         if is_open and key is not None and key not in self._shown.cards:
             self._reader.describe(key)
 
-    def _take(self, reading: Reading) -> None:
+    def _take(self, reading: ServerReading) -> None:
         self._shown.cards.update(reading.cards)
         if reading.problem:
             self._shown.problem = reading.problem
@@ -90,7 +90,7 @@ class _Loop:
         self._last = reading.sample
 
 
-def take(shown: Shown, before: Sample | None, reading: Reading) -> None:
+def take(shown: Shown, before: Sample | None, reading: ServerReading) -> None:
     """Put a reading on show, with the rates since the one before."""
     assert reading.sample is not None
     shown.problem, shown.note = "", reading.note
