@@ -17,7 +17,7 @@ from pytriton.tools.commands.top.cluster import InstancePlace, cluster_document,
 from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import add_page_sample, read_metrics
-from pytriton.tools.commands.top.state import ESCAPE, Screen, ViewState
+from pytriton.tools.commands.top.state import ESCAPE, TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.commands.scripted_metrics import ScriptedServer
 from tests.free_ports import first_of_free_ports
@@ -72,7 +72,7 @@ def test_nodes_have_resources_and_the_instances_on_them(shown):
 
 
 def test_head_says_what_the_cluster_does_and_the_foot_how_to_see_it(shown):
-    text = screen(shown, Screen.TABLE)
+    text = screen(shown, TopScreen.TABLE)
 
     assert "\n cluster 2 nodes   instances 3 run   2 not yet\n" in text
     assert text.endswith("Enter details  n nodes  ? help")
@@ -81,14 +81,16 @@ def test_head_says_what_the_cluster_does_and_the_foot_how_to_see_it(shown):
 def test_launcher_that_is_down_is_said(shown):
     shown.sample = read_metrics(metrics(is_connected=False), 4.0)
 
-    assert "the launcher is down, so none can be started" in screen(shown, Screen.TABLE, width=120)
+    assert "the launcher is down, so none can be started" in screen(
+        shown, TopScreen.TABLE, width=120
+    )
 
 
 def test_nodes_of_a_cluster_that_does_not_answer_are_said_to_be_of_the_past(shown):
     shown.sample = read_metrics(metrics(is_connected=False, unreachable_s=200.0), 4.0)
 
     ago = "last seen 3 min ago, as the cluster does not answer"
-    assert f" cluster 2 nodes {ago}   instances 3 run" in screen(shown, Screen.TABLE, width=120)
+    assert f" cluster 2 nodes {ago}   instances 3 run" in screen(shown, TopScreen.TABLE, width=120)
     assert node_lines(shown.rows, shown.cluster)[-1] == f"The nodes are those that were {ago}"
 
 
@@ -101,36 +103,36 @@ def test_ready_model_without_any_instance_is_said_to_have_none(shown):
 
     assert " NO INST. " in line
     assert "0/3" in line.split()
-    assert " models 0 of 1 ready" in screen(shown, Screen.TABLE)
-    assert "instances   0 of 3: 3 missing\n" in screen(shown, Screen.DETAILS)
+    assert " models 0 of 1 ready" in screen(shown, TopScreen.TABLE)
+    assert "instances   0 of 3: 3 missing\n" in screen(shown, TopScreen.DETAILS)
 
 
 def test_key_opens_and_closes_the_nodes(shown):
     state = ViewState()
     state.press("n", [])
-    assert state.screen is Screen.NODES
-    assert " beta           2  3 of 8" in screen(shown, Screen.NODES)
+    assert state.screen is TopScreen.NODES
+    assert " beta           2  3 of 8" in screen(shown, TopScreen.NODES)
     for key in ("n", ESCAPE):
-        state.screen = Screen.NODES
+        state.screen = TopScreen.NODES
         state.press(key, [])
-        assert state.screen is Screen.TABLE
+        assert state.screen is TopScreen.TABLE
 
 
 def test_nodes_that_do_not_fit_are_counted(shown):
-    assert " and 3 more; a larger terminal shows them" in screen(shown, Screen.NODES, height=9)
+    assert " and 3 more; a larger terminal shows them" in screen(shown, TopScreen.NODES, height=9)
 
 
 def test_server_without_a_cluster_says_so_and_shows_as_before(shown):
     shown.sample = read_metrics('nv_inference_count{model="m",version="1"} 1', 5.0)
     shown.rows = rows_of(None, shown.sample, {})
 
-    assert "All instances run on the server's own machine." in screen(shown, Screen.NODES)
-    assert "cluster" not in screen(shown, Screen.TABLE)
-    assert "nodes" not in screen(shown, Screen.TABLE)
+    assert "All instances run on the server's own machine." in screen(shown, TopScreen.NODES)
+    assert "cluster" not in screen(shown, TopScreen.TABLE)
+    assert "nodes" not in screen(shown, TopScreen.TABLE)
 
 
 def test_details_say_where_the_instances_are(shown):
-    assert "instances   2 of 3: alpha 1, beta 1; 1 pending\n" in screen(shown, Screen.DETAILS)
+    assert "instances   2 of 3: alpha 1, beta 1; 1 pending\n" in screen(shown, TopScreen.DETAILS)
 
 
 def test_instances_of_the_metrics_count_and_not_those_of_the_page(shown):
@@ -185,7 +187,7 @@ def test_command_prints_the_nodes_below_the_models(capsys):
 
 def test_picture_of_the_nodes(shown):
     console = Console(record=True, width=90, file=io.StringIO(), force_terminal=True)
-    for line in draw(shown, ViewState(screen=Screen.NODES), 90, 12):
+    for line in draw(shown, ViewState(screen=TopScreen.NODES), 90, 12):
         console.print(line, no_wrap=True, crop=True)
     svg = console.export_svg(title="pytriton top")
     # rich's template loads a font from another host.

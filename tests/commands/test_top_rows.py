@@ -24,7 +24,7 @@ from pytriton.tools.commands.top.samples import (
     read_statistics,
     series,
 )
-from pytriton.tools.commands.top.state import DOWN, ENTER, ESCAPE, UP, Screen, ViewState, keys_in
+from pytriton.tools.commands.top.state import DOWN, ENTER, ESCAPE, UP, TopScreen, ViewState, keys_in
 
 KEY = ("m", "1")
 
@@ -250,9 +250,9 @@ KEYS = [("a", "1"), ("b", "1"), ("c", "1")]
         ([DOWN, DOWN, DOWN, DOWN], {"selected": KEYS[2]}),
         ([UP], {"selected": KEYS[0]}),
         (["page down", "page up"], {"selected": KEYS[0]}),
-        ([ENTER], {"screen": Screen.DETAILS, "selected": KEYS[0]}),
-        ([ENTER, ESCAPE], {"screen": Screen.TABLE}),
-        (["?"], {"screen": Screen.HELP}),
+        ([ENTER], {"screen": TopScreen.DETAILS, "selected": KEYS[0]}),
+        ([ENTER, ESCAPE], {"screen": TopScreen.TABLE}),
+        (["?"], {"screen": TopScreen.HELP}),
         (["?", "q"], {"is_over": True}),
         (["s", "s"], {"order": Order.ERRORS}),
         (["p"], {"is_paused": True}),
@@ -261,7 +261,7 @@ KEYS = [("a", "1"), ("b", "1"), ("c", "1")]
         (["/", "a", ENTER], {"name_filter": "a", "is_typing": False}),
         (["/", "a", ESCAPE], {"name_filter": "", "is_typing": False}),
         (["/", "a", ENTER, ESCAPE], {"name_filter": ""}),
-        (["z"], {"screen": Screen.TABLE, "is_over": False}),
+        (["z"], {"screen": TopScreen.TABLE, "is_over": False}),
     ],
 )
 def test_keys_change_what_is_shown(pressed, expected):

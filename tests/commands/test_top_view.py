@@ -12,7 +12,7 @@ from rich.console import Console
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 from pytriton.tools.commands.top.rows import Row
 from pytriton.tools.commands.top.samples import GpuReading, ModelCounts, Sample
-from pytriton.tools.commands.top.state import Screen, ViewState
+from pytriton.tools.commands.top.state import TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.pictures import keep
 
@@ -121,7 +121,7 @@ def test_rows_scroll_with_the_selection():
 
 
 def test_details_have_numbers_and_the_signature():
-    state = ViewState(screen=Screen.DETAILS, selected=("classifier", "1"))
+    state = ViewState(screen=TopScreen.DETAILS, selected=("classifier", "1"))
     result = shown()
     tensor = TensorCard("x", "FP32", (-1, 3))
     card = ModelCard("classifier", "1", "READY", "", "python", (tensor,), (tensor,), 8)
@@ -136,7 +136,7 @@ def test_details_have_numbers_and_the_signature():
 
 
 def test_details_of_a_model_that_failed_have_the_reason():
-    state = ViewState(screen=Screen.DETAILS, selected=("translator", "2"))
+    state = ViewState(screen=TopScreen.DETAILS, selected=("translator", "2"))
 
     assert "reason      no module named 'sentencepiece'" in screen(80, 24, state)
 

@@ -41,7 +41,7 @@ def keys_in(data: bytes) -> list[str]:
     return keys
 
 
-class Screen(enum.Enum):
+class TopScreen(enum.Enum):
     """What fills the terminal."""
 
     TABLE = enum.auto()
@@ -54,7 +54,7 @@ class Screen(enum.Enum):
 class ViewState:
     """What a person has chosen."""
 
-    screen: Screen = Screen.TABLE
+    screen: TopScreen = TopScreen.TABLE
     order: Order = Order.NAME
     name_filter: str = ""
     is_typing: bool = False  # the filter
@@ -73,9 +73,9 @@ class ViewState:
             self._type(key)
         elif key in {"q", "Q"}:
             self.is_over = True
-        elif self.screen is not Screen.TABLE:
+        elif self.screen is not TopScreen.TABLE:
             if key in {ESCAPE, ENTER, "?", "n", BACKSPACE}:
-                self.screen = Screen.TABLE
+                self.screen = TopScreen.TABLE
         else:
             self._choose(key, keys)
 
@@ -100,11 +100,11 @@ class ViewState:
         elif key == "p":
             self.is_paused = not self.is_paused
         elif key == "?":
-            self.screen = Screen.HELP
+            self.screen = TopScreen.HELP
         elif key == "n":
-            self.screen = Screen.NODES
+            self.screen = TopScreen.NODES
         elif key == ESCAPE:
             self.name_filter = ""
         elif key == ENTER and keys:
             self.selected = self.selected if self.selected in keys else keys[0]
-            self.screen = Screen.DETAILS
+            self.screen = TopScreen.DETAILS

@@ -16,7 +16,7 @@ from rich.live import Live
 from pytriton.tools.commands.top.rows import rows_of
 from pytriton.tools.commands.top.samples import Sample
 from pytriton.tools.commands.top.source import ReadingThread, ServerReading
-from pytriton.tools.commands.top.state import Screen, ViewState, keys_in
+from pytriton.tools.commands.top.state import TopScreen, ViewState, keys_in
 from pytriton.tools.commands.top.view import Shown, draw, visible_rows
 
 _LOOK_EVERY_S = 0.1  # for new readings and a new size of the terminal
@@ -75,7 +75,7 @@ class _Loop:
 
     def _ask_for_details(self) -> None:
         key = self._state.selected
-        is_open = self._state.screen is Screen.DETAILS
+        is_open = self._state.screen is TopScreen.DETAILS
         if is_open and key is not None and key not in self._shown.cards:
             self._reader.describe(key)
 

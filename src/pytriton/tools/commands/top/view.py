@@ -15,7 +15,7 @@ from pytriton.tools.commands.top.cluster import ClusterReading, places_text
 from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
 from pytriton.tools.commands.top.rows import History, Order, Row, ordered, sparkline, total
 from pytriton.tools.commands.top.samples import Key, Sample
-from pytriton.tools.commands.top.state import Screen, ViewState
+from pytriton.tools.commands.top.state import TopScreen, ViewState
 
 _STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
 _SHORT = {"UNAVAILABLE": "UNAVAIL."}
@@ -141,11 +141,11 @@ def draw(shown: Shown, state: ViewState, width: int, height: int) -> list[Text]:
     """Returns the lines of the screen, each at most as wide as the terminal."""
     head = _head(shown, state, width)
     room = max(height - len(head) - 1, 1)
-    if state.screen is Screen.HELP:
+    if state.screen is TopScreen.HELP:
         body = [Text(f" {line}") for line in _HELP.split("\n")]
-    elif state.screen is Screen.DETAILS:
+    elif state.screen is TopScreen.DETAILS:
         body = _details(shown, state, width)
-    elif state.screen is Screen.NODES:
+    elif state.screen is TopScreen.NODES:
         body = _nodes(shown, room)
     else:
         body = _table(shown, state, width, room)
@@ -332,7 +332,7 @@ def _parts_of_latency(row: Row) -> str:
 def _foot(state: ViewState, rows: Sequence[Row], room: int, *, has_nodes: bool) -> Text:
     if state.is_typing:
         return Text(f" filter: {state.name_filter}▏  Enter keeps it, Esc ends it", style="bold")
-    if state.screen is not Screen.TABLE:
+    if state.screen is not TopScreen.TABLE:
         return Text(" Enter or Esc goes back   q quit", style="dim")
     hidden = f" ({state.name_filter})" if state.name_filter else ""
     sort = f"s sort ({state.order.value})"
