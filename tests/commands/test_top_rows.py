@@ -9,8 +9,8 @@ import pytest
 
 from pytriton.tools.commands.top import numbers
 from pytriton.tools.commands.top.rows import (
-    History,
     Order,
+    RateHistory,
     Row,
     next_order,
     ordered,
@@ -201,7 +201,7 @@ def test_rows_are_sorted_and_filtered():
 
 
 def test_history_keeps_rates_of_all_and_of_each():
-    history = History()
+    history = RateHistory()
     history.add([Row("a", "1")])  # the first sample has no rates
     history.add([Row("a", "1", requests_s=4.0), Row("b", "1", requests_s=2.0)])
 

@@ -227,7 +227,7 @@ def next_order(order: Order) -> Order:
 
 
 @dataclasses.dataclass(slots=True)
-class History:
+class RateHistory:
     """Requests each second of all models and of each one, for sparklines."""
 
     total: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=HISTORY))

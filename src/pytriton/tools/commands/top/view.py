@@ -13,7 +13,7 @@ from pytriton.tools.commands.models.text import details_text
 from pytriton.tools.commands.top import numbers
 from pytriton.tools.commands.top.cluster import ClusterReading, places_text
 from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
-from pytriton.tools.commands.top.rows import History, Order, Row, ordered, sparkline, total
+from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
 from pytriton.tools.commands.top.samples import Key, Sample
 from pytriton.tools.commands.top.state import TopScreen, ViewState
 
@@ -54,7 +54,7 @@ class Shown:
     server_name: str = ""
     rows: Sequence[Row] = ()
     sample: Sample | None = None
-    history: History = dataclasses.field(default_factory=History)
+    history: RateHistory = dataclasses.field(default_factory=RateHistory)
     interval_s: float = 2.0
     problem: str = ""  # why there is no new sample
     note: str = ""
