@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 from pytriton.tools.commands.top.rows import Row
-from pytriton.tools.commands.top.samples import GpuReading, ModelCounts, Sample
+from pytriton.tools.commands.top.samples import GpuUse, ModelCounts, Sample
 from pytriton.tools.commands.top.state import TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.pictures import keep
@@ -153,7 +153,7 @@ def test_problem_replaces_the_totals_and_the_rows_stay():
 
 def test_gpus_and_filters_are_shown():
     result = shown()
-    result.sample.gpus["a"] = GpuReading(0.5, 10e9, 80e9)
+    result.sample.gpus["a"] = GpuUse(0.5, 10e9, 80e9)
     state = ViewState(name_filter="zzz")
     text = "\n".join(line.plain for line in draw(result, state, 130, 12))
 

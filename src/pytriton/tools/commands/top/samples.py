@@ -73,7 +73,7 @@ class ModelCounts:
 
 
 @dataclasses.dataclass(slots=True)
-class GpuReading:
+class GpuUse:
     """How busy a GPU is."""
 
     utilization: float | None = None  # from 0 to 1
@@ -90,7 +90,7 @@ class Sample:
     cpu: float | None = None  # from 0 to 1
     memory_used: float | None = None
     memory_total: float | None = None
-    gpus: dict[str, GpuReading] = dataclasses.field(default_factory=dict)
+    gpus: dict[str, GpuUse] = dataclasses.field(default_factory=dict)
     server_memory: float | None = None
     uptime_s: float | None = None
     cluster: ClusterReading | None = None
@@ -113,7 +113,7 @@ def read_metrics(text: str, at_s: float) -> Sample:
         elif name in _MACHINE:
             setattr(sample, _MACHINE[name], value)
         elif name in _GPUS:
-            gpu = sample.gpus.setdefault(labels.get("gpu_uuid", ""), GpuReading())
+            gpu = sample.gpus.setdefault(labels.get("gpu_uuid", ""), GpuUse())
             setattr(gpu, _GPUS[name], value)
         elif is_of_cluster(name):
             sample.cluster = sample.cluster or ClusterReading()
