@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 from pytriton.tools.commands.top.rows import Row
-from pytriton.tools.commands.top.samples import GpuUse, ModelCounts, Sample
+from pytriton.tools.commands.top.samples import GpuUse, MetricsSample, ModelCounts
 from pytriton.tools.commands.top.state import TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.pictures import keep
@@ -47,7 +47,7 @@ def shown(*, has_histograms=True):
     counts = ModelCounts(pending=0.0, running=0.0, instances=1)
     if has_histograms:
         counts.latencies = {0.1: 1.0}
-    sample = Sample(
+    sample = MetricsSample(
         1.0,
         {each.key: counts for each in rows},
         cpu=0.43,

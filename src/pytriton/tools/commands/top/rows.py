@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytriton.tools.commands.top.cluster import InstancePlace
-from pytriton.tools.commands.top.samples import Key, ModelCounts, Sample
+from pytriton.tools.commands.top.samples import Key, MetricsSample, ModelCounts
 
 HISTORY = 60  # of samples, for sparklines
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -78,7 +78,7 @@ _FIELDS = {
 
 
 def rows_of(
-    before: Sample | None, after: Sample, states: Mapping[Key, tuple[str, str]]
+    before: MetricsSample | None, after: MetricsSample, states: Mapping[Key, tuple[str, str]]
 ) -> list[Row]:
     """Compare two samples.
 

@@ -82,7 +82,7 @@ class GpuUse:
 
 
 @dataclasses.dataclass(slots=True)
-class Sample:
+class MetricsSample:
     """Everything that was read at one moment."""
 
     at_s: float  # on a clock that only goes forward
@@ -100,9 +100,9 @@ class Sample:
         return self.models.setdefault(key, ModelCounts())
 
 
-def read_metrics(text: str, at_s: float) -> Sample:
+def read_metrics(text: str, at_s: float) -> MetricsSample:
     """Read metrics in the text format of Prometheus; families that are not known are skipped."""
-    sample = Sample(at_s)
+    sample = MetricsSample(at_s)
     for name, labels, value in series(text):
         if name in _COUNTERS and "model" in labels:
             counts = sample.model(_key(labels))
@@ -154,9 +154,9 @@ def _name(namespace: str, name: str) -> str:
     return f"{namespace}::{name}" if namespace else name
 
 
-def read_statistics(models: Iterable[Document], at_s: float) -> Sample:
+def read_statistics(models: Iterable[Document], at_s: float) -> MetricsSample:
     """Read the statistics extension, for a server whose metrics are out of reach."""
-    sample = Sample(at_s)
+    sample = MetricsSample(at_s)
     for entry in models:
         stats = entry.get("inference_stats", {})
         counts = sample.model((entry["name"], str(entry.get("version", ""))))
@@ -182,7 +182,7 @@ def _number(stats: Document, name: str, field: str) -> float:
     return float(stats.get(name, {}).get(field, 0))
 
 
-def add_page_sample(sample: Sample, document: Any, now_s: float) -> None:
+def add_page_sample(sample: MetricsSample, document: Any, now_s: float) -> None:
     """Add what only the page of this server tells: its memory, its age, instances."""
     started = document.get("started")
     if started:

@@ -15,7 +15,7 @@ from pytriton.tools.commands.kserve.models import ModelCard, describe, list_mode
 from pytriton.tools.commands.kserve.options import ServerConnection
 from pytriton.tools.commands.top.samples import (
     Key,
-    Sample,
+    MetricsSample,
     add_page_sample,
     read_metrics,
     read_statistics,
@@ -29,7 +29,7 @@ _PAGE_SAMPLES = "/page/api/samples?after="  # the number of the last sample that
 class ServerReading:
     """What was read at one moment, or why nothing was."""
 
-    sample: Sample | None = None
+    sample: MetricsSample | None = None
     states: Mapping[Key, tuple[str, str]] = dataclasses.field(default_factory=dict)
     server_name: str = ""
     note: str = ""
@@ -74,7 +74,7 @@ class ServerReader:
         state, reason = self._states.get(key, ("", ""))
         return dataclasses.replace(card, state=state or card.state, reason=reason)
 
-    def _sample(self) -> tuple[Sample, str]:
+    def _sample(self) -> tuple[MetricsSample, str]:
         metrics = self._connection.metrics
         try:
             text = metrics.get_text("/metrics")
@@ -95,7 +95,7 @@ class ServerReader:
             add_page_sample(sample, {**document, "samples": self._page_samples}, time.time())
         return sample, ""
 
-    def _read_states(self, sample: Sample) -> None:
+    def _read_states(self, sample: MetricsSample) -> None:
         now_s = time.monotonic()
         models = frozenset(sample.models)
         if models == self._known and now_s - self._states_at_s < _STATES_EVERY_S:

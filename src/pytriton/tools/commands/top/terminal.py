@@ -14,7 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pytriton.tools.commands.top.rows import rows_of
-from pytriton.tools.commands.top.samples import Sample
+from pytriton.tools.commands.top.samples import MetricsSample
 from pytriton.tools.commands.top.source import ReadingThread, ServerReading
 from pytriton.tools.commands.top.state import TopScreen, ViewState, keys_in
 from pytriton.tools.commands.top.view import Shown, draw, visible_rows
@@ -52,7 +52,7 @@ class _Loop:
         self._reader = reader
         self._shown = shown
         self._state = state
-        self._last: Sample | None = None
+        self._last: MetricsSample | None = None
 
     def step(self) -> bool:
         """Wait a moment for keys and readings; returns whether the screen changes."""
@@ -90,7 +90,7 @@ class _Loop:
         self._last = reading.sample
 
 
-def take(shown: Shown, before: Sample | None, reading: ServerReading) -> None:
+def take(shown: Shown, before: MetricsSample | None, reading: ServerReading) -> None:
     """Put a reading on show, with the rates since the one before."""
     assert reading.sample is not None
     shown.problem, shown.note = "", reading.note

@@ -14,7 +14,7 @@ from pytriton.tools.commands.top import numbers
 from pytriton.tools.commands.top.cluster import ClusterReading, places_text
 from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
 from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
-from pytriton.tools.commands.top.samples import Key, Sample
+from pytriton.tools.commands.top.samples import Key, MetricsSample
 from pytriton.tools.commands.top.state import TopScreen, ViewState
 
 _STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
@@ -53,7 +53,7 @@ class Shown:
     address: str
     server_name: str = ""
     rows: Sequence[Row] = ()
-    sample: Sample | None = None
+    sample: MetricsSample | None = None
     history: RateHistory = dataclasses.field(default_factory=RateHistory)
     interval_s: float = 2.0
     problem: str = ""  # why there is no new sample
