@@ -73,7 +73,7 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of the table."""
 
     title: str
@@ -95,31 +95,31 @@ def _state(row: Row) -> str:
 
 
 _COMMON = (
-    Column("VER", 3, lambda row: row.version or "-", 5),
-    Column("STATE", 9, _state, 7),
-    Column("REQ/S", 6, lambda row: numbers.rate(row.requests_s), 10),
-    Column("INF/S", 6, lambda row: numbers.rate(row.inferences_s), 3),
-    Column("ERR/S", 5, lambda row: numbers.rate(row.errors_s), 8),
-    Column("QUEUE", 5, lambda row: numbers.count(row.pending), 8),
-    Column("RUN", 4, lambda row: numbers.count(row.running), 6),
-    Column("INST", 4, _instances, 2),
-    Column("BATCH", 5, lambda row: numbers.batch(row.batch), 7),
+    TableColumn("VER", 3, lambda row: row.version or "-", 5),
+    TableColumn("STATE", 9, _state, 7),
+    TableColumn("REQ/S", 6, lambda row: numbers.rate(row.requests_s), 10),
+    TableColumn("INF/S", 6, lambda row: numbers.rate(row.inferences_s), 3),
+    TableColumn("ERR/S", 5, lambda row: numbers.rate(row.errors_s), 8),
+    TableColumn("QUEUE", 5, lambda row: numbers.count(row.pending), 8),
+    TableColumn("RUN", 4, lambda row: numbers.count(row.running), 6),
+    TableColumn("INST", 4, _instances, 2),
+    TableColumn("BATCH", 5, lambda row: numbers.batch(row.batch), 7),
 )
 _PERCENTILES = (
-    Column("P50", 6, lambda row: numbers.milliseconds(row.p50_ms), 9),
-    Column("P95", 6, lambda row: numbers.milliseconds(row.p95_ms), 6),
-    Column("P99", 6, lambda row: numbers.milliseconds(row.p99_ms), 9),
+    TableColumn("P50", 6, lambda row: numbers.milliseconds(row.p50_ms), 9),
+    TableColumn("P95", 6, lambda row: numbers.milliseconds(row.p95_ms), 6),
+    TableColumn("P99", 6, lambda row: numbers.milliseconds(row.p99_ms), 9),
 )
 _AVERAGES = (
-    Column("AVG", 6, lambda row: numbers.milliseconds(row.average_ms), 9),
-    Column("IN-Q", 6, lambda row: numbers.milliseconds(row.queue_ms), 6),
-    Column("INFER", 6, lambda row: numbers.milliseconds(row.compute_ms), 6),
+    TableColumn("AVG", 6, lambda row: numbers.milliseconds(row.average_ms), 9),
+    TableColumn("IN-Q", 6, lambda row: numbers.milliseconds(row.queue_ms), 6),
+    TableColumn("INFER", 6, lambda row: numbers.milliseconds(row.compute_ms), 6),
 )
-_CACHE = Column("CACHE", 5, lambda row: numbers.share(row.cache_hits), 4)
+_CACHE = TableColumn("CACHE", 5, lambda row: numbers.share(row.cache_hits), 4)
 _LEFT = frozenset({"STATE"})
 
 
-def columns_for(shown: Shown, width: int) -> list[Column]:
+def columns_for(shown: Shown, width: int) -> list[TableColumn]:
     """Returns the columns that fit, in their order; the least important ones are left out."""
     sample = shown.sample
     models = sample.models.values() if sample else ()
@@ -258,7 +258,7 @@ def _window(rows: Sequence[Row], state: ViewState, room: int) -> tuple[int, int,
     return selected, first, min(first + count, len(rows))
 
 
-def _row_line(row: Row, columns: Sequence[Column], name_width: int) -> Text:
+def _row_line(row: Row, columns: Sequence[TableColumn], name_width: int) -> Text:
     name = row.name if len(row.name) <= name_width else f"{row.name[: name_width - 1]}…"
     line = Text(f" {name:<{name_width}}")
     for column in columns:
@@ -271,7 +271,7 @@ def _row_line(row: Row, columns: Sequence[Column], name_width: int) -> Text:
     return line
 
 
-def _cell(column: Column, text: str) -> str:
+def _cell(column: TableColumn, text: str) -> str:
     if column.title in _LEFT:
         return f" {text:<{column.width}}"
     return f" {text:>{column.width}}"
