@@ -31,7 +31,7 @@ _SCHEMA = 1  # of the JSON; increased if an existing member changes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """What a command found, and where its files are."""
 
     command: str
@@ -70,7 +70,7 @@ class Outcome:
 
 def run_command(
     name: str, workspace: pathlib.Path | None, *, packs: bool | None, show: Callable[[str], None]
-) -> Outcome:
+) -> CheckOutcome:
     """Run a command and keep its logs.
 
     Args:
@@ -93,7 +93,7 @@ def run_command(
         folder.mkdir(parents=True)
         _run_into(folder, name, report)
         archive, error = _zip_folder(folder) if packs is not False else (None, None)
-        return Outcome(name, report, folder, archive, error)
+        return CheckOutcome(name, report, folder, archive, error)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     try:
         _run_into(folder, name, report)
@@ -105,9 +105,9 @@ def run_command(
     if is_needed and packs is not False:
         archive, error = _zip_folder(folder)
     if is_needed and archive is None:
-        return Outcome(name, report, folder, None, error)
+        return CheckOutcome(name, report, folder, None, error)
     shutil.rmtree(folder)
-    return Outcome(name, report, None, archive, None)
+    return CheckOutcome(name, report, None, archive, None)
 
 
 def _run_into(folder: pathlib.Path, name: str, report: Report) -> None:
