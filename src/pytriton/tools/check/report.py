@@ -52,7 +52,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """Findings under a common title."""
 
     title: str
@@ -67,12 +67,12 @@ class Report:
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self.sections: list[Section] = []
+        self.sections: list[ReportSection] = []
         self._show = show
 
     def begin(self, title: str) -> None:
         """Begin a section."""
-        self.sections.append(Section(title))
+        self.sections.append(ReportSection(title))
         self._show_line(title)
 
     def add(self, finding: Finding) -> None:
