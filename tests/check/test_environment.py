@@ -8,11 +8,11 @@ import pytest
 
 from pytriton.tools.check import environment
 from pytriton.tools.check.environment import is_port_free, report_environment
-from pytriton.tools.check.report import Report, State
+from pytriton.tools.check.report import CheckReport, State
 
 
 def environment_report():
-    report = Report(lambda line: None)
+    report = CheckReport(lambda line: None)
     report_environment(report)
     return report
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.tools.check.report import Finding, Report, State
+from pytriton.tools.check.report import CheckReport, Finding, State
 
 FINDINGS = (
     Finding("cores", "2"),
@@ -27,7 +27,7 @@ def shown():
 
 @pytest.fixture
 def report(shown):
-    report = Report(shown.append)
+    report = CheckReport(shown.append)
     report.begin("Checking things")
     for finding in FINDINGS:
         report.add(finding)

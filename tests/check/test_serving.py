@@ -5,14 +5,14 @@ import threading
 import pytest
 
 from pytriton.tools.check import client_checks, serving
-from pytriton.tools.check.report import Report, State
+from pytriton.tools.check.report import CheckReport, State
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
 def report():
-    return Report(lambda line: None)
+    return CheckReport(lambda line: None)
 
 
 def found(report):

@@ -17,7 +17,7 @@ from pytriton.base.lazy_module import LazyModule
 from pytriton.tools.check.environment import report_environment
 from pytriton.tools.check.monitoring import DEFAULT_LOG_FORMAT
 from pytriton.tools.check.packages import PACKAGE, installed_packages, version_of
-from pytriton.tools.check.report import Finding, Report, State
+from pytriton.tools.check.report import CheckReport, Finding, State
 
 if TYPE_CHECKING:
     from pytriton.tools.check import serving
@@ -35,7 +35,7 @@ class CheckOutcome:
     """What a command found, and where its files are."""
 
     command: str
-    report: Report
+    report: CheckReport
     workspace: pathlib.Path | None  # None if it was temporary and is not needed any more
     archive: pathlib.Path | None
     archive_error: str | None  # why it could not be made
@@ -87,7 +87,7 @@ def run_command(
         FileExistsError: The workspace exists already.
         OSError: The logs cannot be written.
     """
-    report = Report(show)
+    report = CheckReport(show)
     if workspace is not None:
         folder = workspace.resolve()
         folder.mkdir(parents=True)
@@ -110,7 +110,7 @@ def run_command(
     return CheckOutcome(name, report, None, archive, None)
 
 
-def _run_into(folder: pathlib.Path, name: str, report: Report) -> None:
+def _run_into(folder: pathlib.Path, name: str, report: CheckReport) -> None:
     COMMANDS[name].run(folder, report)
     _write(folder / "report.txt", report.to_text())
 
@@ -124,16 +124,16 @@ def _zip_folder(folder: pathlib.Path) -> tuple[pathlib.Path | None, str | None]:
     return pathlib.Path(archive), None
 
 
-def _environment(folder: pathlib.Path, report: Report) -> None:
+def _environment(folder: pathlib.Path, report: CheckReport) -> None:
     with _log_to_file(folder / "env_log.txt"):
         _write(folder / "packages.txt", installed_packages())
         report_environment(report)
 
 
-def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
+def _example(function: str) -> Callable[[pathlib.Path, CheckReport], None]:
     """Returns the command that runs a function of `pytriton.tools.check.serving`."""
 
-    def run(folder: pathlib.Path, report: Report) -> None:
+    def run(folder: pathlib.Path, report: CheckReport) -> None:
         with _log_to_file(folder / f"{function}_log.txt"):
             try:
                 check = getattr(serving, function)
@@ -147,12 +147,12 @@ def _example(function: str) -> Callable[[pathlib.Path, Report], None]:
     return run
 
 
-def _examples(folder: pathlib.Path, report: Report) -> None:
+def _examples(folder: pathlib.Path, report: CheckReport) -> None:
     for function in ("example_add_sub", "example_add_sub_script", "example_repository"):
         _example(function)(_new_folder(folder / function), report)
 
 
-def _check(folder: pathlib.Path, report: Report) -> None:
+def _check(folder: pathlib.Path, report: CheckReport) -> None:
     _environment(_new_folder(folder / "env"), report)
     _examples(_new_folder(folder / "examples"), report)
 
@@ -197,7 +197,7 @@ class Command:
     """A command of the command line."""
 
     help: str
-    run: Callable[[pathlib.Path, Report], None]
+    run: Callable[[pathlib.Path, CheckReport], None]
 
 
 COMMANDS = {

@@ -19,7 +19,7 @@ import psutil
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.tools.check.limits import core_limit, memory_limit
 from pytriton.tools.check.packages import package_findings
-from pytriton.tools.check.report import Finding, Report, State
+from pytriton.tools.check.report import CheckReport, Finding, State
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _MIB = 1 << 20
 _SHOWN = 300  # maximum number of characters of a variable
 
 
-def report_environment(report: Report) -> None:
+def report_environment(report: CheckReport) -> None:
     """Report everything; missing programs and files are no failures."""
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
         "Checking OS version": _system,

@@ -59,7 +59,7 @@ class ReportSection:
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
 
-class Report:
+class CheckReport:
     """All findings; each line is shown and logged when it is added.
 
     Args:

@@ -28,7 +28,7 @@ from pytriton.tools.check.client_checks import (
     responds_ok,
     status_of,
 )
-from pytriton.tools.check.report import Finding, Report, State
+from pytriton.tools.check.report import CheckReport, Finding, State
 from pytriton.tools.check.utils import ScriptThread
 from pytriton.triton import Triton, TritonSecurityConfig
 
@@ -40,7 +40,7 @@ _SHOWN_LINES = 10
 _REPOSITORY = pathlib.Path(__file__).with_name("model_repository")
 
 
-def example_add_sub(folder: pathlib.Path, report: Report) -> None:
+def example_add_sub(folder: pathlib.Path, report: CheckReport) -> None:
     """Serve from this process and send requests; the folder gets the server's log."""
     ports, token = Ports.free(), secrets.token_urlsafe()
     checks = all_client_checks(ports) | {"RemoteTriton": lambda: bind_remotely(ports, token)}
@@ -48,7 +48,7 @@ def example_add_sub(folder: pathlib.Path, report: Report) -> None:
     _check(report, ports, _server_here(ports, token, folder / "server_log.txt"), checks)
 
 
-def example_add_sub_script(folder: pathlib.Path, report: Report) -> None:
+def example_add_sub_script(folder: pathlib.Path, report: CheckReport) -> None:
     """Serve from a script in another process and send requests; its output is logged."""
     ports = Ports.free()
     numbers = (str(port) for port in (ports.http, ports.grpc, ports.metrics))
@@ -57,7 +57,7 @@ def example_add_sub_script(folder: pathlib.Path, report: Report) -> None:
     _check(report, ports, _server_in_script(command, ports, folder), all_client_checks(ports))
 
 
-def example_repository(folder: pathlib.Path, report: Report) -> None:
+def example_repository(folder: pathlib.Path, report: CheckReport) -> None:
     """Serve a model repository and send requests; the server's output is logged."""
     ports = Ports.free()
     settings: dict[str, object] = {"model-repository": _REPOSITORY}
@@ -83,7 +83,7 @@ def _child(module: str, *arguments: str) -> list[str]:
 
 
 def _check(
-    report: Report,
+    report: CheckReport,
     ports: Ports,
     serving: AbstractContextManager[None],
     checks: dict[str, ClientCheck],
@@ -97,7 +97,7 @@ def _check(
         _attempt(report, "server stops", partial(_stop, stack, ports))
 
 
-def _attempt(report: Report, name: str, action: Callable[[], str]) -> bool:
+def _attempt(report: CheckReport, name: str, action: Callable[[], str]) -> bool:
     """Run an action and report its result; returns whether it succeeded."""
     started_s = time.perf_counter()
     try:
