@@ -9,8 +9,8 @@ import pytest
 
 from pytriton.tools.perf.load.interface import LoadError
 from pytriton.tools.perf.load.levels import (
+    Arrivals,
     Concurrency,
-    Distribution,
     FixedSchedule,
     Intervals,
     PeriodicConcurrency,
@@ -33,11 +33,11 @@ def test_constant_rate_is_even_and_does_not_drift():
 
 
 def test_poisson_gaps_depend_on_the_seed_alone_and_have_the_mean_of_the_rate():
-    level = RequestRate(100.0, Distribution.POISSON, seed=7)
+    level = RequestRate(100.0, Arrivals.POISSON, seed=7)
     moments = first(level, 5_000)
 
     assert moments == first(level, 5_000)
-    assert moments != first(RequestRate(100.0, Distribution.POISSON, seed=8), 5_000)
+    assert moments != first(RequestRate(100.0, Arrivals.POISSON, seed=8), 5_000)
     assert moments == sorted(moments)
     assert moments[-1] / 4_999 == pytest.approx(10 * MILLISECOND, rel=0.05)
 
@@ -51,7 +51,7 @@ def test_schedule_ends():
 
 
 def test_processes_share_a_schedule_without_loss():
-    level = RequestRate(10.0, Distribution.POISSON)
+    level = RequestRate(10.0, Arrivals.POISSON)
     shares = [list(itertools.islice(share(offsets_ns(level), each, 3), 4)) for each in range(3)]
 
     assert sorted(itertools.chain(*shares)) == first(level, 12)

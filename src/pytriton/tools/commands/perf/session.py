@@ -15,8 +15,8 @@ from pytriton.tools.commands.perf.target import PerfTarget, find_target
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.interface import Load
 from pytriton.tools.perf.load.levels import (
+    Arrivals,
     Concurrency,
-    Distribution,
     FixedSchedule,
     Intervals,
     Level,
@@ -144,7 +144,7 @@ class PerfSession:
         if load.mode is Mode.CONCURRENCY:
             return Concurrency(int(value))
         if load.mode is Mode.RATE:
-            kind = Distribution.POISSON if load.is_poisson else Distribution.CONSTANT
+            kind = Arrivals.POISSON if load.is_poisson else Arrivals.CONSTANT
             return RequestRate(value, kind, seed)
         if load.mode is Mode.INTERVALS:
             return Intervals(load.intervals_us)

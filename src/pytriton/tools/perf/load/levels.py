@@ -8,7 +8,7 @@ import enum
 import msgspec
 
 
-class Distribution(enum.Enum):
+class Arrivals(enum.Enum):
     """How the requests of a rate are spread over time."""
 
     CONSTANT = "constant"
@@ -35,7 +35,7 @@ class RequestRate(msgspec.Struct, frozen=True, tag=True):
     """
 
     per_second: float
-    distribution: Distribution = Distribution.CONSTANT
+    distribution: Arrivals = Arrivals.CONSTANT
     seed: int = 0
 
 

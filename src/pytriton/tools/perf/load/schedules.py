@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from pytriton.tools.perf.load.interface import LoadError
 from pytriton.tools.perf.load.levels import (
+    Arrivals,
     Concurrency,
-    Distribution,
     FixedSchedule,
     Intervals,
     Level,
@@ -28,7 +28,7 @@ def offsets_ns(level: RequestRate | Intervals | FixedSchedule) -> Iterator[int]:
     if isinstance(level, Intervals):
         gaps = itertools.cycle([gap * 1000 for gap in level.microseconds])
         return itertools.accumulate(gaps, initial=0)
-    if level.distribution is Distribution.POISSON:
+    if level.distribution is Arrivals.POISSON:
         return _poisson(level)
     return _constant(level.per_second)
 
