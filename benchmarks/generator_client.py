@@ -22,7 +22,7 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import InputSet, LoadPlan, Protocol, TensorFormat
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol, TensorFormat
 from pytriton.tools.perf.load.process_load import ProcessLoad
 
 WARM_UP_S = 0.5
@@ -47,7 +47,7 @@ def ours(protocol: str, port: int, concurrency: int, seconds: float) -> Figures:
     """Over HTTP the same bytes as wrk, in JSON."""
     plan = LoadPlan(
         f"127.0.0.1:{port}",
-        Protocol(protocol),
+        LoadProtocol(protocol),
         "AddSub",
         [[InputSet(ARRAYS)]],
         input_format=TensorFormat.JSON,

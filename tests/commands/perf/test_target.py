@@ -15,7 +15,7 @@ from pytriton.tools.commands.perf.target import PerfTarget, find_target
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import (
     Compression,
-    Protocol,
+    LoadProtocol,
     Sequences,
     SharedMemory,
     TensorFormat,
@@ -119,7 +119,12 @@ def test_plan_follows_the_options(found):
         "--profile-export-file x"
     ).plan
 
-    assert (plan.url, plan.protocol, plan.model, plan.version) == ("h:1", Protocol.GRPC, "M", "3")
+    assert (plan.url, plan.protocol, plan.model, plan.version) == (
+        "h:1",
+        LoadProtocol.GRPC,
+        "M",
+        "3",
+    )
     assert plan.inputs[0][0].tensors["a"].shape == (2, 2)
     assert plan.headers == (("k", "v"),)
     assert plan.parameters == {"p": 1}

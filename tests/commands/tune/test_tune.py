@@ -29,7 +29,7 @@ from pytriton.tools.commands.tune.search import Candidate, Gain, Goal, Objective
 from pytriton.tools.commands.tune.trials import Interrupted, Trials
 from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.plan import LoadPlan, Protocol
+from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
 from pytriton.tools.perf.model_description import ModelDescription
 from pytriton.tools.perf.server.questions import ServerAddress, ServerError
 from pytriton.tools.plots.page import page_html
@@ -124,7 +124,7 @@ def trials_on(server: FakeServer, load: FakeLoad | None = None, *, stop: bool = 
         model=ModelDescription("M", "", (), ()),
         statistics=None,
         inputs=InputData(()),
-        plan=LoadPlan("h:1", Protocol.HTTP, "M", []),
+        plan=LoadPlan("h:1", LoadProtocol.HTTP, "M", []),
         is_async=False,
     )
     return Trials(target, model_on(server), 4, 1.0, lambda _plan: load or FakeLoad(), lambda: stop)

@@ -13,7 +13,7 @@ from pytriton.protocol.http2 import encode_header_block, frames
 from pytriton.tools.perf.load import control
 from pytriton.tools.perf.load.address import address_of
 from pytriton.tools.perf.load.merging import merged
-from pytriton.tools.perf.load.plan import InputSet, LoadPlan, Protocol
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import Change, Done
 from pytriton.tools.perf.load.worker import Worker
@@ -23,7 +23,7 @@ HEADERS = encode_header_block([(b":status", b"200"), (b"content-type", b"applica
 TRAILERS = encode_header_block([(b"grpc-status", b"0")])
 
 
-def plan_for(url, protocol=Protocol.HTTP, **changes):
+def plan_for(url, protocol=LoadProtocol.HTTP, **changes):
     inputs = [[InputSet({"a": np.ones((1, 1), np.float32)})]]
     return LoadPlan(**{"url": url, "protocol": protocol, "model": "M", "inputs": inputs} | changes)
 

@@ -9,12 +9,12 @@ import pytest
 
 from pytriton.tools.perf.load import control, process_load
 from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import Protocol
+from pytriton.tools.perf.load.plan import LoadProtocol
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import plan_for
 
 
-@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("protocol", list(LoadProtocol))
 def test_second_interrupt_gives_up_what_is_under_way(protocol, monkeypatch):
     """The server never answers, so that the first interrupt alone would wait for ever."""
 
@@ -35,7 +35,7 @@ def test_second_interrupt_gives_up_what_is_under_way(protocol, monkeypatch):
     assert load._workers == []
 
 
-@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("protocol", list(LoadProtocol))
 def test_server_that_hangs_does_not_keep_a_load_from_its_end(protocol, monkeypatch):
     monkeypatch.setattr(process_load, "_ANSWERS_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.protocol.http2 import encode_header_block, frames
 from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import Protocol
+from pytriton.tools.perf.load.plan import LoadProtocol
 from tests.client.scripted_server import OK, ScriptedServer
 from tests.perf.load.rig import (
     HEADERS,
@@ -37,7 +37,7 @@ def run_http(*connections, requests, **changes):
 
 def run_grpc(*connections, requests, opening=SETTINGS, concurrency=1, **options):
     with FakeGrpcServer(*connections, opening=opening) as server:
-        plan = plan_for(server.url, Protocol.GRPC)
+        plan = plan_for(server.url, LoadProtocol.GRPC)
         return run(plan, Concurrency(concurrency), requests, **options)
 
 
@@ -102,7 +102,7 @@ def test_http_port_that_speaks_something_else_fails():
     assert "expected an HTTP answer" in next(iter(records.errors))
 
 
-@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("protocol", list(LoadProtocol))
 def test_server_that_is_gone_costs_errors_but_no_hang_and_no_busy_loop(protocol):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         plan = plan_for(f"127.0.0.1:{listener.getsockname()[1]}", protocol)
@@ -228,7 +228,7 @@ def test_grpc_request_waits_for_the_servers_windows():
         return whole_answer(stream) if is_last else frames.window_update(stream, 16)
 
     with FakeGrpcServer([credit] * 20, opening=small) as server:
-        plan = plan_for(server.url, Protocol.GRPC)
+        plan = plan_for(server.url, LoadProtocol.GRPC)
         records = run(plan, Concurrency(1), 1, waits_for_opening=True)
 
     assert records.ok.all()

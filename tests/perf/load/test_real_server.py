@@ -21,7 +21,7 @@ from pytriton.tools.perf.load.plan import (
     Compression,
     InputSet,
     LoadPlan,
-    Protocol,
+    LoadProtocol,
     Sequences,
     SharedMemory,
     TensorFormat,
@@ -30,7 +30,7 @@ from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import run
 
 JSON = {"input_format": TensorFormat.JSON, "output_format": TensorFormat.JSON}
-BOTH = pytest.mark.parametrize("protocol", list(Protocol))
+BOTH = pytest.mark.parametrize("protocol", list(LoadProtocol))
 
 
 def number(value):
@@ -44,7 +44,7 @@ def sums(a, b):
 
 
 def plan_of(server, protocol, model="AddSub", inputs=None, **changes):
-    port = server.http_port if protocol is Protocol.HTTP else server.grpc_port
+    port = server.http_port if protocol is LoadProtocol.HTTP else server.grpc_port
     inputs = inputs or [[sums(1, 2), sums(5, 3)]]
     return LoadPlan(f"127.0.0.1:{port}", protocol, model, inputs, **changes)
 
@@ -63,27 +63,27 @@ def repeats(*values):
 @pytest.mark.parametrize(
     "protocol, changes",
     [
-        (Protocol.HTTP, {}),
-        (Protocol.HTTP, JSON),
-        (Protocol.HTTP, {"outputs": ["sub", "add"]}),
-        (Protocol.HTTP, {"outputs": ["add", "sub"], **JSON}),
-        (Protocol.HTTP, {"compression": Compression.GZIP}),
-        (Protocol.HTTP, {"compression": Compression.DEFLATE, **JSON}),
+        (LoadProtocol.HTTP, {}),
+        (LoadProtocol.HTTP, JSON),
+        (LoadProtocol.HTTP, {"outputs": ["sub", "add"]}),
+        (LoadProtocol.HTTP, {"outputs": ["add", "sub"], **JSON}),
+        (LoadProtocol.HTTP, {"compression": Compression.GZIP}),
+        (LoadProtocol.HTTP, {"compression": Compression.DEFLATE, **JSON}),
         (
-            Protocol.HTTP,
+            LoadProtocol.HTTP,
             {"headers": [("X-Mine", "1")], "version": "1", "parameters": {"timeout": 10**7}},
         ),
-        (Protocol.HTTP, {"parameters": {"text": "x", "flag": True}}),
-        (Protocol.GRPC, {}),
-        (Protocol.GRPC, {"outputs": ["sub", "add"]}),
-        (Protocol.GRPC, {"compression": Compression.GZIP}),
-        (Protocol.GRPC, {"compression": Compression.DEFLATE}),
+        (LoadProtocol.HTTP, {"parameters": {"text": "x", "flag": True}}),
+        (LoadProtocol.GRPC, {}),
+        (LoadProtocol.GRPC, {"outputs": ["sub", "add"]}),
+        (LoadProtocol.GRPC, {"compression": Compression.GZIP}),
+        (LoadProtocol.GRPC, {"compression": Compression.DEFLATE}),
         (
-            Protocol.GRPC,
+            LoadProtocol.GRPC,
             {"headers": [("X-Mine", "1")], "version": "1", "parameters": {"timeout": 10**7}},
         ),
-        (Protocol.GRPC, {"parameters": {"text": "x", "flag": True, "ratio": 0.5}}),
-        (Protocol.GRPC, {"streaming": True}),
+        (LoadProtocol.GRPC, {"parameters": {"text": "x", "flag": True, "ratio": 0.5}}),
+        (LoadProtocol.GRPC, {"streaming": True}),
     ],
 )
 def test_answers_are_right_in_all_forms(server, protocol, changes):
@@ -149,7 +149,7 @@ def test_stream_records_each_response(server, protocol, level):
 
 def test_grpc_stream_without_a_response_ends(server):
     plan = plan_of(
-        server, Protocol.GRPC, "repeat_int32", [[repeats()]], streaming=True, decoupled=True
+        server, LoadProtocol.GRPC, "repeat_int32", [[repeats()]], streaming=True, decoupled=True
     )
     records = run(plan, Concurrency(1), 2)
 
@@ -159,7 +159,9 @@ def test_grpc_stream_without_a_response_ends(server):
 
 def test_errors_in_a_grpc_stream_belong_to_their_requests(server):
     inputs = [[sums(1, 2), InputSet({"a": number(1)})]]
-    records = run(plan_of(server, Protocol.GRPC, inputs=inputs, streaming=True), Concurrency(4), 8)
+    records = run(
+        plan_of(server, LoadProtocol.GRPC, inputs=inputs, streaming=True), Concurrency(4), 8
+    )
 
     assert (records.ok == (records.input_index == 0)).all()
     assert sum(records.errors.values()) == 4
@@ -168,7 +170,7 @@ def test_errors_in_a_grpc_stream_belong_to_their_requests(server):
 def test_periodic_concurrency_sends_each_request_once(server):
     plan = plan_of(
         server,
-        Protocol.GRPC,
+        LoadProtocol.GRPC,
         "repeat_int32",
         [[repeats(*range(5))]],
         streaming=True,
@@ -189,7 +191,8 @@ def test_schedule_runs_once_and_takes_its_sets_in_order(server, protocol):
 
 
 @pytest.mark.parametrize(
-    "protocol, streaming", [(Protocol.HTTP, False), (Protocol.GRPC, False), (Protocol.GRPC, True)]
+    "protocol, streaming",
+    [(LoadProtocol.HTTP, False), (LoadProtocol.GRPC, False), (LoadProtocol.GRPC, True)],
 )
 def test_sequences_keep_their_state(server, protocol, streaming):
     """The model adds up: only whole sequences, in order, have these sums."""
@@ -256,7 +259,7 @@ def test_shared_memory_carries_tensors_and_is_gone_afterwards(server, protocol):
 
 
 def test_load_changes_levels_counts_exactly_and_stops_after_what_is_under_way(server):
-    load = ProcessLoad(plan_of(server, Protocol.HTTP, processes=2))
+    load = ProcessLoad(plan_of(server, LoadProtocol.HTTP, processes=2))
     load.start(Concurrency(4), requests=21)
     try:
         assert load.wait(60)
@@ -281,14 +284,16 @@ def test_load_changes_levels_counts_exactly_and_stops_after_what_is_under_way(se
 
 
 def test_load_without_a_server_says_so():
-    load = ProcessLoad(LoadPlan("127.0.0.1:1", Protocol.HTTP, "M", [[InputSet({"a": number(1)})]]))
+    load = ProcessLoad(
+        LoadPlan("127.0.0.1:1", LoadProtocol.HTTP, "M", [[InputSet({"a": number(1)})]])
+    )
 
     with pytest.raises(LoadError, match=r"cannot reach 127\.0\.0\.1:1: .*refused"):
         load.start(Concurrency(1))
 
 
 def test_load_whose_process_was_killed_says_so(server):
-    load = ProcessLoad(plan_of(server, Protocol.HTTP))
+    load = ProcessLoad(plan_of(server, LoadProtocol.HTTP))
     load.start(Concurrency(1))
     load._workers[0]._process.kill()
 

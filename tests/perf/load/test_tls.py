@@ -15,7 +15,7 @@ import pytest
 from pytriton.tools.perf.load.interface import LoadError
 from pytriton.tools.perf.load.levels import Concurrency
 from pytriton.tools.perf.load.link import tls_context
-from pytriton.tools.perf.load.plan import InputSet, LoadPlan, Protocol, Tls
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol, Tls
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import run
 
@@ -59,8 +59,8 @@ def proxies(server, certificate):
         return await asyncio.start_server(forward, "localhost", 0, ssl=context)
 
     servers = {
-        Protocol.HTTP: loop.run_until_complete(serve(server.http_port)),
-        Protocol.GRPC: loop.run_until_complete(serve(server.grpc_port)),
+        LoadProtocol.HTTP: loop.run_until_complete(serve(server.http_port)),
+        LoadProtocol.GRPC: loop.run_until_complete(serve(server.grpc_port)),
     }
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -84,7 +84,7 @@ def plan_of(proxies, protocol, scheme="", **changes):
     return LoadPlan(f"{scheme}localhost:{proxies[protocol]}", protocol, "Ident", INPUTS, **changes)
 
 
-@pytest.mark.parametrize("protocol", list(Protocol))
+@pytest.mark.parametrize("protocol", list(LoadProtocol))
 def test_encrypted_load_gets_right_answers(proxies, certificate, protocol):
     records = run(plan_of(proxies, protocol, tls=Tls(ca_file=certificate)), Concurrency(2), 8)
 
@@ -94,14 +94,14 @@ def test_encrypted_load_gets_right_answers(proxies, certificate, protocol):
 
 @pytest.mark.parametrize("tls", [None, Tls(verify_host=False)])
 def test_certificate_that_is_not_trusted_is_refused(proxies, tls):
-    load = ProcessLoad(plan_of(proxies, Protocol.HTTP, "https://", tls=tls))
+    load = ProcessLoad(plan_of(proxies, LoadProtocol.HTTP, "https://", tls=tls))
 
     with pytest.raises(LoadError, match="certificate verify failed"):
         load.start(Concurrency(1))
 
 
 def test_any_certificate_is_accepted_if_asked_for(proxies):
-    plan = plan_of(proxies, Protocol.GRPC, "grpcs://", tls=Tls(verify_peer=False))
+    plan = plan_of(proxies, LoadProtocol.GRPC, "grpcs://", tls=Tls(verify_peer=False))
 
     assert run(plan, Concurrency(1), 2).errors == {}
 

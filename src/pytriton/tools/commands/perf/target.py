@@ -13,7 +13,7 @@ from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import (
     Compression,
     LoadPlan,
-    Protocol,
+    LoadProtocol,
     Sequences,
     SharedMemory,
     TensorFormat,
@@ -156,7 +156,7 @@ def _plan(
     memory = SharedMemory(given.shared_memory)
     return LoadPlan(
         url=address.url,
-        protocol=Protocol.GRPC if address.is_grpc else Protocol.HTTP,
+        protocol=LoadProtocol.GRPC if address.is_grpc else LoadProtocol.HTTP,
         model=model.name,
         inputs=inputs.streams,
         # Each output has a region of its own in shared memory, so that their names are needed.

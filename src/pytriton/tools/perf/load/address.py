@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
 from pytriton.tools.perf.load.interface import LoadError
-from pytriton.tools.perf.load.plan import LoadPlan, Protocol, Tls
+from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol, Tls
 
 _SCHEMES = {
-    Protocol.HTTP: ("http", "https"),
-    Protocol.GRPC: ("grpc", "grpcs", "http", "https"),
+    LoadProtocol.HTTP: ("http", "https"),
+    LoadProtocol.GRPC: ("grpc", "grpcs", "http", "https"),
 }
 
 
@@ -48,7 +48,7 @@ def address_of(plan: LoadPlan) -> Address:
             f"got {plan.url!r}"
         )
     if port is None:
-        port = DEFAULT_HTTP_PORT if plan.protocol is Protocol.HTTP else DEFAULT_GRPC_PORT
+        port = DEFAULT_HTTP_PORT if plan.protocol is LoadProtocol.HTTP else DEFAULT_GRPC_PORT
     tls = plan.tls
     if tls is None and parts.scheme in ("https", "grpcs"):
         tls = Tls()

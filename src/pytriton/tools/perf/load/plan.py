@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 ParameterValue = bool | int | float | str
 
 
-class Protocol(enum.Enum):
+class LoadProtocol(enum.Enum):
     """The protocol that the server is asked with."""
 
     HTTP = "http"
@@ -134,7 +134,7 @@ class LoadPlan:
     """
 
     url: str
-    protocol: Protocol
+    protocol: LoadProtocol
     model: str
     inputs: Sequence[Sequence[InputSet]]
     version: str = ""

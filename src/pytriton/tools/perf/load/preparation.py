@@ -11,7 +11,7 @@ from pytriton.tools.perf.load.plan import (
     Compression,
     InputSet,
     LoadPlan,
-    Protocol,
+    LoadProtocol,
     SharedMemory,
 )
 from pytriton.tools.perf.load.recipe import Recipe
@@ -47,7 +47,7 @@ def check_plan(plan: LoadPlan) -> None:
 
 
 def _is_http_stream(plan: LoadPlan) -> bool:
-    return plan.protocol is Protocol.HTTP and plan.streaming
+    return plan.protocol is LoadProtocol.HTTP and plan.streaming
 
 
 def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -> Recipe:
@@ -61,7 +61,7 @@ def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -
     Raises:
         LoadError: a tensor or a header cannot be sent.
     """
-    is_grpc = plan.protocol is Protocol.GRPC
+    is_grpc = plan.protocol is LoadProtocol.GRPC
     make = grpc_template if is_grpc else http_template
     streams = []
     number = 0

@@ -21,7 +21,7 @@ from pytriton.tools.perf.load.address import Address
 from pytriton.tools.perf.load.grpc_requests import SERVICE
 from pytriton.tools.perf.load.interface import LoadError
 from pytriton.tools.perf.load.link import tls_context
-from pytriton.tools.perf.load.plan import LoadPlan, Protocol
+from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.tensors import plain_tensor
 
 _TIMEOUT_S = 30.0
@@ -94,7 +94,7 @@ class SharedRegions:
         return region
 
     def _call(self, action: str, region: str, members: dict[str, Any]) -> None:
-        is_http = self._plan.protocol is Protocol.HTTP
+        is_http = self._plan.protocol is LoadProtocol.HTTP
         call = self._call_http if is_http else self._call_grpc
         try:
             problem = call(action, region, members)
