@@ -17,8 +17,8 @@ from pytriton.tools.perf.load.plan import (
     Compression,
     LoadProtocol,
     Sequences,
-    SharedMemory,
     TensorFormat,
+    TensorMemory,
 )
 from pytriton.tools.perf.server.questions import ServerError
 
@@ -129,7 +129,7 @@ def test_plan_follows_the_options(found):
     assert plan.headers == (("k", "v"),)
     assert plan.parameters == {"p": 1}
     assert plan.processes == 3
-    assert plan.shared_memory is SharedMemory.SYSTEM
+    assert plan.shared_memory is TensorMemory.SYSTEM
     assert plan.outputs == ["b"]
     assert plan.output_region_bytes == 64
     assert plan.compression is Compression.GZIP

@@ -23,8 +23,8 @@ from pytriton.tools.perf.load.plan import (
     LoadPlan,
     LoadProtocol,
     Sequences,
-    SharedMemory,
     TensorFormat,
+    TensorMemory,
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import run
@@ -243,7 +243,7 @@ def test_shared_memory_carries_tensors_and_is_gone_afterwards(server, protocol):
         protocol,
         outputs=["add", "sub"],
         inputs=[[InputSet({"a": number(1), "b": number(2)})]],
-        shared_memory=SharedMemory.SYSTEM,
+        shared_memory=TensorMemory.SYSTEM,
     )
     load = ProcessLoad(plan)
     load.start(Concurrency(2), requests=10)

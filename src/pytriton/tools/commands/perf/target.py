@@ -15,8 +15,8 @@ from pytriton.tools.perf.load.plan import (
     LoadPlan,
     LoadProtocol,
     Sequences,
-    SharedMemory,
     TensorFormat,
+    TensorMemory,
 )
 from pytriton.tools.perf.measuring.results import Mode
 from pytriton.tools.perf.model_description import ModelDescription, describe
@@ -153,14 +153,14 @@ def _plan(
     options: PerfOptions, address: ServerAddress, model: ModelDescription, inputs: InputData
 ) -> LoadPlan:
     given = options.given
-    memory = SharedMemory(given.shared_memory)
+    memory = TensorMemory(given.shared_memory)
     return LoadPlan(
         url=address.url,
         protocol=LoadProtocol.GRPC if address.is_grpc else LoadProtocol.HTTP,
         model=model.name,
         inputs=inputs.streams,
         # Each output has a region of its own in shared memory, so that their names are needed.
-        outputs=[each.name for each in model.outputs] if memory is SharedMemory.SYSTEM else (),
+        outputs=[each.name for each in model.outputs] if memory is TensorMemory.SYSTEM else (),
         version=options.version,
         streaming=given.streaming or model.is_decoupled,
         decoupled=model.is_decoupled,

@@ -12,7 +12,7 @@ from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.perf.load.choices import Choice
 from pytriton.tools.perf.load.http_requests import compressed
 from pytriton.tools.perf.load.interface import LoadError
-from pytriton.tools.perf.load.plan import InputSet, LoadPlan, SharedMemory
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, TensorMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.tensors import plain_tensor
 
@@ -52,14 +52,14 @@ def grpc_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) 
     for name, array in inputs.tensors.items():
         tensor = plain_tensor(name, array, inputs.datatypes.get(name, ""))
         added = request.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
-        if plan.shared_memory is SharedMemory.NONE:
+        if plan.shared_memory is TensorMemory.NONE:
             request.raw_input_contents.append(tensor.data)
         else:
             added.parameters["shared_memory_region"].string_param = regions[f"i:{name}"]
             added.parameters["shared_memory_byte_size"].int64_param = len(tensor.data)
     for name in plan.outputs:
         output = request.outputs.add(name=name)
-        if plan.shared_memory is not SharedMemory.NONE:
+        if plan.shared_memory is not TensorMemory.NONE:
             output.parameters["shared_memory_region"].string_param = regions[f"o:{name}"]
             output.parameters["shared_memory_byte_size"].int64_param = plan.output_region_bytes
     return RequestTemplate(request.SerializeToString())

@@ -14,7 +14,7 @@ import orjson
 from pytriton.client.http_message import request_head
 from pytriton.tools.perf.load.choices import Choice
 from pytriton.tools.perf.load.interface import LoadError
-from pytriton.tools.perf.load.plan import InputSet, LoadPlan, SharedMemory, TensorFormat
+from pytriton.tools.perf.load.plan import InputSet, LoadPlan, TensorFormat, TensorMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.tensors import PlainTensor, json_values, plain_tensor
 
@@ -41,7 +41,7 @@ def http_head(plan: LoadPlan, host: str) -> bytes:
 
 def has_binary(plan: LoadPlan) -> bool:
     """Whether requests have tensors after their JSON."""
-    is_inline = plan.shared_memory is SharedMemory.NONE
+    is_inline = plan.shared_memory is TensorMemory.NONE
     return plan.input_format is TensorFormat.BINARY and is_inline and not plan.streaming
 
 
@@ -91,7 +91,7 @@ def _input(plan: LoadPlan, tensor: PlainTensor, regions: Mapping[str, str]) -> d
         "shape": tensor.shape,
         "datatype": tensor.datatype,
     }
-    if plan.shared_memory is not SharedMemory.NONE:
+    if plan.shared_memory is not TensorMemory.NONE:
         member["parameters"] = {
             "shared_memory_region": regions[f"i:{tensor.name}"],
             "shared_memory_byte_size": len(tensor.data),
@@ -107,7 +107,7 @@ def _outputs(plan: LoadPlan, regions: Mapping[str, str]) -> list[dict[str, Any]]
     outputs: list[dict[str, Any]] = []
     for name in plan.outputs:
         parameters: dict[str, Any] = {}
-        if plan.shared_memory is not SharedMemory.NONE:
+        if plan.shared_memory is not TensorMemory.NONE:
             parameters["shared_memory_region"] = regions[f"o:{name}"]
             parameters["shared_memory_byte_size"] = plan.output_region_bytes
         elif plan.output_format is TensorFormat.BINARY:

@@ -35,7 +35,7 @@ class Compression(enum.Enum):
     DEFLATE = "deflate"
 
 
-class SharedMemory(enum.Enum):
+class TensorMemory(enum.Enum):
     """Where tensors are: in the requests, or in regions that the requests name."""
 
     NONE = "none"
@@ -146,7 +146,7 @@ class LoadPlan:
     headers: Sequence[tuple[str, str]] = ()
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     sequences: Sequences | None = None
-    shared_memory: SharedMemory = SharedMemory.NONE
+    shared_memory: TensorMemory = TensorMemory.NONE
     output_region_bytes: int = 102_400
     compression: Compression = Compression.NONE
     tls: Tls | None = None

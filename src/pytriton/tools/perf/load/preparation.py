@@ -12,7 +12,7 @@ from pytriton.tools.perf.load.plan import (
     InputSet,
     LoadPlan,
     LoadProtocol,
-    SharedMemory,
+    TensorMemory,
 )
 from pytriton.tools.perf.load.recipe import Recipe
 from pytriton.tools.perf.load.tensors import PlainTensor, plain_tensor
@@ -29,7 +29,7 @@ def check_plan(plan: LoadPlan) -> None:
         problem = "expected at least one input set in each stream of input data, got none"
     elif plan.decoupled and not plan.streaming:
         problem = "a decoupled model needs streaming"
-    elif plan.shared_memory is not SharedMemory.NONE and _is_http_stream(plan):
+    elif plan.shared_memory is not TensorMemory.NONE and _is_http_stream(plan):
         problem = "streams over HTTP have their tensors in JSON; shared memory needs gRPC"
     sequences = plan.sequences
     if sequences is not None and not problem:

@@ -19,7 +19,7 @@ from pytriton.tools.perf.load.address import Address, address_of
 from pytriton.tools.perf.load.interface import LoadError
 from pytriton.tools.perf.load.levels import Concurrency, Level, PeriodicConcurrency, RequestRate
 from pytriton.tools.perf.load.merging import merged
-from pytriton.tools.perf.load.plan import LoadPlan, SharedMemory
+from pytriton.tools.perf.load.plan import LoadPlan, TensorMemory
 from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import (
     Change,
@@ -74,7 +74,7 @@ class ProcessLoad:
             raise
 
     def _open_regions(self, address: Address) -> list[dict[str, str]]:
-        if self._plan.shared_memory is SharedMemory.NONE:
+        if self._plan.shared_memory is TensorMemory.NONE:
             return []
         self._regions = SharedRegions(self._plan, address)
         return self._regions.open()
