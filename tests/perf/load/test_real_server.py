@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.levels import (
     Concurrency,
     FixedSchedule,
@@ -288,7 +288,7 @@ def test_load_without_a_server_says_so():
         LoadPlan("127.0.0.1:1", LoadProtocol.HTTP, "M", [[InputSet({"a": number(1)})]])
     )
 
-    with pytest.raises(LoadError, match=r"cannot reach 127\.0\.0\.1:1: .*refused"):
+    with pytest.raises(GeneratorError, match=r"cannot reach 127\.0\.0\.1:1: .*refused"):
         load.start(Concurrency(1))
 
 
@@ -297,6 +297,6 @@ def test_load_whose_process_was_killed_says_so(server):
     load.start(Concurrency(1))
     load._workers[0]._process.kill()
 
-    with pytest.raises(LoadError, match="the process that makes the load ended"):
+    with pytest.raises(GeneratorError, match="the process that makes the load ended"):
         load.wait(60)
     assert len(load.stop()) == 0

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.levels import (
     Arrivals,
     Concurrency,
@@ -76,5 +76,5 @@ def test_processes_share_a_number_without_loss():
     ],
 )
 def test_impossible_level_is_refused(level, text):
-    with pytest.raises(LoadError, match=text):
+    with pytest.raises(GeneratorError, match=text):
         check_level(level)

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.levels import Concurrency
 from pytriton.tools.perf.load.link import tls_context
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol, Tls
@@ -96,7 +96,7 @@ def test_encrypted_load_gets_right_answers(proxies, certificate, protocol):
 def test_certificate_that_is_not_trusted_is_refused(proxies, tls):
     load = ProcessLoad(plan_of(proxies, LoadProtocol.HTTP, "https://", tls=tls))
 
-    with pytest.raises(LoadError, match="certificate verify failed"):
+    with pytest.raises(GeneratorError, match="certificate verify failed"):
         load.start(Concurrency(1))
 
 
@@ -107,7 +107,7 @@ def test_any_certificate_is_accepted_if_asked_for(proxies):
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path):
-    with pytest.raises(LoadError, match=r"expected certificates and keys in .*no\.pem"):
+    with pytest.raises(GeneratorError, match=r"expected certificates and keys in .*no\.pem"):
         tls_context(Tls(ca_file=str(tmp_path / "no.pem")), ["h2"])
 
 

@@ -12,7 +12,7 @@ from pytriton.tools.commands.perf.options import options_of
 from pytriton.tools.commands.perf.results import check_outputs, compared_runs, write_results
 from pytriton.tools.commands.perf.session import MakeLoad, Measured, PerfSession
 from pytriton.tools.perf.errors import FAILED, SUCCESS, UNSTABLE, OptionError, PerfError
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.stability import Status
 from pytriton.utils.option_parser import closed
@@ -50,7 +50,7 @@ def run(
     except OptionError as error:
         complain(f"Error: {closed(str(error))} 'pytriton perf --help' lists all options.")
         return error.code
-    except (PerfError, LoadError) as error:
+    except (PerfError, GeneratorError) as error:
         complain(f"error: {error}")
         return getattr(error, "code", FAILED)
     except KeyboardInterrupt:

@@ -45,7 +45,7 @@ from pytriton.tools.commands.tune.search import (
 )
 from pytriton.tools.commands.tune.trials import Interrupted, Trials
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.watching import Live
 from pytriton.tools.plots.page import page_html
@@ -95,7 +95,7 @@ def run(
             options = options_of(perf_parser.parse_args([start.model, *start.arguments, *rest]))
             finding = Tuning(given, options, start, make_load, interrupts, show).run()
         _write(finding, given, show)
-    except (PerfError, LoadError, PlotError) as error:
+    except (PerfError, GeneratorError, PlotError) as error:
         is_option = getattr(error, "code", 0) == 3
         complain(f"error: {error}")
         return _WRONG_OPTIONS if is_option else _FAILED

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol, Tls
 
 _SCHEMES = {
@@ -40,10 +40,12 @@ def address_of(plan: LoadPlan) -> Address:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise LoadError(f"expected an address `host:port`, got {plan.url!r}: {error}") from error
+        raise GeneratorError(
+            f"expected an address `host:port`, got {plan.url!r}: {error}"
+        ) from error
     schemes = _SCHEMES[plan.protocol]
     if not host or parts.scheme not in schemes:
-        raise LoadError(
+        raise GeneratorError(
             f"expected an address `host:port`, or one that begins with {' or '.join(schemes)}, "
             f"got {plan.url!r}"
         )

@@ -11,7 +11,7 @@ from pytriton.protocol.http2 import encode_header_block
 from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.perf.load.choices import Choice
 from pytriton.tools.perf.load.http_requests import compressed
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, TensorMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.tensors import plain_tensor
@@ -37,7 +37,7 @@ def grpc_header_block(plan: LoadPlan, authority: str, *, is_tls: bool) -> bytes:
         fields.append((b"grpc-encoding", plan.compression.value.encode()))
     for name, value in plan.headers:
         if not name or name.startswith(":") or not name.isascii() or "\n" in value:
-            raise LoadError(f"expected a header `name:value`, got {name!r}: {value!r}")
+            raise GeneratorError(f"expected a header `name:value`, got {name!r}: {value!r}")
         fields.append((name.lower().encode(), value.encode()))
     return encode_header_block(fields)
 

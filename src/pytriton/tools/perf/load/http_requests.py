@@ -13,7 +13,7 @@ import orjson
 
 from pytriton.client.http_message import request_head
 from pytriton.tools.perf.load.choices import Choice
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, TensorFormat, TensorMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.tensors import PlainTensor, json_values, plain_tensor
@@ -35,7 +35,7 @@ def http_head(plan: LoadPlan, host: str) -> bytes:
     try:
         head = request_head("POST", target, host, headers)
     except ValueError as error:
-        raise LoadError(str(error)) from error
+        raise GeneratorError(str(error)) from error
     return head.removesuffix(b"\r\n")
 
 

@@ -13,7 +13,7 @@ from pytriton.tools.perf.load.levels import Level
 from pytriton.tools.perf.load.records import Records
 
 
-class LoadError(Exception):
+class GeneratorError(Exception):
     """The load cannot be made: its message says what was expected and what came."""
 
 

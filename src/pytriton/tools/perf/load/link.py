@@ -10,7 +10,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import Tls
 
 CONNECT_TIMEOUT_S = 5.0
@@ -85,7 +85,7 @@ def tls_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         files = (tls.ca_file, tls.certificate_file, tls.key_file)
         named = ", ".join(name for name in files if name)
-        raise LoadError(f"expected certificates and keys in {named}: {error}") from error
+        raise GeneratorError(f"expected certificates and keys in {named}: {error}") from error
     context.set_alpn_protocols(protocols)
     return context
 
@@ -101,5 +101,7 @@ def _load_certificate(context: ssl.SSLContext, tls: Tls) -> None:
             file.flush()
             certificate = file.name
         if tls.key_file is not None and tls.key_type.upper() != "PEM":
-            raise LoadError(f"expected a private key in PEM, got {tls.key_type}: {tls.key_file}")
+            raise GeneratorError(
+                f"expected a private key in PEM, got {tls.key_type}: {tls.key_file}"
+            )
         context.load_cert_chain(certificate, tls.key_file)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pytriton.tools.perf.load.address import Address
 from pytriton.tools.perf.load.grpc_requests import grpc_header_block, grpc_template
 from pytriton.tools.perf.load.http_requests import has_binary, http_head, http_template
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import (
     Compression,
     InputSet,
@@ -43,7 +43,7 @@ def check_plan(plan: LoadPlan) -> None:
                 f"got {sequences.last_id}"
             )
     if problem:
-        raise LoadError(problem)
+        raise GeneratorError(problem)
 
 
 def _is_http_stream(plan: LoadPlan) -> bool:

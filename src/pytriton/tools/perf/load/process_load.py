@@ -16,7 +16,7 @@ from typing import IO
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.perf.load import control
 from pytriton.tools.perf.load.address import Address, address_of
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.levels import Concurrency, Level, PeriodicConcurrency, RequestRate
 from pytriton.tools.perf.load.merging import merged
 from pytriton.tools.perf.load.plan import LoadPlan, TensorMemory
@@ -83,7 +83,7 @@ class ProcessLoad:
         check_level(level)
         recipe = self._recipe
         if recipe is None or self._is_stopped:
-            raise LoadError("expected a load that was started and not stopped")
+            raise GeneratorError("expected a load that was started and not stopped")
         needed = processes_for(self._plan, level, os.cpu_count() or 1)
         while len(self._workers) < needed:
             worker = _WorkerProcess()
@@ -135,7 +135,7 @@ class ProcessLoad:
             if not at_once and not self._wait_for_last():
                 self._tell_to_stop(at_once=True)
             for worker in self._workers:
-                with contextlib.suppress(LoadError):
+                with contextlib.suppress(GeneratorError):
                     parts.append(worker.receive_taken(is_last=True))
         finally:  # an interrupt leaves neither processes nor shared memory
             for worker in self._workers:
@@ -148,7 +148,7 @@ class ProcessLoad:
     def _tell_to_stop(self, *, at_once: bool) -> None:
         # A process that is gone has nothing to tell; what others recorded is returned.
         for worker in self._workers:
-            with contextlib.suppress(LoadError):
+            with contextlib.suppress(GeneratorError):
                 worker.send(Stop(at_once))
 
     def _wait_for_last(self) -> bool:
@@ -162,7 +162,7 @@ class ProcessLoad:
             for connection in select.select(list(waiting), [], [], left)[0]:
                 try:
                     waiting[connection].receive()
-                except LoadError:  # noqa: PERF203  each process may be gone
+                except GeneratorError:  # noqa: PERF203  each process may be gone
                     del waiting[connection]
                 else:
                     if waiting[connection].has_last:
@@ -223,7 +223,7 @@ class _WorkerProcess:
         ready = self._receive()
         assert isinstance(ready, Ready)
         if ready.problem:
-            raise LoadError(f"cannot reach {recipe.host}:{recipe.port}: {ready.problem}")
+            raise GeneratorError(f"cannot reach {recipe.host}:{recipe.port}: {ready.problem}")
 
     def send(self, order: Order) -> None:
         try:
@@ -271,10 +271,10 @@ class _WorkerProcess:
         except control.ControlClosedError as error:
             raise self._died() from error
 
-    def _died(self) -> LoadError:
+    def _died(self) -> GeneratorError:
         text = ""
         if self._log is not None and not self._log.closed:
             self._log.seek(0)
             text = self._log.read().decode("utf-8", "replace").strip()
         last = text.splitlines()[-1] if text else "it said nothing"
-        return LoadError(f"the process that makes the load ended: {last}")
+        return GeneratorError(f"the process that makes the load ended: {last}")

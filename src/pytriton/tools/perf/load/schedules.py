@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.levels import (
     Arrivals,
     Concurrency,
@@ -78,7 +78,7 @@ def check_level(level: Level) -> None:
             f"got {level}"
         )
     if problem:
-        raise LoadError(problem)
+        raise GeneratorError(problem)
 
 
 def share_of_number(number: int, worker: int, workers: int) -> int:

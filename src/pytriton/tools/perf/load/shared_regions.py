@@ -19,7 +19,7 @@ from typing import Any
 from pytriton.base.protos import service_pb2
 from pytriton.tools.perf.load.address import Address
 from pytriton.tools.perf.load.grpc_requests import SERVICE
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.link import tls_context
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.tensors import plain_tensor
@@ -52,7 +52,7 @@ class SharedRegions:
         """
         plan = self._plan
         if not plan.outputs:
-            raise LoadError("shared memory needs the names of the outputs, got none")
+            raise GeneratorError("shared memory needs the names of the outputs, got none")
         outputs = {
             f"o:{name}": self._make(bytes(plan.output_region_bytes)) for name in plan.outputs
         }
@@ -71,7 +71,7 @@ class SharedRegions:
     def close(self) -> None:
         """Unregister and remove what was made; may be called twice."""
         for region in self._registered:
-            with contextlib.suppress(LoadError):  # the server may be gone
+            with contextlib.suppress(GeneratorError):  # the server may be gone
                 self._call("unregister", region, {})
         self._registered.clear()
         for memory in self._memories:
@@ -101,7 +101,7 @@ class SharedRegions:
         except (OSError, http.client.HTTPException) as error:
             problem = str(error)
         if problem:
-            raise LoadError(f"the server did not {action} shared memory '{region}': {problem}")
+            raise GeneratorError(f"the server did not {action} shared memory '{region}': {problem}")
 
     def _call_http(self, action: str, region: str, members: dict[str, Any]) -> str:
         host, port, tls = self._address

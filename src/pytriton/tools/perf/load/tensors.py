@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 
 
 class PlainTensor(msgspec.Struct, frozen=True):
@@ -32,7 +32,9 @@ def plain_tensor(name: str, array: NDArray[Any], datatype: str = "") -> PlainTen
         found = dtypes.from_numpy(array.dtype)
         if found is None:
             known = ", ".join(dtypes.BY_NAME)
-            raise LoadError(f"tensor '{name}': expected one of {known}, got dtype {array.dtype}")
+            raise GeneratorError(
+                f"tensor '{name}': expected one of {known}, got dtype {array.dtype}"
+            )
         datatype = found.name
     if datatype == "BYTES":
         data = dtypes.encode_bytes(dtypes.array_to_bytes_elements(array))
@@ -53,7 +55,7 @@ def json_values(tensor: PlainTensor) -> list[Any]:
     try:
         return [element.decode() for element in dtypes.decode_bytes(tensor.data)]
     except UnicodeDecodeError as error:
-        raise LoadError(
+        raise GeneratorError(
             f"tensor '{tensor.name}': expected text in UTF-8, which JSON needs, "
             f"got {error.object[:40]!r}; use the binary tensor format"
         ) from error

@@ -15,7 +15,7 @@ import time
 from pytriton.tools.perf.load import control
 from pytriton.tools.perf.load.carriers import Carriers
 from pytriton.tools.perf.load.driver import Driver
-from pytriton.tools.perf.load.interface import LoadError
+from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.lane import clock
 from pytriton.tools.perf.load.poller import Poller
 from pytriton.tools.perf.load.recipe import Change, Done, Ready, Recipe, Start, Stop, Take, Taken
@@ -138,7 +138,7 @@ def main(fd: int) -> None:
             order = control.receive_order(connection)
             assert isinstance(order, Start)
             worker = Worker(connection, order.recipe)
-        except LoadError as error:
+        except GeneratorError as error:
             control.send(connection, Ready(str(error)))
             return
         except control.ControlClosedError:
