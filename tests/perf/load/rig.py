@@ -54,7 +54,7 @@ def run(plan, level, requests=None, *, before=None, receive_bytes=None, waits_fo
             while not _is_readable(ours):
                 worker._turn()
             ours.setblocking(True)
-            assert control.Inbox(ours).receive() == Done(1)
+            assert control.ReportInbox(ours).receive() == Done(1)
             return merged(recipe, [worker._taken()], is_done=True)
         finally:
             worker._carriers.close()

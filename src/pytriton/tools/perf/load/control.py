@@ -36,7 +36,7 @@ def receive_order(connection: socket.socket) -> Order:
     return order
 
 
-class Inbox:
+class ReportInbox:
     """Messages of a process that makes load; an interrupt in between does not lose a part of one.
 
     Args:

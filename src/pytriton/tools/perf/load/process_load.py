@@ -195,7 +195,7 @@ class _WorkerProcess:
     def __init__(self) -> None:
         self.done_number = 0
         self.connection: socket.socket
-        self._inbox: control.Inbox
+        self._inbox: control.ReportInbox
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._taken: Taken | None = None
@@ -207,7 +207,7 @@ class _WorkerProcess:
             LoadError: the server cannot be reached, or the process ended.
         """
         self.connection, theirs = socket.socketpair()
-        self._inbox = control.Inbox(self.connection)
+        self._inbox = control.ReportInbox(self.connection)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
         fd = theirs.fileno()
         with theirs:
