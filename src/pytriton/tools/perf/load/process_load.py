@@ -28,7 +28,7 @@ from pytriton.tools.perf.load.recipe import (
     Ready,
     Recipe,
     Report,
-    Start,
+    StartLoad,
     Stop,
     Take,
     Taken,
@@ -219,7 +219,7 @@ class _WorkerProcess:
                 pass_fds=(fd,),
                 start_new_session=True,  # Ctrl-C is for the measuring process
             )
-        self.send(Start(recipe))
+        self.send(StartLoad(recipe))
         ready = self._receive()
         assert isinstance(ready, Ready)
         if ready.problem:

@@ -60,7 +60,7 @@ class Recipe(msgspec.Struct, frozen=True):
     keeps_outputs: bool = False
 
 
-class Start(msgspec.Struct, frozen=True, tag=True):
+class StartLoad(msgspec.Struct, frozen=True, tag=True):
     """The first message to a process."""
 
     recipe: Recipe
@@ -115,5 +115,5 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     json_bytes: list[list[int]] = []  # over HTTP, how much of each body is JSON; -1: all
 
 
-Order = Start | Change | Take | Stop
+Order = StartLoad | Change | Take | Stop
 Report = Ready | Done | Taken

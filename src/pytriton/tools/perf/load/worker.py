@@ -18,7 +18,16 @@ from pytriton.tools.perf.load.driver import Driver
 from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.lane import clock
 from pytriton.tools.perf.load.poller import Poller
-from pytriton.tools.perf.load.recipe import Change, Done, Ready, Recipe, Start, Stop, Take, Taken
+from pytriton.tools.perf.load.recipe import (
+    Change,
+    Done,
+    Ready,
+    Recipe,
+    StartLoad,
+    Stop,
+    Take,
+    Taken,
+)
 from pytriton.tools.perf.load.recorder import Recorder
 
 _LONGEST_WAIT_NS = 1_000_000_000
@@ -136,7 +145,7 @@ def main(fd: int) -> None:
         connection.setblocking(True)
         try:
             order = control.receive_order(connection)
-            assert isinstance(order, Start)
+            assert isinstance(order, StartLoad)
             worker = Worker(connection, order.recipe)
         except GeneratorError as error:
             control.send(connection, Ready(str(error)))
