@@ -29,7 +29,7 @@ from pytriton.tools.perf.load.recipe import (
     Recipe,
     Report,
     StartLoad,
-    Stop,
+    StopLoad,
     Take,
     Taken,
 )
@@ -149,7 +149,7 @@ class ProcessLoad:
         # A process that is gone has nothing to tell; what others recorded is returned.
         for worker in self._workers:
             with contextlib.suppress(GeneratorError):
-                worker.send(Stop(at_once))
+                worker.send(StopLoad(at_once))
 
     def _wait_for_last(self) -> bool:
         """Wait for the requests under way; returns False if they take too long."""

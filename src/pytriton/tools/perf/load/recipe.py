@@ -80,7 +80,7 @@ class Take(msgspec.Struct, frozen=True, tag=True):
     """Answer with `Taken`."""
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
+class StopLoad(msgspec.Struct, frozen=True, tag=True):
     """End, after the requests under way or at once; the last `Taken` follows."""
 
     at_once: bool
@@ -115,5 +115,5 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
     json_bytes: list[list[int]] = []  # over HTTP, how much of each body is JSON; -1: all
 
 
-Order = StartLoad | Change | Take | Stop
+Order = StartLoad | Change | Take | StopLoad
 Report = Ready | Done | Taken

@@ -24,7 +24,7 @@ from pytriton.tools.perf.load.recipe import (
     Ready,
     Recipe,
     StartLoad,
-    Stop,
+    StopLoad,
     Take,
     Taken,
 )
@@ -104,7 +104,7 @@ class Worker:
             self._driver.change(order, clock())
         elif isinstance(order, Take):
             control.send(self._connection, self._taken())
-        elif isinstance(order, Stop):
+        elif isinstance(order, StopLoad):
             self._is_ending = True
             self._driver.stop(clock())
             if order.at_once:
