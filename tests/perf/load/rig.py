@@ -15,7 +15,7 @@ from pytriton.tools.perf.load.address import address_of
 from pytriton.tools.perf.load.merging import merged
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.preparation import check_plan, recipe_of
-from pytriton.tools.perf.load.recipe import Change, Done
+from pytriton.tools.perf.load.recipe import Change, LevelDone
 from pytriton.tools.perf.load.worker import Worker
 
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")
@@ -54,7 +54,7 @@ def run(plan, level, requests=None, *, before=None, receive_bytes=None, waits_fo
             while not _is_readable(ours):
                 worker._turn()
             ours.setblocking(True)
-            assert control.ReportInbox(ours).receive() == Done(1)
+            assert control.ReportInbox(ours).receive() == LevelDone(1)
             return merged(recipe, [worker._taken()], is_done=True)
         finally:
             worker._carriers.close()

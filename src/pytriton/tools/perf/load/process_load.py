@@ -23,7 +23,7 @@ from pytriton.tools.perf.load.plan import LoadPlan, TensorMemory
 from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import (
     Change,
-    Done,
+    LevelDone,
     Order,
     Ready,
     Recipe,
@@ -234,7 +234,7 @@ class _WorkerProcess:
     def receive(self) -> None:
         """Take one message of the process."""
         report = self._receive()
-        if isinstance(report, Done):
+        if isinstance(report, LevelDone):
             self.done_number = report.number
         elif isinstance(report, Taken):
             self._taken = report

@@ -73,7 +73,7 @@ class Change(msgspec.Struct, frozen=True, tag=True):
     requests: int | None
     worker: int
     workers: int
-    number: int  # tells the levels apart in `Done`
+    number: int  # tells the levels apart in `LevelDone`
 
 
 class Take(msgspec.Struct, frozen=True, tag=True):
@@ -92,7 +92,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     problem: str = ""
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class LevelDone(msgspec.Struct, frozen=True, tag=True):
     """All that a level asks for has ended."""
 
     number: int
@@ -116,4 +116,4 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = StartLoad | Change | Take | StopLoad
-Report = Ready | Done | Taken
+Report = Ready | LevelDone | Taken

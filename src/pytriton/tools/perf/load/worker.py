@@ -20,7 +20,7 @@ from pytriton.tools.perf.load.lane import clock
 from pytriton.tools.perf.load.poller import Poller
 from pytriton.tools.perf.load.recipe import (
     Change,
-    Done,
+    LevelDone,
     Ready,
     Recipe,
     StartLoad,
@@ -92,7 +92,7 @@ class Worker:
         self._events += len(events)
         self._lag_ns += (now - begin) * len(events) // 2
         if self._level_number >= 0 and driver.is_done:
-            control.send(self._connection, Done(self._level_number))
+            control.send(self._connection, LevelDone(self._level_number))
             self._level_number = -1
         if self._is_ending and driver.is_stopped:
             self._end()
