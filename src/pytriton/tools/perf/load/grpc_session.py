@@ -21,7 +21,7 @@ from pytriton.tools.perf.load.lane import Lane, Outcome, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Link, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, Poller
 from pytriton.tools.perf.load.send_windows import Paced, SendWindows
-from pytriton.tools.perf.load.usual_answer import UsualAnswer, usual_answer
+from pytriton.tools.perf.load.usual_answer import RepeatedAnswer, usual_answer
 
 RECEIVE_BYTES = 1 << 17
 _CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
@@ -78,7 +78,7 @@ class GrpcSession:
         self._credit = 0
         self._messages: dict[int, bytes] = {}
         self._is_reading = False
-        self._usual: UsualAnswer | None = None
+        self._usual: RepeatedAnswer | None = None
         self._learns = not self._looks  # who looks at answers needs their content
         self.is_leaving = False  # no more calls begin on it
         self._socket: socket.socket | None = link.open()

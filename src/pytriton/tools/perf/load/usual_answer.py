@@ -12,7 +12,7 @@ _HEAD = frames.HEADER_BYTES
 _FIXED = 5  # the bytes of a frame's head before its stream: length, type, flags
 
 
-class UsualAnswer:
+class RepeatedAnswer:
     """The frames of an answer: headers, one message, and trailers.
 
     Attributes:
@@ -58,7 +58,7 @@ class UsualAnswer:
         return 0
 
 
-def usual_answer(data: bytes) -> UsualAnswer | None:
+def usual_answer(data: bytes) -> RepeatedAnswer | None:
     """The pattern of what was received, if that is one whole answer in three frames."""
     kinds: list[tuple[int, int]] = []
     streams: set[int] = set()
@@ -75,4 +75,4 @@ def usual_answer(data: bytes) -> UsualAnswer | None:
     ]
     if not is_usual or len(streams) > 1 or ends[-1] != len(data):
         return None
-    return UsualAnswer(data, ends[1], ends[2])
+    return RepeatedAnswer(data, ends[1], ends[2])
