@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.protocol.http2 import encode_header_block
-from pytriton.tools.perf.load.usual_answer import usual_answer
+from pytriton.tools.perf.load.usual_answer import repeated_answer
 from tests.perf.load.rig import HEADERS, TRAILERS, head, message, whole_answer
 
 KNOWN = head(1, HEADERS, is_end=False) + message(1, b"four") + head(1, TRAILERS, is_end=True)
@@ -23,7 +23,7 @@ def answer(stream, content=b"more", data_stream=None, block=TRAILERS):
 
 @pytest.mark.parametrize("stream", [3, 12345])
 def test_answer_of_another_stream_with_other_data_is_recognised(stream):
-    usual = usual_answer(KNOWN)
+    usual = repeated_answer(KNOWN)
     data = b"before" + answer(stream) + b"after"
 
     assert usual.stream(data, 6) == stream
@@ -45,7 +45,7 @@ def test_answer_of_another_stream_with_other_data_is_recognised(stream):
     ],
 )
 def test_anything_else_is_not_recognised(other):
-    assert usual_answer(KNOWN).stream(other, 0) == 0
+    assert repeated_answer(KNOWN).stream(other, 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_anything_else_is_not_recognised(other):
     ],
 )
 def test_only_one_whole_answer_becomes_a_pattern(data):
-    assert usual_answer(data) is None
-    assert usual_answer(whole_answer(7)) is not None
+    assert repeated_answer(data) is None
+    assert repeated_answer(whole_answer(7)) is not None

@@ -21,7 +21,7 @@ from pytriton.tools.perf.load.lane import Lane, Outcome, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Link, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, Poller
 from pytriton.tools.perf.load.send_windows import Paced, SendWindows
-from pytriton.tools.perf.load.usual_answer import RepeatedAnswer, usual_answer
+from pytriton.tools.perf.load.usual_answer import RepeatedAnswer, repeated_answer
 
 RECEIVE_BYTES = 1 << 17
 _CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
@@ -210,7 +210,7 @@ class GrpcSession:
 
     def _learn(self, data: bytes) -> None:
         """Recognise answers like this one from now on, if it was a whole one that went well."""
-        found = usual_answer(data)
+        found = repeated_answer(data)
         if found is not None and self._blocks.get(found.trailers) == "":
             self._usual = found
             self._learns = False

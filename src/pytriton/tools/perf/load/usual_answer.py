@@ -58,7 +58,7 @@ class RepeatedAnswer:
         return 0
 
 
-def usual_answer(data: bytes) -> RepeatedAnswer | None:
+def repeated_answer(data: bytes) -> RepeatedAnswer | None:
     """The pattern of what was received, if that is one whole answer in three frames."""
     kinds: list[tuple[int, int]] = []
     streams: set[int] = set()
