@@ -13,7 +13,7 @@ from pytriton.tools.perf.load.http_answers import Head
 from pytriton.tools.perf.load.http_connection import HttpConnection
 from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import Carrier, Outcome
-from pytriton.tools.perf.load.link import Link
+from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import Poller
 from pytriton.tools.perf.load.recipe import Recipe
 
@@ -31,7 +31,7 @@ class Carriers:
         self._recipe = recipe
         self._poller = poller
         protocol = "h2" if recipe.is_grpc else "http/1.1"
-        self._link = Link(recipe.host, recipe.port, recipe.tls, [protocol])
+        self._link = Dialer(recipe.host, recipe.port, recipe.tls, [protocol])
         self._carriers: list[Carrier] = []
         self._heads: dict[bytes, Head] = {}
         self._http = None if recipe.is_grpc else HttpRequests(recipe)

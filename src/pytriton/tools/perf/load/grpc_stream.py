@@ -11,7 +11,7 @@ from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
 from pytriton.tools.perf.load.lane import Lane, Outcome
-from pytriton.tools.perf.load.link import Link
+from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import Poller
 from pytriton.tools.perf.load.send_windows import Paced
 
@@ -26,7 +26,7 @@ class GrpcStreamSession(GrpcSession):
 
     def __init__(
         self,
-        link: Link,
+        link: Dialer,
         requests: GrpcRequests,
         block: bytes,
         outcome: Outcome,

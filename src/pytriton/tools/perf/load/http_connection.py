@@ -14,7 +14,7 @@ from pytriton.tools.perf.load.http_answers import (
 )
 from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import Lane, Outcome, clock
-from pytriton.tools.perf.load.link import WOULD_BLOCK, Link, Receive, receiver
+from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, Poller
 
 RECEIVE_BYTES = 1 << 16
@@ -25,7 +25,7 @@ class HttpConnection:
 
     def __init__(
         self,
-        link: Link,
+        link: Dialer,
         requests: HttpRequests,
         outcome: Outcome,
         poller: Poller,

@@ -20,7 +20,7 @@ WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 Receive = Callable[[int], bytes]
 
 
-class Link:
+class Dialer:
     """The way to a server.
 
     Args:
