@@ -14,7 +14,7 @@ from pytriton.tools.perf.load.http_connection import HttpConnection
 from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import Carrier, Outcome
 from pytriton.tools.perf.load.link import Dialer
-from pytriton.tools.perf.load.poller import Poller
+from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.recipe import Recipe
 
 # Calls that share a connection of gRPC: as many as clients of Triton's own library do.
@@ -27,7 +27,7 @@ class Carriers:
     Over HTTP each lane has a connection. Over gRPC some lanes share one.
     """
 
-    def __init__(self, recipe: Recipe, poller: Poller) -> None:
+    def __init__(self, recipe: Recipe, poller: SocketPoller) -> None:
         self._recipe = recipe
         self._poller = poller
         protocol = "h2" if recipe.is_grpc else "http/1.1"

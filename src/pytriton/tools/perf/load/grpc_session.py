@@ -19,7 +19,7 @@ from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.lane import Lane, Outcome, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, receiver
-from pytriton.tools.perf.load.poller import WRITABLE, Poller
+from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 from pytriton.tools.perf.load.send_windows import Paced, SendWindows
 from pytriton.tools.perf.load.usual_answer import RepeatedAnswer, repeated_answer
 
@@ -52,7 +52,12 @@ class GrpcSession:
     """
 
     def __init__(
-        self, link: Dialer, requests: GrpcRequests, block: bytes, outcome: Outcome, poller: Poller
+        self,
+        link: Dialer,
+        requests: GrpcRequests,
+        block: bytes,
+        outcome: Outcome,
+        poller: SocketPoller,
     ) -> None:
         self._link = link
         self._poller = poller

@@ -12,7 +12,7 @@ from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
 from pytriton.tools.perf.load.lane import Lane, Outcome
 from pytriton.tools.perf.load.link import Dialer
-from pytriton.tools.perf.load.poller import Poller
+from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.send_windows import Paced
 
 _STREAM = 1
@@ -30,7 +30,7 @@ class GrpcStreamSession(GrpcSession):
         requests: GrpcRequests,
         block: bytes,
         outcome: Outcome,
-        poller: Poller,
+        poller: SocketPoller,
         *,
         is_decoupled: bool,
     ) -> None:

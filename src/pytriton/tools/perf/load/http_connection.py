@@ -15,7 +15,7 @@ from pytriton.tools.perf.load.http_answers import (
 from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import Lane, Outcome, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
-from pytriton.tools.perf.load.poller import WRITABLE, Poller
+from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 
 RECEIVE_BYTES = 1 << 16
 
@@ -28,7 +28,7 @@ class HttpConnection:
         link: Dialer,
         requests: HttpRequests,
         outcome: Outcome,
-        poller: Poller,
+        poller: SocketPoller,
         heads: dict[bytes, Head],
         *,
         is_streaming: bool,

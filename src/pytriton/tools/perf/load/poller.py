@@ -13,7 +13,7 @@ _MAX_EVENTS = 256
 Callback = Callable[[int], None]
 
 
-class Poller:
+class SocketPoller:
     """Calls back what has something to read, or wants to write and can."""
 
     def __init__(self) -> None:

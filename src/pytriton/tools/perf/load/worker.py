@@ -17,7 +17,7 @@ from pytriton.tools.perf.load.carriers import Carriers
 from pytriton.tools.perf.load.driver import Driver
 from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.lane import clock
-from pytriton.tools.perf.load.poller import Poller
+from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.recipe import (
     Change,
     LevelDone,
@@ -38,7 +38,7 @@ class Worker:
 
     def __init__(self, connection: socket.socket, recipe: Recipe) -> None:
         self._connection = connection
-        self._poller = Poller()
+        self._poller = SocketPoller()
         self._recorder = Recorder()
         self._carriers = Carriers(recipe, self._poller)
         self._driver = Driver(recipe, self._recorder, self._carriers.of_lane)
