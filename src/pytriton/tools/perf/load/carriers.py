@@ -10,7 +10,7 @@ from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_answers import Head
-from pytriton.tools.perf.load.http_connection import HttpConnection
+from pytriton.tools.perf.load.http_connection import LoadHttpConnection
 from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import Carrier, Outcome
 from pytriton.tools.perf.load.link import Dialer
@@ -55,7 +55,7 @@ class Carriers:
 
     def _make(self) -> Carrier:
         if self._http is not None:
-            return HttpConnection(
+            return LoadHttpConnection(
                 self._link,
                 self._http,
                 self.outcome,

@@ -20,7 +20,7 @@ from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 RECEIVE_BYTES = 1 << 16
 
 
-class HttpConnection:
+class LoadHttpConnection:
     """Sends a request, recognises its answer, and connects again when the server has closed."""
 
     def __init__(
