@@ -16,7 +16,7 @@ from pytriton.tools.perf.load.merging import merged
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import Change, LevelDone
-from pytriton.tools.perf.load.worker import Worker
+from pytriton.tools.perf.load.worker import LoadWorker
 
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")
 HEADERS = encode_header_block([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -38,7 +38,7 @@ def run(plan, level, requests=None, *, before=None, receive_bytes=None, waits_fo
     recipe = recipe_of(plan, address_of(plan), [])
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        worker = Worker(theirs, recipe)
+        worker = LoadWorker(theirs, recipe)
         try:
             problem = worker.check()
             assert not problem, problem

@@ -33,7 +33,7 @@ from pytriton.tools.perf.load.recorder import Recorder
 _LONGEST_WAIT_NS = 1_000_000_000
 
 
-class Worker:
+class LoadWorker:
     """Serves the orders of the measuring process, and makes load in between."""
 
     def __init__(self, connection: socket.socket, recipe: Recipe) -> None:
@@ -146,7 +146,7 @@ def main(fd: int) -> None:
         try:
             order = control.receive_order(connection)
             assert isinstance(order, StartLoad)
-            worker = Worker(connection, order.recipe)
+            worker = LoadWorker(connection, order.recipe)
         except GeneratorError as error:
             control.send(connection, Ready(str(error)))
             return
