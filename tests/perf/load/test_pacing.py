@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.tools.perf.load.lane import Lane
+from pytriton.tools.perf.load.lane import RequestLane
 from pytriton.tools.perf.load.levels import (
     Concurrency,
     FixedSchedule,
@@ -24,7 +24,7 @@ class FakeStarter:
         self.in_sequence = set()
 
     def lane(self, number):
-        return self.lanes.setdefault(number, Lane(number, None))
+        return self.lanes.setdefault(number, RequestLane(number, None))
 
     def start(self, lane, now_ns, *, delayed=False):
         lane.is_busy = True

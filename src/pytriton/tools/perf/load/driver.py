@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pytriton.tools.perf.load.answers import differs
 from pytriton.tools.perf.load.choices import Choices
-from pytriton.tools.perf.load.lane import Carrier, Lane
+from pytriton.tools.perf.load.lane import Carrier, RequestLane
 from pytriton.tools.perf.load.levels import FixedSchedule
 from pytriton.tools.perf.load.pacing import ClosedLoop, Pacing, pacing_of
 from pytriton.tools.perf.load.recipe import Change, Recipe
@@ -33,7 +33,7 @@ class Driver:
         self._recorder = recorder
         self._add = recorder.add
         self._carrier_of = carrier_of
-        self._lanes: list[Lane] = []
+        self._lanes: list[RequestLane] = []
         sizes = [len(stream) for stream in recipe.streams]
         self._choices = Choices(sizes, recipe.sequences)
         self._single = self._choices.single
@@ -80,13 +80,13 @@ class Driver:
 
     # What a pacing uses.
 
-    def lane(self, number: int) -> Lane:
+    def lane(self, number: int) -> RequestLane:
         while len(self._lanes) <= number:
             made = len(self._lanes)
-            self._lanes.append(Lane(made, self._carrier_of(made)))
+            self._lanes.append(RequestLane(made, self._carrier_of(made)))
         return self._lanes[number]
 
-    def start(self, lane: Lane, now_ns: int, *, delayed: bool = False) -> None:
+    def start(self, lane: RequestLane, now_ns: int, *, delayed: bool = False) -> None:
         lane.choice = self._single or self._choices.next(lane.number)
         lane.begin_ns = now_ns
         lane.first_ns = 0
@@ -96,26 +96,26 @@ class Driver:
         self.under_way += 1
         lane.carrier.begin(lane)
 
-    def is_in_sequence(self, lane: Lane) -> bool:
+    def is_in_sequence(self, lane: RequestLane) -> bool:
         return self._recipe.sequences is not None and not self._choices.is_between(lane.number)
 
     # What connections tell.
 
-    def respond(self, lane: Lane, now_ns: int) -> None:
+    def respond(self, lane: RequestLane, now_ns: int) -> None:
         if not lane.first_ns:
             lane.first_ns = now_ns
         lane.times.append(now_ns)
         self._pacing.respond(lane)
 
-    def keep(self, lane: Lane, answer: bytes, json_bytes: int) -> None:
+    def keep(self, lane: RequestLane, answer: bytes, json_bytes: int) -> None:
         lane.answers.append(answer)
         lane.json_bytes.append(json_bytes)
 
-    def finish(self, lane: Lane, now_ns: int, error: str = "") -> None:
+    def finish(self, lane: RequestLane, now_ns: int, error: str = "") -> None:
         self._record(lane, now_ns, error)
         self._pacing.free(lane, now_ns)
 
-    def lose(self, lane: Lane, now_ns: int, error: str) -> None:
+    def lose(self, lane: RequestLane, now_ns: int, error: str) -> None:
         """The lane rests a little, longer each time, so that a dead server costs no time."""
         losses = self._losses.get(lane.number, 0)
         self._losses[lane.number] = losses + 1
@@ -124,7 +124,7 @@ class Driver:
         self._record(lane, now_ns, error)
         heapq.heappush(self._rests, (now_ns + rest, lane.number))
 
-    def _record(self, lane: Lane, now_ns: int, error: str) -> None:
+    def _record(self, lane: RequestLane, now_ns: int, error: str) -> None:
         choice = lane.choice
         if not self._is_plain:
             error = self._finish_specially(lane, error)
@@ -146,7 +146,7 @@ class Driver:
         lane.is_busy = False
         self.under_way -= 1
 
-    def _finish_specially(self, lane: Lane, error: str) -> str:
+    def _finish_specially(self, lane: RequestLane, error: str) -> str:
         """Record times of responses and answers, and compare these; returns the error, if any."""
         recorder = self._recorder
         if self._recipe.is_streaming:

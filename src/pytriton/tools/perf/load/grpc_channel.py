@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton.tools.perf.load.grpc_session import GrpcSession
-from pytriton.tools.perf.load.lane import Lane, Outcome, clock
+from pytriton.tools.perf.load.lane import Outcome, RequestLane, clock
 
 
 class GrpcChannel:
@@ -34,7 +34,7 @@ class GrpcChannel:
             session.flush()
         return session
 
-    def begin(self, lane: Lane) -> None:
+    def begin(self, lane: RequestLane) -> None:
         try:
             session = self.open()
         except OSError as error:

@@ -17,7 +17,7 @@ from pytriton.protocol.http2.frames import ConnectionViolation, Setting, parse_s
 from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
-from pytriton.tools.perf.load.lane import Lane, Outcome, clock
+from pytriton.tools.perf.load.lane import Outcome, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 from pytriton.tools.perf.load.send_windows import Paced, SendWindows
@@ -64,7 +64,7 @@ class GrpcSession:
         self._outcome = outcome
         self._requests = requests
         self._looks = outcome.looks_at_answers
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, RequestLane] = {}
         self._next_stream = 1
         self._block = block
         self._call_head = frames.pack_header(
@@ -78,7 +78,7 @@ class GrpcSession:
         self._partial_stream = 0
         self._buffer = b""
         self._out: list[bytes] = []
-        self._sending: list[Lane] = []  # lanes whose last byte is in `_out`
+        self._sending: list[RequestLane] = []  # lanes whose last byte is in `_out`
         self._rest = memoryview(b"")
         self._credit = 0
         self._messages: dict[int, bytes] = {}
@@ -100,7 +100,7 @@ class GrpcSession:
         """Whether requests are under way."""
         return bool(self._lanes)
 
-    def begin(self, lane: Lane) -> None:
+    def begin(self, lane: RequestLane) -> None:
         """Begin the call of a lane."""
         stream = self._next_stream
         self._next_stream = stream + 2
@@ -277,7 +277,7 @@ class GrpcSession:
             error = "expected a response, got none"
         self._outcome.finish(lane, now, error)
 
-    def _drop(self, stream: int) -> Lane | None:
+    def _drop(self, stream: int) -> RequestLane | None:
         self._windows.forget(stream)
         self._messages.pop(stream, None)
         return self._lanes.pop(stream, None)

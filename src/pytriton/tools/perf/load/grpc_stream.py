@@ -10,7 +10,7 @@ from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
-from pytriton.tools.perf.load.lane import Lane, Outcome
+from pytriton.tools.perf.load.lane import Outcome, RequestLane
 from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.send_windows import Paced
@@ -37,14 +37,14 @@ class GrpcStreamSession(GrpcSession):
         super().__init__(link, requests, block, outcome, poller)
         self._is_decoupled = is_decoupled
         self._learns = False
-        self._by_id: dict[str, Lane] = {}
+        self._by_id: dict[str, RequestLane] = {}
         self._number = 0
         self._data = b""
         self._stream_credit = 0
         self._out.append(frames.header_frames(_STREAM, block, 0, frames.DEFAULT_MAX_FRAME))
         self._windows.keep(_STREAM)
 
-    def begin(self, lane: Lane) -> None:
+    def begin(self, lane: RequestLane) -> None:
         self._number += 1
         message = self._requests.with_id(lane.choice, self._number & 0xFFFFFFFF)
         self._by_id[f"{self._number & 0xFFFFFFFF:08x}"] = lane

@@ -13,7 +13,7 @@ from pytriton.tools.perf.load.http_answers import (
     event_error,
 )
 from pytriton.tools.perf.load.http_requests import HttpRequests
-from pytriton.tools.perf.load.lane import Lane, Outcome, clock
+from pytriton.tools.perf.load.lane import Outcome, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 
@@ -43,7 +43,7 @@ class LoadHttpConnection:
         self._socket: socket.socket | None = None
         self._receive: Receive
         self._rest = memoryview(b"")
-        self._lane: Lane | None = None
+        self._lane: RequestLane | None = None
         self._pieces: list[bytes] = []
         self._served = 0
         self._error = ""
@@ -56,7 +56,7 @@ class LoadHttpConnection:
             self._served = 0
         return self._socket
 
-    def begin(self, lane: Lane) -> None:
+    def begin(self, lane: RequestLane) -> None:
         self._lane = lane
         try:
             connection = self._socket or self.open()
@@ -145,7 +145,7 @@ class LoadHttpConnection:
         if answers.is_whole:
             self._end(lane, head, now)
 
-    def _take_events(self, lane: Lane, pieces: list[bytes], now: int) -> None:
+    def _take_events(self, lane: RequestLane, pieces: list[bytes], now: int) -> None:
         text = b"".join([*self._pieces, *pieces]).replace(b"\r\n", b"\n")
         *events, rest = text.split(b"\n\n")
         self._pieces = [rest]
@@ -158,7 +158,7 @@ class LoadHttpConnection:
             if self._looks:
                 self._outcome.keep(lane, event.partition(b":")[2].strip(), -1)
 
-    def _end(self, lane: Lane, head: Head, now: int) -> None:
+    def _end(self, lane: RequestLane, head: Head, now: int) -> None:
         """The answer is whole."""
         error = self._error
         body = b"".join(self._pieces)
@@ -196,7 +196,7 @@ class LoadHttpConnection:
                 self._lane.sent_ns = clock()
         return True
 
-    def _send_again(self, lane: Lane) -> None:
+    def _send_again(self, lane: RequestLane) -> None:
         """The server closed a connection that it had served, as it may between requests."""
         self.close()
         self.begin(lane)

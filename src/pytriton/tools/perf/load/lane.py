@@ -11,7 +11,7 @@ from pytriton.tools.perf.load.choices import Choice
 clock = time.monotonic_ns
 
 
-class Lane:
+class RequestLane:
     """One place, and the request on it."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Lane:
 class Carrier(Protocol):
     """Carries the requests of lanes to the server: a connection, or calls on one."""
 
-    def begin(self, lane: Lane) -> None:
+    def begin(self, lane: RequestLane) -> None:
         """Send the request of a lane; what comes of it is told to the `Outcome`."""
 
     def open(self) -> object:
@@ -64,14 +64,14 @@ class Outcome(Protocol):
     def looks_at_answers(self) -> bool:
         """Whether `keep` is wanted."""
 
-    def respond(self, lane: Lane, now_ns: int) -> None:
+    def respond(self, lane: RequestLane, now_ns: int) -> None:
         """A response of a stream came."""
 
-    def keep(self, lane: Lane, answer: bytes, json_bytes: int) -> None:
+    def keep(self, lane: RequestLane, answer: bytes, json_bytes: int) -> None:
         """The content of a response, told only if `looks_at_answers`."""
 
-    def finish(self, lane: Lane, now_ns: int, error: str = "") -> None:
+    def finish(self, lane: RequestLane, now_ns: int, error: str = "") -> None:
         """The request ended."""
 
-    def lose(self, lane: Lane, now_ns: int, error: str) -> None:
+    def lose(self, lane: RequestLane, now_ns: int, error: str) -> None:
         """The request ended because its connection failed; the lane rests before the next."""

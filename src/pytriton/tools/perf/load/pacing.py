@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from pytriton.tools.perf.load.lane import Lane
+from pytriton.tools.perf.load.lane import RequestLane
 from pytriton.tools.perf.load.levels import Concurrency, FixedSchedule, Level, PeriodicConcurrency
 from pytriton.tools.perf.load.schedules import offsets_ns, share, share_of_number
 
@@ -20,13 +20,13 @@ NEVER_NS = sys.maxsize
 class Starter(Protocol):
     """What a pacing uses: lanes, and a way to begin requests on them."""
 
-    def lane(self, number: int) -> Lane:
+    def lane(self, number: int) -> RequestLane:
         """The lane with a number, which is made if it is new."""
 
-    def start(self, lane: Lane, now_ns: int, *, delayed: bool = False) -> None:
+    def start(self, lane: RequestLane, now_ns: int, *, delayed: bool = False) -> None:
         """Begin the next request of a lane."""
 
-    def is_in_sequence(self, lane: Lane) -> bool:
+    def is_in_sequence(self, lane: RequestLane) -> bool:
         """Whether a sequence is under way on a lane, which has to be ended."""
 
 
@@ -42,10 +42,10 @@ class Pacing(Protocol):
     def begin(self, now_ns: int) -> None:
         """The level begins."""
 
-    def free(self, lane: Lane, now_ns: int) -> None:
+    def free(self, lane: RequestLane, now_ns: int) -> None:
         """A lane has no request any more."""
 
-    def respond(self, lane: Lane) -> None:
+    def respond(self, lane: RequestLane) -> None:
         """A response of a stream came."""
 
     def tick(self, now_ns: int) -> None:
@@ -71,12 +71,12 @@ class ClosedLoop:
             if not lane.is_busy:
                 self.free(lane, now_ns)
 
-    def free(self, lane: Lane, now_ns: int) -> None:
+    def free(self, lane: RequestLane, now_ns: int) -> None:
         if self._left > 0 and (lane.number < self._places or self._starter.is_in_sequence(lane)):
             self._left -= 1
             self._starter.start(lane, now_ns)
 
-    def respond(self, lane: Lane) -> None:
+    def respond(self, lane: RequestLane) -> None:
         pass
 
     def tick(self, now_ns: int) -> None:
@@ -102,7 +102,7 @@ class OpenLoop:
         self._max_lanes = lanes or MAX_LANES
         self._takes_turns = lanes > 0
         self._lanes = 0
-        self._free: deque[Lane] = deque()
+        self._free: deque[RequestLane] = deque()
         self._begin_ns = 0
         self._moment_ns = NEVER_NS  # the time of the next request
         self.due_ns = NEVER_NS  # the same, or never while no lane is free for it
@@ -113,7 +113,7 @@ class OpenLoop:
         self._advance()
         self.tick(now_ns)
 
-    def free(self, lane: Lane, now_ns: int) -> None:
+    def free(self, lane: RequestLane, now_ns: int) -> None:
         if lane.number >= self._lanes:  # busy since the level before
             return
         self._free.append(lane)
@@ -121,7 +121,7 @@ class OpenLoop:
         if self._moment_ns <= now_ns:
             self.tick(now_ns)
 
-    def respond(self, lane: Lane) -> None:
+    def respond(self, lane: RequestLane) -> None:
         pass
 
     def tick(self, now_ns: int) -> None:
@@ -134,7 +134,7 @@ class OpenLoop:
             self._advance()
             self._starter.start(lane, now_ns, delayed=delayed)
 
-    def _take_lane(self) -> Lane | None:
+    def _take_lane(self) -> RequestLane | None:
         if self._free and not (self._takes_turns and self._lanes < self._max_lanes):
             return self._free.popleft()
         while self._lanes < self._max_lanes:
@@ -169,11 +169,11 @@ class Periodic:
     def begin(self, now_ns: int) -> None:
         self._begin_some(self._level.start, now_ns)
 
-    def free(self, lane: Lane, now_ns: int) -> None:
+    def free(self, lane: RequestLane, now_ns: int) -> None:
         if self._waits.pop(lane.number, None) is not None and not self._waits:
             self._begin_some(self._level.step, now_ns)
 
-    def respond(self, lane: Lane) -> None:
+    def respond(self, lane: RequestLane) -> None:
         left = self._waits.get(lane.number)
         if left is None:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import Setting
-from pytriton.tools.perf.load.lane import Lane
+from pytriton.tools.perf.load.lane import RequestLane
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Paced:
     """
 
     stream: int
-    lane: Lane
+    lane: RequestLane
     left: memoryview
     is_last: bool
 
@@ -70,7 +70,7 @@ class SendWindows:
         self._streams.setdefault(paced.stream, self._initial)
         self._waiting.append(paced)
 
-    def released(self) -> Iterator[tuple[bytes, Lane | None]]:
+    def released(self) -> Iterator[tuple[bytes, RequestLane | None]]:
         """Frames that may be sent now, each with the lane whose message it ends."""
         blocked: set[int] = set()
         for paced in list(self._waiting):
