@@ -12,7 +12,7 @@ from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_answers import Head
 from pytriton.tools.perf.load.http_connection import LoadHttpConnection
 from pytriton.tools.perf.load.http_requests import HttpRequests
-from pytriton.tools.perf.load.lane import Carrier, Outcome
+from pytriton.tools.perf.load.lane import Carrier, LaneListener
 from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.recipe import Recipe
@@ -36,7 +36,7 @@ class Carriers:
         self._heads: dict[bytes, Head] = {}
         self._http = None if recipe.is_grpc else HttpRequests(recipe)
         self._grpc = GrpcRequests(recipe) if recipe.is_grpc else None
-        self.outcome: Outcome  # set before the first lane is made: it has the lanes
+        self.outcome: LaneListener  # set before the first lane is made: it has the lanes
 
     def of_lane(self, number: int) -> Carrier:
         """The carrier of a lane."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton.tools.perf.load.grpc_session import GrpcSession
-from pytriton.tools.perf.load.lane import Outcome, RequestLane, clock
+from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 
 
 class GrpcChannel:
@@ -17,7 +17,7 @@ class GrpcChannel:
         outcome: Who is told that a connection cannot be made.
     """
 
-    def __init__(self, connect: Callable[[], GrpcSession], outcome: Outcome) -> None:
+    def __init__(self, connect: Callable[[], GrpcSession], outcome: LaneListener) -> None:
         self._connect = connect
         self._outcome = outcome
         self._session: GrpcSession | None = None

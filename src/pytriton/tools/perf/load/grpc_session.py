@@ -17,7 +17,7 @@ from pytriton.protocol.http2.frames import ConnectionViolation, Setting, parse_s
 from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
-from pytriton.tools.perf.load.lane import Outcome, RequestLane, clock
+from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 from pytriton.tools.perf.load.send_windows import Paced, SendWindows
@@ -56,7 +56,7 @@ class GrpcSession:
         link: Dialer,
         requests: GrpcRequests,
         block: bytes,
-        outcome: Outcome,
+        outcome: LaneListener,
         poller: SocketPoller,
     ) -> None:
         self._link = link

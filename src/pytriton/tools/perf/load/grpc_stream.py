@@ -10,7 +10,7 @@ from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
-from pytriton.tools.perf.load.lane import Outcome, RequestLane
+from pytriton.tools.perf.load.lane import LaneListener, RequestLane
 from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.send_windows import Paced
@@ -29,7 +29,7 @@ class GrpcStreamSession(GrpcSession):
         link: Dialer,
         requests: GrpcRequests,
         block: bytes,
-        outcome: Outcome,
+        outcome: LaneListener,
         poller: SocketPoller,
         *,
         is_decoupled: bool,

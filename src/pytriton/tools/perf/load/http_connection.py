@@ -13,7 +13,7 @@ from pytriton.tools.perf.load.http_answers import (
     event_error,
 )
 from pytriton.tools.perf.load.http_requests import HttpRequests
-from pytriton.tools.perf.load.lane import Outcome, RequestLane, clock
+from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 
@@ -27,7 +27,7 @@ class LoadHttpConnection:
         self,
         link: Dialer,
         requests: HttpRequests,
-        outcome: Outcome,
+        outcome: LaneListener,
         poller: SocketPoller,
         heads: dict[bytes, Head],
         *,

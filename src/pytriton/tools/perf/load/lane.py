@@ -48,7 +48,7 @@ class Carrier(Protocol):
     """Carries the requests of lanes to the server: a connection, or calls on one."""
 
     def begin(self, lane: RequestLane) -> None:
-        """Send the request of a lane; what comes of it is told to the `Outcome`."""
+        """Send the request of a lane; what comes of it is told to the `LaneListener`."""
 
     def open(self) -> object:
         """Connect now, if that has not happened; OSError if it cannot be done."""
@@ -57,7 +57,7 @@ class Carrier(Protocol):
         """Close the connection; requests under way are forgotten."""
 
 
-class Outcome(Protocol):
+class LaneListener(Protocol):
     """Who is told what happens to requests."""
 
     @property
