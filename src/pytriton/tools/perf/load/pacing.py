@@ -17,7 +17,7 @@ MAX_LANES = 1024
 NEVER_NS = sys.maxsize
 
 
-class Starter(Protocol):
+class RequestStarter(Protocol):
     """What a pacing uses: lanes, and a way to begin requests on them."""
 
     def lane(self, number: int) -> RequestLane:
@@ -55,7 +55,7 @@ class Pacing(Protocol):
 class ClosedLoop:
     """Keeps lanes busy: each begins its next request when the one before has ended."""
 
-    def __init__(self, starter: Starter, places: int, requests: int | None) -> None:
+    def __init__(self, starter: RequestStarter, places: int, requests: int | None) -> None:
         self._starter = starter
         self._places = places
         self._left = sys.maxsize if requests is None else requests
@@ -94,7 +94,7 @@ class OpenLoop:
     """
 
     def __init__(
-        self, starter: Starter, offsets: Iterator[int], requests: int | None, lanes: int
+        self, starter: RequestStarter, offsets: Iterator[int], requests: int | None, lanes: int
     ) -> None:
         self._starter = starter
         self._offsets = offsets
@@ -155,7 +155,7 @@ class OpenLoop:
 class Periodic:
     """Begins some requests, and more whenever each of the last ones has had enough responses."""
 
-    def __init__(self, starter: Starter, level: PeriodicConcurrency) -> None:
+    def __init__(self, starter: RequestStarter, level: PeriodicConcurrency) -> None:
         self._starter = starter
         self._level = level
         self._begun = 0
@@ -197,7 +197,12 @@ class Periodic:
 
 
 def pacing_of(
-    level: Level, requests: int | None, worker: int, workers: int, starter: Starter, lanes: int
+    level: Level,
+    requests: int | None,
+    worker: int,
+    workers: int,
+    starter: RequestStarter,
+    lanes: int,
 ) -> Pacing:
     """The pacing of one process's share of a level.
 
