@@ -16,7 +16,7 @@ from pytriton.tools.perf.load.tensors import PlainTensor, from_json_values
 _PREFIX = struct.Struct(">BI")
 
 
-class OutputError(ValueError):
+class AnswerError(ValueError):
     """An answer does not have what an inference answer has."""
 
 
@@ -35,7 +35,7 @@ def outputs_of(
             return _outputs_of_event(answer)
         return _outputs_of_body(answer, json_bytes)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise OutputError(f"expected the answer to an inference, got {answer[:80]!r}") from error
+        raise AnswerError(f"expected the answer to an inference, got {answer[:80]!r}") from error
 
 
 def _outputs_of_message(message: bytes) -> list[PlainTensor]:
@@ -91,7 +91,7 @@ def differs(
             outputs = outputs_of(
                 answer, size, is_grpc=recipe.is_grpc, is_streaming=recipe.is_streaming
             )
-        except OutputError as error:
+        except AnswerError as error:
             return str(error)
         found = {output.name: output for output in outputs}
         for right in expected:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.tools.perf.load.answers import OutputError, outputs_of
+from pytriton.tools.perf.load.answers import AnswerError, outputs_of
 from pytriton.tools.perf.load.recipe import Recipe, Taken
 from pytriton.tools.perf.load.recorder import ROW_DTYPE
 from pytriton.tools.perf.load.records import GeneratorState, Records
@@ -93,6 +93,6 @@ def _outputs(
 def _arrays(recipe: Recipe, answer: bytes, size: int) -> Mapping[str, NDArray[Any]]:
     try:
         outputs = outputs_of(answer, size, is_grpc=recipe.is_grpc, is_streaming=recipe.is_streaming)
-    except OutputError:
+    except AnswerError:
         return {}
     return {output.name: array_of(output) for output in outputs}
