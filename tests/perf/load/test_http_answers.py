@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.tools.perf.load.http_answers import (
-    AnswerError,
+    HttpAnswerError,
     HttpAnswers,
     error_text,
     event_error,
@@ -90,7 +90,7 @@ def test_body_without_a_length_ends_with_the_connection():
     ],
 )
 def test_what_is_no_answer_is_refused(data, text):
-    with pytest.raises(AnswerError, match=text):
+    with pytest.raises(HttpAnswerError, match=text):
         HttpAnswers({}).feed(data)
 
 
@@ -100,7 +100,7 @@ def test_connection_that_closes_early_is_an_error(cut):
     if cut:
         answers.feed(COUNTED[:cut])
 
-    with pytest.raises(AnswerError, match="before its answer was complete"):
+    with pytest.raises(HttpAnswerError, match="before its answer was complete"):
         answers.end()
 
 

@@ -15,7 +15,7 @@ _MAX_HEAD_BYTES = 1 << 16
 _MAX_HEADS = 1000
 
 
-class AnswerError(Exception):
+class HttpAnswerError(Exception):
     """What came is not an answer of HTTP/1.1, or not whole."""
 
 
@@ -44,7 +44,7 @@ def parse_head(head: bytes) -> Head:
     lines = head.split(b"\r\n")
     parts = lines[0].split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
-        raise AnswerError(f"expected an HTTP answer, got {lines[0][:80]!r}")
+        raise HttpAnswerError(f"expected an HTTP answer, got {lines[0][:80]!r}")
     fields = {}
     for line in lines[1:]:
         name, _, value = line.partition(b":")
@@ -56,7 +56,7 @@ def parse_head(head: bytes) -> Head:
     elif length.isdigit():
         size = int(length)
     elif length:
-        raise AnswerError(f"expected a number as Content-Length, got {length[:40]!r}")
+        raise HttpAnswerError(f"expected a number as Content-Length, got {length[:40]!r}")
     else:
         size = 0 if status in (204, 304) or status < 200 else _UNTIL_CLOSE
     connection = fields.get(b"connection", b"")
@@ -134,7 +134,7 @@ class HttpAnswers:
             AnswerError: the answer is not whole.
         """
         if self.head is None or self.head.length != _UNTIL_CLOSE:
-            raise AnswerError("the server closed the connection before its answer was complete")
+            raise HttpAnswerError("the server closed the connection before its answer was complete")
         self.is_whole = True
         return []
 
@@ -150,9 +150,9 @@ class HttpAnswers:
         end = data.find(b"\r\n\r\n") + 4
         if end < 4:
             if len(data) > _MAX_HEAD_BYTES:
-                raise AnswerError(f"expected the end of an HTTP head, got {data[:80]!r}")
+                raise HttpAnswerError(f"expected the end of an HTTP head, got {data[:80]!r}")
             if not b"HTTP/1.".startswith(data[:7]):
-                raise AnswerError(f"expected an HTTP answer, got {data[:80]!r}")
+                raise HttpAnswerError(f"expected an HTTP answer, got {data[:80]!r}")
             self._buffer = data
             return None
         text = data[:end]
@@ -173,7 +173,7 @@ class HttpAnswers:
     def _take_counted(self, data: bytes, length: int) -> list[bytes]:
         self._in_chunk -= len(data)
         if self._in_chunk < 0:
-            raise AnswerError(f"expected a body of {length} bytes, got {-self._in_chunk} more")
+            raise HttpAnswerError(f"expected a body of {length} bytes, got {-self._in_chunk} more")
         self.is_whole = not self._in_chunk
         return [data] if data else []
 
@@ -192,7 +192,9 @@ class HttpAnswers:
             if not size:
                 self.is_whole = True
                 if len(data) > stop + 2:
-                    raise AnswerError(f"expected no data after an answer, got {data[stop + 2 :]!r}")
+                    raise HttpAnswerError(
+                        f"expected no data after an answer, got {data[stop + 2 :]!r}"
+                    )
                 return pieces
             pieces.append(data[end + 2 : stop])
             at = stop + 2
@@ -204,7 +206,7 @@ def _chunk_size(line: bytes) -> int:
     try:
         return int(line.split(b";")[0], 16)
     except ValueError as error:
-        raise AnswerError(f"expected the size of a chunk, got {line[:40]!r}") from error
+        raise HttpAnswerError(f"expected the size of a chunk, got {line[:40]!r}") from error
 
 
 def error_text(status: int, body: bytes) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import socket
 
 from pytriton.tools.perf.load.http_answers import (
-    AnswerError,
     Head,
+    HttpAnswerError,
     HttpAnswers,
     error_text,
     event_error,
@@ -132,7 +132,7 @@ class LoadHttpConnection:
             return
         try:
             pieces = answers.feed(data) if data else answers.end()
-        except AnswerError as error:
+        except HttpAnswerError as error:
             self._fail(str(error))
             return
         head = answers.head
