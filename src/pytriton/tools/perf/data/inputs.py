@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pytriton.tools.perf.data.files import directory_tensors
 from pytriton.tools.perf.data.generated import random_tensors, zero_tensors
-from pytriton.tools.perf.data.json_data import Entry, read_streams
+from pytriton.tools.perf.data.json_data import DataEntry, read_streams
 from pytriton.tools.perf.data.settings import RANDOM, ZERO, DataSettings, InputData
 from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.load.plan import InputSet
@@ -41,18 +41,18 @@ def read_inputs(model: ModelDescription, settings: DataSettings) -> InputData:
     )
 
 
-def _read(model: ModelDescription, source: str, settings: DataSettings) -> list[list[Entry]]:
+def _read(model: ModelDescription, source: str, settings: DataSettings) -> list[list[DataEntry]]:
     if source == RANDOM:
-        return [[Entry(random_tensors(model, settings))]]
+        return [[DataEntry(random_tensors(model, settings))]]
     if source == ZERO:
-        return [[Entry(zero_tensors(model, settings))]]
+        return [[DataEntry(zero_tensors(model, settings))]]
     path = pathlib.Path(source)
     if path.is_dir():
-        return [[Entry(directory_tensors(model, path, settings))]]
+        return [[DataEntry(directory_tensors(model, path, settings))]]
     return read_streams(model, path, settings)
 
 
-def _input_set(model: ModelDescription, entry: Entry, settings: DataSettings) -> InputSet:
+def _input_set(model: ModelDescription, entry: DataEntry, settings: DataSettings) -> InputSet:
     inputs = {tensor.name for tensor in model.inputs if not tensor.is_shape_tensor}
     outputs = {tensor.name for tensor in model.outputs}
     expected = entry.expected

@@ -22,7 +22,7 @@ _OTHERS = frozenset({"payload", "session_id", "delay", "message_generator", "TOR
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class DataEntry:
     """One entry: the tensors of a request, without a batch axis.
 
     Attributes:
@@ -37,7 +37,7 @@ class Entry:
 
 def read_streams(
     model: ModelDescription, path: pathlib.Path, settings: DataSettings
-) -> list[list[Entry]]:
+) -> list[list[DataEntry]]:
     """Read a file.
 
     Returns:
@@ -103,7 +103,7 @@ def _validation(
 
 def _entry(
     model: ModelDescription, entry: Any, check: Any, settings: DataSettings, place: str
-) -> Entry:
+) -> DataEntry:
     if not isinstance(entry, dict):
         raise DataError(f"{place}: expected an object with inputs, got {type(entry).__name__}")
     for name in _OTHERS & entry.keys():
@@ -125,7 +125,7 @@ def _entry(
         outputs = {tensor.name: tensor for tensor in model.outputs}
         where = place.replace(": data", ": validation_data")
         expected = _arrays(outputs, check, settings, where, "output")
-    return Entry(tensors, expected, _timestamp(entry, inputs, place))
+    return DataEntry(tensors, expected, _timestamp(entry, inputs, place))
 
 
 def _arrays(
