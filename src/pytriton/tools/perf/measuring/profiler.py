@@ -18,7 +18,7 @@ from pytriton.tools.perf.measuring.stability import (
     WindowFigures,
     judge,
 )
-from pytriton.tools.perf.measuring.summary import Summary, SummaryRules, summarise
+from pytriton.tools.perf.measuring.summary import SummaryRules, WindowSummary, summarise
 from pytriton.tools.perf.measuring.watching import Live, Watcher
 from pytriton.tools.perf.measuring.windows import Window
 
@@ -126,7 +126,7 @@ class Profiler:
             if status is not None:
                 return windows, status, number
 
-    def _figures(self, summary: Summary) -> WindowFigures:
+    def _figures(self, summary: WindowSummary) -> WindowFigures:
         latency_us = summary.latency_us(self._rules.summary.percentile)
         return WindowFigures(summary.requests, summary.throughput, latency_us)
 

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Sequence
 
 from pytriton.tools.perf.measuring.stability import Status
-from pytriton.tools.perf.measuring.summary import Summary
+from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.measuring.windows import Window
 
 
@@ -42,7 +42,7 @@ class LevelResult:
     mode: Mode
     value: float
     status: Status
-    summary: Summary
+    summary: WindowSummary
     windows: Sequence[Window] = ()
     trials: int = 0
     wall_offset_ns: int = 0

@@ -17,7 +17,7 @@ from pytriton.tools.perf.server.statistics import ServerCounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
+class WindowSummary:
     """The numbers of some windows.
 
     Attributes:
@@ -80,14 +80,14 @@ class SummaryRules:
     is_decoupled: bool = False
 
 
-def summarise(windows: Sequence[Window], rules: SummaryRules) -> Summary:
+def summarise(windows: Sequence[Window], rules: SummaryRules) -> WindowSummary:
     """The numbers of windows, taken together."""
     duration_s = sum(window.duration_s for window in windows)
     every = join([window.records for window in windows])
     good = choose(every, every.ok)
     ends = good.first_ns if rules.is_decoupled else good.last_ns
     responses = int(good.responses.sum())
-    return Summary(
+    return WindowSummary(
         requests=len(good),
         failed=len(every) - len(good),
         delayed=int(every.delayed.sum()),

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.summary import Summary
+from pytriton.tools.perf.measuring.summary import WindowSummary
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Watcher(Protocol):
 
     def ticked(self, live: Live) -> None: ...
 
-    def window_ended(self, number: int, summary: Summary) -> None: ...
+    def window_ended(self, number: int, summary: WindowSummary) -> None: ...
 
     def level_ended(self, result: LevelResult) -> None: ...
 
@@ -67,7 +67,7 @@ class Watchers:
         for each in self._watchers:
             each.ticked(live)
 
-    def window_ended(self, number: int, summary: Summary) -> None:
+    def window_ended(self, number: int, summary: WindowSummary) -> None:
         for each in self._watchers:
             each.window_ended(number, summary)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
-from pytriton.tools.perf.measuring.summary import Summary
+from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.measuring.watching import Live
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -107,7 +107,7 @@ class ProgressDisplay:
         self._live = live
         self._rates.append(live.recent_rate)
 
-    def window_ended(self, number: int, summary: Summary) -> None:
+    def window_ended(self, number: int, summary: WindowSummary) -> None:
         self._stable = f"last window {summary.throughput:,.0f} infer/s"
 
     def level_ended(self, result: LevelResult) -> None:

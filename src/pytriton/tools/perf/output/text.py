@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pytriton.tools.perf.measuring.distribution import Distribution
 from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
 from pytriton.tools.perf.measuring.stability import Status
-from pytriton.tools.perf.measuring.summary import Summary
+from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.output.server_text import server_lines
 from pytriton.tools.perf.output.settings import ReportSettings
 
@@ -78,7 +78,7 @@ def level_heading(mode: Mode, value: float) -> str | None:
     return None
 
 
-def window_text(number: int, summary: Summary, settings: ReportSettings) -> str:
+def window_text(number: int, summary: WindowSummary, settings: ReportSettings) -> str:
     """The line of a window, in verbose reports."""
     text = f"  Pass [{number}] throughput: {number_text(summary.throughput)} infer/sec. "
     if summary.latency is None:
@@ -140,7 +140,7 @@ def _latency_lines(latency: Distribution, settings: ReportSettings) -> list[str]
     return lines
 
 
-def _split(summary: Summary, settings: ReportSettings) -> list[str]:
+def _split(summary: WindowSummary, settings: ReportSettings) -> list[str]:
     """Where the client's time went: sending, and waiting for the answer."""
     whole, send = int(summary.whole_us), int(summary.send_us)
     wait = whole - send
@@ -159,7 +159,7 @@ def _split(summary: Summary, settings: ReportSettings) -> list[str]:
     return [f"    Avg HTTP time: {whole} usec ({parts})"]
 
 
-def _stream_lines(summary: Summary) -> list[str]:
+def _stream_lines(summary: WindowSummary) -> list[str]:
     mean = summary.responses / summary.requests
     lines = [f"    Avg responses per request: {number_text(round(mean, 2))}"]
     for name, times in (

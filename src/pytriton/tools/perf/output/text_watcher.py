@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.stability import Status
-from pytriton.tools.perf.measuring.summary import Summary
+from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.measuring.watching import Live
 from pytriton.tools.perf.output.settings import ReportSettings
 from pytriton.tools.perf.output.text import level_heading, level_text, problem_text, window_text
@@ -52,7 +52,7 @@ class TextWatcher:
     def ticked(self, live: Live) -> None:
         """Nothing to print: the text has whole windows only."""
 
-    def window_ended(self, number: int, summary: Summary) -> None:
+    def window_ended(self, number: int, summary: WindowSummary) -> None:
         if self._settings.verbose:
             self._show(window_text(number, summary, self._settings))
 
