@@ -9,7 +9,7 @@ import numpy as np
 
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import SummaryRules, WindowSummary, summarise
 from pytriton.tools.perf.measuring.windows import Window
 from pytriton.tools.perf.output.run_document import RunDocument, ServerRun, level_record
@@ -47,7 +47,7 @@ def window(found: Records | None = None, server: ServerCounts | None = None) -> 
 
 def level(
     value: float = 1,
-    status: Status = Status.STABLE,
+    status: LevelStatus = LevelStatus.STABLE,
     mode: Mode = Mode.CONCURRENCY,
     server: ServerCounts | None = None,
     rules: SummaryRules | None = None,

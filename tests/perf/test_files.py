@@ -13,7 +13,7 @@ import pytest
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.comparison import comparison_text, pairs_of
 from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
@@ -180,7 +180,7 @@ def test_comparison_without_a_common_load():
 
 
 def test_unstable_levels_are_kept_in_the_document_and_marked():
-    run = server_run(status=Status.UNSTABLE)
+    run = server_run(status=LevelStatus.UNSTABLE)
 
     assert not any(each.is_sure for each in run.levels)
 

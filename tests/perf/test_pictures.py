@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.panels import panels_of, unit_for
 from pytriton.tools.perf.output.run_page import run_page
@@ -48,7 +48,7 @@ def test_lines_of_two_servers_have_their_names_and_colours():
 
 
 def test_unstable_levels_are_hollow():
-    panel = panels_of(document(server_run(status=Status.UNSTABLE)))["throughput"]
+    panel = panels_of(document(server_run(status=LevelStatus.UNSTABLE)))["throughput"]
 
     assert list(panel.lines[0].hollow) == [0, 1, 2]
 
@@ -133,7 +133,7 @@ def test_page_is_one_file_with_plots_and_tables():
 
 
 def test_page_names_what_went_wrong():
-    run = server_run(status=Status.UNSTABLE)
+    run = server_run(status=LevelStatus.UNSTABLE)
     bad = dataclasses.replace(run.levels[0], failed=3, errors={"<b>no": 3}, is_generator_limit=True)
     found = document(dataclasses.replace(run, levels=[bad, *run.levels[1:]]))
 

@@ -12,7 +12,7 @@ from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.search import LoadRange, linear
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
-from pytriton.tools.perf.measuring.stability import StabilityRules, Status
+from pytriton.tools.perf.measuring.stability import LevelStatus, StabilityRules
 from pytriton.tools.perf.measuring.watching import Watchers
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.load.fake_load import FakeLoad
@@ -74,7 +74,7 @@ def test_steady_load_is_stable_after_three_windows():
 
     result = measure(profiler, 4)
 
-    assert result.status is Status.STABLE
+    assert result.status is LevelStatus.STABLE
     assert result.trials == 3
     assert result.summary.throughput == pytest.approx(4000, rel=0.01)
     assert result.summary.latency_us(None) == pytest.approx(1000)
@@ -108,7 +108,7 @@ def test_load_that_becomes_steady_is_measured_from_then_on():
 
     result = measure(profiler)
 
-    assert result.status is Status.STABLE
+    assert result.status is LevelStatus.STABLE
     assert 3 < result.trials < 10
     assert result.summary.latency_us(None) < 1200
 
@@ -121,7 +121,7 @@ def test_load_that_is_never_steady_is_unstable():
         FakeLoad(latency_ns=latency), ProfileRules(StabilityRules(max_trials=4, percentage=1))
     )
 
-    assert measure(profiler).status is Status.UNSTABLE
+    assert measure(profiler).status is LevelStatus.UNSTABLE
     assert listener.told[-1] == "unstable"
 
 
@@ -132,7 +132,7 @@ def test_counted_run_measures_just_its_requests():
     result = measure(profiler, 2)
 
     assert load.levels == [(Concurrency(2), 5), (Concurrency(2), 25)]
-    assert result.status is Status.COUNTED
+    assert result.status is LevelStatus.COUNTED
     assert result.summary.requests == 25
     assert result.summary.throughput == pytest.approx(2000, rel=0.1)
 
@@ -190,7 +190,7 @@ def test_schedule_is_measured_once_until_its_end():
 
     result = profiler.measure(Mode.SCHEDULE, 1, FixedSchedule((0, 10, 20)))
 
-    assert result.status is Status.COUNTED
+    assert result.status is LevelStatus.COUNTED
     assert result.summary.requests == 3
 
 
@@ -199,7 +199,7 @@ def test_failures_end_a_level_that_has_no_answers():
 
     result = measure(profiler)
 
-    assert result.status is Status.FAILED
+    assert result.status is LevelStatus.FAILED
     assert result.trials == 1
     assert list(result.summary.errors) == ["it failed"]
 
@@ -209,7 +209,7 @@ def test_some_failures_are_counted_and_measured_on():
 
     result = measure(profiler)
 
-    assert result.status is Status.STABLE
+    assert result.status is LevelStatus.STABLE
     assert result.summary.failed == pytest.approx(result.summary.requests / 9, rel=0.05)
 
 
@@ -218,7 +218,7 @@ def test_interrupt_reports_the_windows_so_far():
 
     result = measure(profiler)
 
-    assert result.status is Status.INTERRUPTED
+    assert result.status is LevelStatus.INTERRUPTED
     assert result.summary.requests > 0
     assert listener.told[-1] == "interrupted"
 
@@ -228,7 +228,7 @@ def test_interrupt_in_the_first_window_reports_its_piece():
 
     result = measure(profiler)
 
-    assert result.status is Status.INTERRUPTED
+    assert result.status is LevelStatus.INTERRUPTED
     assert 0 < result.summary.duration_s < 1
     assert result.summary.throughput == pytest.approx(1000, rel=0.05)
 
@@ -252,7 +252,7 @@ def test_sweep_changes_the_level_and_stops_over_the_limit():
     rows = sweep(linear(LoadRange(1, 0)), lambda value: [measure(profiler, int(value))])
 
     assert [row[0].status for row in rows] == [
-        Status.STABLE, Status.STABLE, Status.OVER_LIMIT,
+        LevelStatus.STABLE, LevelStatus.STABLE, LevelStatus.OVER_LIMIT,
     ]  # fmt: skip
     assert [level for level, _ in load.levels] == [Concurrency(1), Concurrency(2), Concurrency(3)]
 

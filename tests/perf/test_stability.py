@@ -7,8 +7,8 @@ import pytest
 
 from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
 from pytriton.tools.perf.measuring.stability import (
+    LevelStatus,
     StabilityRules,
-    Status,
     WindowFigures,
     agreement,
     judge,
@@ -26,7 +26,7 @@ def test_two_windows_are_not_enough():
 def test_three_windows_within_the_percentage_are_stable():
     found = windows((100, 10), (109, 10.9), (105, 10.5))
 
-    assert judge(found, StabilityRules(percentage=10)) is Status.STABLE
+    assert judge(found, StabilityRules(percentage=10)) is LevelStatus.STABLE
     assert judge(found, StabilityRules(percentage=8)) is None
 
 
@@ -38,34 +38,34 @@ def test_throughput_and_latency_both_count(last):
 def test_only_the_last_three_windows_count():
     found = windows((1, 1000), (100, 10), (100, 10), (100, 10))
 
-    assert judge(found, StabilityRules()) is Status.STABLE
+    assert judge(found, StabilityRules()) is LevelStatus.STABLE
 
 
 def test_empty_window_is_not_stable():
     found = [*windows((100, 10), (100, 10)), WindowFigures(0, 0.0, 0.0)]
 
     assert agreement(found).is_empty
-    assert judge(found, StabilityRules(max_trials=3)) is Status.UNSTABLE
+    assert judge(found, StabilityRules(max_trials=3)) is LevelStatus.UNSTABLE
 
 
 def test_level_is_given_up_after_the_last_trial():
     found = windows((100, 10), (200, 10), (100, 10))
 
     assert judge(found, StabilityRules(max_trials=4)) is None
-    assert judge(found, StabilityRules(max_trials=3)) is Status.UNSTABLE
+    assert judge(found, StabilityRules(max_trials=3)) is LevelStatus.UNSTABLE
 
 
 def test_latency_alone_does_not_matter_at_the_end_of_asynchronous_load():
     found = windows((100, 10), (100, 20), (100, 30))
 
-    assert judge(found, StabilityRules(max_trials=3, is_async=True)) is Status.LATENCY_VARIES
-    assert judge(found, StabilityRules(max_trials=3)) is Status.UNSTABLE
+    assert judge(found, StabilityRules(max_trials=3, is_async=True)) is LevelStatus.LATENCY_VARIES
+    assert judge(found, StabilityRules(max_trials=3)) is LevelStatus.UNSTABLE
 
 
 def test_level_over_the_limit_ends_also_if_it_is_not_stable():
     found = windows((100, 20), (300, 30), (100, 40))
 
-    assert judge(found, StabilityRules(limit_us=15)) is Status.OVER_LIMIT
+    assert judge(found, StabilityRules(limit_us=15)) is LevelStatus.OVER_LIMIT
     assert judge(found, StabilityRules(limit_us=25)) is None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.tools.perf.load.records import GeneratorState
 from pytriton.tools.perf.measuring.results import Mode
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.settings import ReportSettings
 from pytriton.tools.perf.output.text import (
@@ -254,7 +254,7 @@ def test_window_in_a_verbose_report():
 
 
 def test_level_without_any_answer_says_so():
-    nothing = level(4, Status.UNSTABLE, count=0)
+    nothing = level(4, LevelStatus.UNSTABLE, count=0)
 
     text = problem_text(nothing, ReportSettings(max_trials=3))
 
@@ -265,14 +265,14 @@ def test_level_without_any_answer_says_so():
 def test_levels_without_numbers_say_why():
     settings = ReportSettings(max_trials=3, latency_limit_ms=2)
 
-    assert problem_text(level(4, Status.UNSTABLE), settings) == (
+    assert problem_text(level(4, LevelStatus.UNSTABLE), settings) == (
         "Failed to obtain stable measurement within 3 measurement windows for concurrency 4. "
         "Please try to increase the --measurement-interval."
     )
-    assert problem_text(level(4, Status.OVER_LIMIT), settings) == (
+    assert problem_text(level(4, LevelStatus.OVER_LIMIT), settings) == (
         "Measured latency went over the set limit of 2 msec. "
     )
-    failed = changed(level(4, Status.FAILED), failed=3, errors={"not ready": 3})
+    failed = changed(level(4, LevelStatus.FAILED), failed=3, errors={"not ready": 3})
     assert problem_text(failed, settings) == "No request was answered well (3 failed): not ready"
 
 
@@ -292,10 +292,10 @@ def test_last_lines_for_rates_and_intervals():
 @pytest.mark.parametrize(
     "status, allow, shown, complained",
     [
-        (Status.STABLE, False, True, False),
-        (Status.UNSTABLE, False, True, True),
-        (Status.UNSTABLE, True, True, False),
-        (Status.FAILED, True, False, True),
+        (LevelStatus.STABLE, False, True, False),
+        (LevelStatus.UNSTABLE, False, True, True),
+        (LevelStatus.UNSTABLE, True, True, False),
+        (LevelStatus.FAILED, True, False, True),
     ],
 )
 def test_watcher_prints_numbers_or_the_reason(status, allow, shown, complained):
@@ -306,4 +306,4 @@ def test_watcher_prints_numbers_or_the_reason(status, allow, shown, complained):
     watcher.level_ended(level(status=status))
 
     assert (bool(out), bool(errors)) == (shown, complained)
-    assert ("these numbers are not stable" in "".join(out)) == (status is Status.UNSTABLE)
+    assert ("these numbers are not stable" in "".join(out)) == (status is LevelStatus.UNSTABLE)

@@ -4,17 +4,17 @@ from types import SimpleNamespace
 import pytest
 
 from pytriton.tools.commands.perf.command import exit_code
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 
 
 @pytest.mark.parametrize(
     "statuses, allow_unstable, code",
     [
-        ([Status.STABLE], False, 0),
-        ([Status.UNSTABLE], False, 2),
-        ([Status.UNSTABLE], True, 0),
-        ([Status.STABLE, Status.UNSTABLE], False, 0),
-        ([Status.STABLE, Status.FAILED], True, 99),
+        ([LevelStatus.STABLE], False, 0),
+        ([LevelStatus.UNSTABLE], False, 2),
+        ([LevelStatus.UNSTABLE], True, 0),
+        ([LevelStatus.STABLE, LevelStatus.UNSTABLE], False, 0),
+        ([LevelStatus.STABLE, LevelStatus.FAILED], True, 99),
     ],
 )
 def test_first_level_decides_unless_one_had_no_answer(statuses, allow_unstable, code):

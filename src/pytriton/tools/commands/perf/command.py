@@ -14,7 +14,7 @@ from pytriton.tools.commands.perf.session import MakeLoad, Measured, PerfSession
 from pytriton.tools.perf.errors import FAILED, SUCCESS, UNSTABLE, OptionError, PerfError
 from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.process_load import ProcessLoad
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.utils.option_parser import closed
 
 
@@ -64,9 +64,9 @@ def run(
 def exit_code(measured: Measured, *, allow_unstable: bool) -> int:
     """2 if the first level was not stable and has to be, 99 if one had no answer."""
     every = [result for results in measured.results for result in results]
-    if any(result.status is Status.FAILED for result in every):
+    if any(result.status is LevelStatus.FAILED for result in every):
         return FAILED
     firsts = [results[0] for results in measured.results if results]
-    if not allow_unstable and any(result.status is Status.UNSTABLE for result in firsts):
+    if not allow_unstable and any(result.status is LevelStatus.UNSTABLE for result in firsts):
         return UNSTABLE
     return SUCCESS

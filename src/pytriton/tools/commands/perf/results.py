@@ -16,7 +16,7 @@ from pytriton.tools.commands.perf.session import Measured, label_of
 from pytriton.tools.commands.perf.target import PerfTarget
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.measuring.results import LevelResult
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.output.comparison import comparison_text
 from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
 from pytriton.tools.perf.output.panels import panels_of
@@ -43,7 +43,7 @@ def reported(results: Sequence[LevelResult], options: PerfOptions) -> list[Level
         result
         for result in results
         if result.summary.latency is not None
-        and (result.status.has_numbers or (allow and result.status is Status.UNSTABLE))
+        and (result.status.has_numbers or (allow and result.status is LevelStatus.UNSTABLE))
     ]
 
 

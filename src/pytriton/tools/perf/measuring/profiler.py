@@ -13,8 +13,8 @@ from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.search import Search
 from pytriton.tools.perf.measuring.stability import (
     NEEDED,
+    LevelStatus,
     StabilityRules,
-    Status,
     WindowFigures,
     judge,
 )
@@ -82,8 +82,8 @@ class Profiler:
             windows, status, trials = self._windows()
         last = windows[-1:] if rules.request_count else windows[-NEEDED:]
         summary = summarise(last, rules.summary)
-        if summary.requests == 0 and (summary.failed or status is Status.COUNTED):
-            status = Status.FAILED
+        if summary.requests == 0 and (summary.failed or status is LevelStatus.COUNTED):
+            status = LevelStatus.FAILED
         result = LevelResult(
             mode=mode,
             value=value,
@@ -96,13 +96,13 @@ class Profiler:
         self._watcher.level_ended(result)
         return result
 
-    def _one_window(self) -> tuple[list[Window], Status, int]:
+    def _one_window(self) -> tuple[list[Window], LevelStatus, int]:
         self._watcher.window_begins(1)
         window = self._source.window(self._watcher.ticked, self._rules.request_count or 1)
         self._watcher.window_ended(1, summarise([window], self._rules.summary))
-        return [window], Status.INTERRUPTED if window.is_cut else Status.COUNTED, 1
+        return [window], LevelStatus.INTERRUPTED if window.is_cut else LevelStatus.COUNTED, 1
 
-    def _windows(self) -> tuple[list[Window], Status, int]:
+    def _windows(self) -> tuple[list[Window], LevelStatus, int]:
         windows: list[Window] = []
         figures: list[WindowFigures] = []
         while True:
@@ -111,7 +111,7 @@ class Profiler:
             window = self._source.window(self._watcher.ticked)
             if window.is_cut and windows and window.duration_s < windows[-1].duration_s / 2:
                 # A piece of a window says less than whole ones.
-                return windows, Status.INTERRUPTED, len(figures)
+                return windows, LevelStatus.INTERRUPTED, len(figures)
             windows.append(window)
             if not self._rules.keeps_windows:
                 del windows[:-NEEDED]
@@ -119,9 +119,9 @@ class Profiler:
             figures.append(self._figures(summary))
             self._watcher.window_ended(number, summary)
             if window.is_cut:
-                return windows, Status.INTERRUPTED, number
+                return windows, LevelStatus.INTERRUPTED, number
             if summary.requests == 0 and summary.failed:
-                return windows, Status.FAILED, number
+                return windows, LevelStatus.FAILED, number
             status = judge(figures, self._rules.stability)
             if status is not None:
                 return windows, status, number
@@ -133,7 +133,7 @@ class Profiler:
 
 def is_met(result: LevelResult, *, keeps_unstable: bool) -> bool:
     """Whether a search goes on beyond this level."""
-    if result.status is Status.UNSTABLE:
+    if result.status is LevelStatus.UNSTABLE:
         return keeps_unstable
     return result.status.has_numbers
 
@@ -157,9 +157,9 @@ def sweep(
         while True:
             results = measure(value)
             found.append(results)
-            if any(each.status is Status.INTERRUPTED for each in results):
+            if any(each.status is LevelStatus.INTERRUPTED for each in results):
                 break
-            if any(each.status is Status.FAILED for each in results):
+            if any(each.status is LevelStatus.FAILED for each in results):
                 break
             value = search.send(is_met(results[0], keeps_unstable=keeps_unstable))
     except StopIteration:

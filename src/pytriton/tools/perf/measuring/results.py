@@ -7,7 +7,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.measuring.windows import Window
 
@@ -41,7 +41,7 @@ class LevelResult:
 
     mode: Mode
     value: float
-    status: Status
+    status: LevelStatus
     summary: WindowSummary
     windows: Sequence[Window] = ()
     trials: int = 0

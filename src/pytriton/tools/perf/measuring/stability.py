@@ -10,7 +10,7 @@ from collections.abc import Sequence
 NEEDED = 3  # windows that have to agree
 
 
-class Status(enum.Enum):
+class LevelStatus(enum.Enum):
     """How a level ended."""
 
     STABLE = "stable"
@@ -24,7 +24,7 @@ class Status(enum.Enum):
     @property
     def has_numbers(self) -> bool:
         """Whether the level is reported."""
-        return self not in {Status.UNSTABLE, Status.OVER_LIMIT, Status.FAILED}
+        return self not in {LevelStatus.UNSTABLE, LevelStatus.OVER_LIMIT, LevelStatus.FAILED}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _spread(values: Sequence[float]) -> float:
     return max(values) / min(values) - 1 if min(values) > 0 else float("inf")
 
 
-def judge(windows: Sequence[WindowFigures], rules: StabilityRules) -> Status | None:
+def judge(windows: Sequence[WindowFigures], rules: StabilityRules) -> LevelStatus | None:
     """How a level ends after these windows; None if it needs another one."""
     is_last = len(windows) >= rules.max_trials
     if len(windows) >= NEEDED:
@@ -92,12 +92,12 @@ def judge(windows: Sequence[WindowFigures], rules: StabilityRules) -> Status | N
         allowed = rules.percentage / 100
         over = rules.limit_us > 0 and all(each.latency_us > rules.limit_us for each in last)
         if over and not found.is_empty:
-            return Status.OVER_LIMIT
+            return LevelStatus.OVER_LIMIT
         steady = not found.is_empty and found.throughput_spread <= allowed
         if steady and found.latency_spread <= allowed:
             mean = sum(each.latency_us for each in last) / NEEDED
             is_over = 0 < rules.limit_us < mean
-            return Status.OVER_LIMIT if is_over else Status.STABLE
+            return LevelStatus.OVER_LIMIT if is_over else LevelStatus.STABLE
         if steady and is_last and rules.is_async:
-            return Status.LATENCY_VARIES
-    return Status.UNSTABLE if is_last else None
+            return LevelStatus.LATENCY_VARIES
+    return LevelStatus.UNSTABLE if is_last else None

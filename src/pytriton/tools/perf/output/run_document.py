@@ -12,7 +12,7 @@ from typing import Any
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.measuring.distribution import Distribution
 from pytriton.tools.perf.measuring.results import LevelResult
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.server.statistics import Counted
 
 FORMAT = "pytriton-perf/1"
@@ -48,7 +48,7 @@ class LevelRecord:
 
     @property
     def is_sure(self) -> bool:
-        return self.status in {Status.STABLE.value, Status.COUNTED.value}
+        return self.status in {LevelStatus.STABLE.value, LevelStatus.COUNTED.value}
 
     @property
     def batch(self) -> float:

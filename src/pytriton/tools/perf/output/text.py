@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pytriton.tools.perf.measuring.distribution import Distribution
 from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.output.server_text import server_lines
 from pytriton.tools.perf.output.settings import ReportSettings
@@ -94,12 +94,12 @@ def window_text(number: int, summary: WindowSummary, settings: ReportSettings) -
 def level_text(result: LevelResult, settings: ReportSettings) -> str:
     """The numbers of a level."""
     lines = []
-    if result.status is Status.LATENCY_VARIES:
+    if result.status is LevelStatus.LATENCY_VARIES:
         what = "the request rate" if result.mode.is_rate else "the concurrency"
         lines.append(f"Warning: Request latency is not stabilizing. Please try lowering {what}.")
-    elif result.status is Status.UNSTABLE:
+    elif result.status is LevelStatus.UNSTABLE:
         lines.append("Warning: these numbers are not stable.")
-    elif result.status is Status.INTERRUPTED:
+    elif result.status is LevelStatus.INTERRUPTED:
         lines.append("Warning: interrupted; these are the numbers so far.")
     lines += ["  Client: ", *_client_lines(result, settings)]
     if result.summary.server is not None:
@@ -203,22 +203,22 @@ def _warnings(result: LevelResult) -> list[str]:
 def problem_text(result: LevelResult, settings: ReportSettings) -> str | None:
     """Why a level has no numbers; None if it has."""
     what = "request rate" if result.mode.is_rate else "concurrency"
-    if result.status is Status.UNSTABLE and not result.summary.requests:
+    if result.status is LevelStatus.UNSTABLE and not result.summary.requests:
         return (
             f"No request was answered within {settings.max_trials} measurement windows for {what} "
             f"{number_text(result.value)}. The server hangs, or the windows are too short for it: "
             "try a longer --measurement-interval."
         )
-    if result.status is Status.UNSTABLE:
+    if result.status is LevelStatus.UNSTABLE:
         option = "--measurement-request-count" if settings.window_requests else ""
         return (
             f"Failed to obtain stable measurement within {settings.max_trials} measurement windows "
             f"for {what} {number_text(result.value)}. Please try to increase the "
             f"{option or '--measurement-interval'}."
         )
-    if result.status is Status.OVER_LIMIT:
+    if result.status is LevelStatus.OVER_LIMIT:
         return f"Measured latency went over the set limit of {settings.latency_limit_ms} msec. "
-    if result.status is Status.FAILED:
+    if result.status is LevelStatus.FAILED:
         errors = result.summary.errors
         texts = "; ".join(list(errors)[:_SHOWN_ERRORS]) or "no request was answered"
         return f"No request was answered well ({result.summary.failed} failed): {texts}"

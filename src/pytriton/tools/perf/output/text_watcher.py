@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.stability import Status
+from pytriton.tools.perf.measuring.stability import LevelStatus
 from pytriton.tools.perf.measuring.summary import WindowSummary
 from pytriton.tools.perf.measuring.watching import Live
 from pytriton.tools.perf.output.settings import ReportSettings
@@ -57,12 +57,12 @@ class TextWatcher:
             self._show(window_text(number, summary, self._settings))
 
     def level_ended(self, result: LevelResult) -> None:
-        is_unstable = result.status is Status.UNSTABLE
+        is_unstable = result.status is LevelStatus.UNSTABLE
         is_kept = is_unstable and self._allow_unstable
         problem = None if is_kept else problem_text(result, self._settings)
         if problem is None or (is_unstable and result.summary.latency is not None):
             self._show(level_text(result, self._settings))
-        if problem is not None and result.status is Status.OVER_LIMIT:
+        if problem is not None and result.status is LevelStatus.OVER_LIMIT:
             self._show(problem)
         elif problem is not None:
             self._complain(problem)
