@@ -13,7 +13,7 @@ from pytriton.base import dtypes
 from pytriton.tools.perf.data.inputs import read_inputs
 from pytriton.tools.perf.data.settings import DataSettings
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import ModelDescription, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
 
 A = TensorDescription("a", dtypes.FP32, (2,))
 TEXT = TensorDescription("text", dtypes.BYTES, (1,))
@@ -23,16 +23,16 @@ MAYBE = TensorDescription("maybe", dtypes.BOOL, (1,), is_optional=True)
 SUM = TensorDescription("sum", dtypes.FP32, (1,))
 
 
-def model(*inputs: TensorDescription, batch: int = 0) -> ModelDescription:
-    return ModelDescription("M", "", inputs, (SUM,), max_batch_size=batch)
+def model(*inputs: TensorDescription, batch: int = 0) -> MeasuredModel:
+    return MeasuredModel("M", "", inputs, (SUM,), max_batch_size=batch)
 
 
-def read(found: ModelDescription, *sources: str, **fields):
+def read(found: MeasuredModel, *sources: str, **fields):
     settings = DataSettings(**({"sources": sources} if sources else {}), **fields)
     return read_inputs(found, settings)
 
 
-def from_json(tmp_path, found: ModelDescription, document, **fields):
+def from_json(tmp_path, found: MeasuredModel, document, **fields):
     path = tmp_path / "data.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return read(found, str(path), **fields)

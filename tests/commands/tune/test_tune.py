@@ -30,7 +30,7 @@ from pytriton.tools.commands.tune.trials import Interrupted, Trials
 from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
-from pytriton.tools.perf.model_description import ModelDescription
+from pytriton.tools.perf.model_description import MeasuredModel
 from pytriton.tools.perf.server.questions import ServerAddress, ServerError
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.plots.pictures import draw
@@ -121,7 +121,7 @@ def trials_on(server: FakeServer, load: FakeLoad | None = None, *, stop: bool = 
         address=ServerAddress("h:1"),
         questions=server,  # type: ignore[arg-type]
         server="fake",
-        model=ModelDescription("M", "", (), ()),
+        model=MeasuredModel("M", "", (), ()),
         statistics=None,
         inputs=InputData(()),
         plan=LoadPlan("h:1", LoadProtocol.HTTP, "M", []),

@@ -30,7 +30,7 @@ class TensorDescription:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ModelDescription:
+class MeasuredModel:
     """A model as a load test sees it.
 
     Attributes:
@@ -55,7 +55,7 @@ class ModelDescription:
 
 def describe(
     metadata: Mapping[str, Any], config: Mapping[str, Any], version: str = ""
-) -> ModelDescription:
+) -> MeasuredModel:
     """Read the two documents that every KServe server with Triton's extension has.
 
     Args:
@@ -70,7 +70,7 @@ def describe(
     batch = int(config.get("max_batch_size", 0))
     policy = config.get("model_transaction_policy") or {}
     steps = (config.get("ensemble_scheduling") or {}).get("step") or []
-    return ModelDescription(
+    return MeasuredModel(
         name=name,
         version=version,
         inputs=_tensors(name, "input", metadata, config, batch),

@@ -19,7 +19,7 @@ from pytriton.tools.perf.load.plan import (
     TensorMemory,
 )
 from pytriton.tools.perf.measuring.results import Mode
-from pytriton.tools.perf.model_description import ModelDescription, describe
+from pytriton.tools.perf.model_description import MeasuredModel, describe
 from pytriton.tools.perf.server.asking import questions_of
 from pytriton.tools.perf.server.questions import Questions, ServerAddress, ServerError
 from pytriton.tools.perf.server.statistics import StatisticsReader
@@ -41,7 +41,7 @@ class PerfTarget:
     address: ServerAddress
     questions: Questions
     server: str
-    model: ModelDescription
+    model: MeasuredModel
     statistics: StatisticsReader | None
     inputs: InputData
     plan: LoadPlan
@@ -99,7 +99,7 @@ def _target(
     )
 
 
-def _check(options: PerfOptions, model: ModelDescription) -> None:
+def _check(options: PerfOptions, model: MeasuredModel) -> None:
     batch = options.data.batch_size
     if batch > 1 and model.max_batch_size == 0:
         raise PerfError("can not specify batch size > 1 as the model does not support batching")
@@ -130,7 +130,7 @@ def _check_schedule(options: PerfOptions, inputs: InputData) -> None:
 
 
 def _server(
-    questions: Questions, options: PerfOptions, model: ModelDescription
+    questions: Questions, options: PerfOptions, model: MeasuredModel
 ) -> tuple[str, StatisticsReader | None, str]:
     """The server's name, and its counters, or why it has none to give."""
     try:
@@ -150,7 +150,7 @@ def _server(
 
 
 def _plan(
-    options: PerfOptions, address: ServerAddress, model: ModelDescription, inputs: InputData
+    options: PerfOptions, address: ServerAddress, model: MeasuredModel, inputs: InputData
 ) -> LoadPlan:
     given = options.given
     memory = TensorMemory(given.shared_memory)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from pytriton.base import dtypes
 from pytriton.tools.perf.data.settings import DataSettings, fixed_shape
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import ModelDescription, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
 
 
 def directory_tensors(
-    model: ModelDescription, directory: pathlib.Path, settings: DataSettings
+    model: MeasuredModel, directory: pathlib.Path, settings: DataSettings
 ) -> dict[str, NDArray[Any]]:
     """The tensors of one request.
 

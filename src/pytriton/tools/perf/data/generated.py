@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from pytriton.base import dtypes
 from pytriton.tools.perf.data.settings import DataSettings, fixed_shape
-from pytriton.tools.perf.model_description import ModelDescription, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
 
 _LETTERS = np.frombuffer((string.ascii_letters + string.digits).encode(), np.uint8)
 _INTEGERS = 100  # random integers are below: they are valid as tokens, indices and sizes
 
 
-def random_tensors(model: ModelDescription, settings: DataSettings) -> dict[str, NDArray[Any]]:
+def random_tensors(model: MeasuredModel, settings: DataSettings) -> dict[str, NDArray[Any]]:
     """An array of random values for each input that is not optional, without a batch axis."""
     generator = np.random.default_rng(settings.seed)
     return {
@@ -27,7 +27,7 @@ def random_tensors(model: ModelDescription, settings: DataSettings) -> dict[str,
     }
 
 
-def zero_tensors(model: ModelDescription, settings: DataSettings) -> dict[str, NDArray[Any]]:
+def zero_tensors(model: MeasuredModel, settings: DataSettings) -> dict[str, NDArray[Any]]:
     """An array of zeros or of empty strings for each input that is not optional."""
     arrays: dict[str, NDArray[Any]] = {}
     for tensor in model.inputs:

@@ -16,10 +16,10 @@ from pytriton.tools.perf.data.json_data import DataEntry, read_streams
 from pytriton.tools.perf.data.settings import RANDOM, ZERO, DataSettings, InputData
 from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.load.plan import InputSet
-from pytriton.tools.perf.model_description import ModelDescription
+from pytriton.tools.perf.model_description import MeasuredModel
 
 
-def read_inputs(model: ModelDescription, settings: DataSettings) -> InputData:
+def read_inputs(model: MeasuredModel, settings: DataSettings) -> InputData:
     """Make or read the inputs.
 
     Raises:
@@ -41,7 +41,7 @@ def read_inputs(model: ModelDescription, settings: DataSettings) -> InputData:
     )
 
 
-def _read(model: ModelDescription, source: str, settings: DataSettings) -> list[list[DataEntry]]:
+def _read(model: MeasuredModel, source: str, settings: DataSettings) -> list[list[DataEntry]]:
     if source == RANDOM:
         return [[DataEntry(random_tensors(model, settings))]]
     if source == ZERO:
@@ -52,7 +52,7 @@ def _read(model: ModelDescription, source: str, settings: DataSettings) -> list[
     return read_streams(model, path, settings)
 
 
-def _input_set(model: ModelDescription, entry: DataEntry, settings: DataSettings) -> InputSet:
+def _input_set(model: MeasuredModel, entry: DataEntry, settings: DataSettings) -> InputSet:
     inputs = {tensor.name for tensor in model.inputs if not tensor.is_shape_tensor}
     outputs = {tensor.name for tensor in model.outputs}
     expected = entry.expected
@@ -70,7 +70,7 @@ def _input_set(model: ModelDescription, entry: DataEntry, settings: DataSettings
 
 
 def _batched(
-    model: ModelDescription,
+    model: MeasuredModel,
     tensors: Mapping[str, NDArray[Any]],
     with_batch: set[str],
     batch_size: int,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pytriton.tools.perf.data.json_values import array_of
 from pytriton.tools.perf.data.settings import DataSettings
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import ModelDescription, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
 
 _TIMESTAMP = "timestamp"
 # What entries have for servers of other kinds.
@@ -36,7 +36,7 @@ class DataEntry:
 
 
 def read_streams(
-    model: ModelDescription, path: pathlib.Path, settings: DataSettings
+    model: MeasuredModel, path: pathlib.Path, settings: DataSettings
 ) -> list[list[DataEntry]]:
     """Read a file.
 
@@ -102,7 +102,7 @@ def _validation(
 
 
 def _entry(
-    model: ModelDescription, entry: Any, check: Any, settings: DataSettings, place: str
+    model: MeasuredModel, entry: Any, check: Any, settings: DataSettings, place: str
 ) -> DataEntry:
     if not isinstance(entry, dict):
         raise DataError(f"{place}: expected an object with inputs, got {type(entry).__name__}")
