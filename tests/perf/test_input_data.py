@@ -13,17 +13,17 @@ from pytriton.base import dtypes
 from pytriton.tools.perf.data.inputs import read_inputs
 from pytriton.tools.perf.data.settings import DataSettings
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, MeasuredTensor
 
-A = TensorDescription("a", dtypes.FP32, (2,))
-TEXT = TensorDescription("text", dtypes.BYTES, (1,))
-TOKENS = TensorDescription("tokens", dtypes.INT32, (-1,))
-GRID = TensorDescription("grid", dtypes.INT8, (-1, -1))
-MAYBE = TensorDescription("maybe", dtypes.BOOL, (1,), is_optional=True)
-SUM = TensorDescription("sum", dtypes.FP32, (1,))
+A = MeasuredTensor("a", dtypes.FP32, (2,))
+TEXT = MeasuredTensor("text", dtypes.BYTES, (1,))
+TOKENS = MeasuredTensor("tokens", dtypes.INT32, (-1,))
+GRID = MeasuredTensor("grid", dtypes.INT8, (-1, -1))
+MAYBE = MeasuredTensor("maybe", dtypes.BOOL, (1,), is_optional=True)
+SUM = MeasuredTensor("sum", dtypes.FP32, (1,))
 
 
-def model(*inputs: TensorDescription, batch: int = 0) -> MeasuredModel:
+def model(*inputs: MeasuredTensor, batch: int = 0) -> MeasuredModel:
     return MeasuredModel("M", "", inputs, (SUM,), max_batch_size=batch)
 
 
@@ -228,7 +228,7 @@ def test_json_that_does_not_fit_is_refused_with_its_place(tmp_path, document, er
 
 @pytest.mark.parametrize("values", [[300], [1.5], [-1, 2**40]])
 def test_json_numbers_that_do_not_fit_the_datatype_are_refused(tmp_path, values):
-    narrow = TensorDescription("tokens", dtypes.UINT8, (-1,))
+    narrow = MeasuredTensor("tokens", dtypes.UINT8, (-1,))
 
     with pytest.raises(DataError, match="values of input tokens do not fit UINT8"):
         from_json(tmp_path, model(narrow), {"data": [{"tokens": values}]})

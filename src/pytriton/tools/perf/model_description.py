@@ -12,7 +12,7 @@ from pytriton.tools.perf.errors import PerfError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TensorDescription:
+class MeasuredTensor:
     """An input or output, without the axis of the batch.
 
     Attributes:
@@ -40,8 +40,8 @@ class MeasuredModel:
 
     name: str
     version: str
-    inputs: tuple[TensorDescription, ...]
-    outputs: tuple[TensorDescription, ...]
+    inputs: tuple[MeasuredTensor, ...]
+    outputs: tuple[MeasuredTensor, ...]
     max_batch_size: int = 0
     is_decoupled: bool = False
     has_sequences: bool = False
@@ -93,7 +93,7 @@ def _composing(steps: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...
 
 def _tensors(
     model: str, kind: str, metadata: Mapping[str, Any], config: Mapping[str, Any], batch: int
-) -> tuple[TensorDescription, ...]:
+) -> tuple[MeasuredTensor, ...]:
     configured = {str(each["name"]): each for each in config.get(kind) or []}
     described = {str(each["name"]): each for each in metadata.get(f"{kind}s") or []}
     for name in configured:
@@ -109,7 +109,7 @@ def _tensors(
 
 def _tensor(
     name: str, metadata: Mapping[str, Any], config: Mapping[str, Any], batch: int
-) -> TensorDescription:
+) -> MeasuredTensor:
     datatype = str(metadata["datatype"])
     if datatype not in dtypes.BY_NAME:
         raise PerfError(f"tensor {name} has the datatype {datatype}, which is not known here")
@@ -117,6 +117,6 @@ def _tensor(
     is_shape_tensor = bool(config.get("is_shape_tensor"))
     if batch > 0 and not is_shape_tensor:
         shape = shape[1:]
-    return TensorDescription(
+    return MeasuredTensor(
         name, dtypes.BY_NAME[datatype], shape, bool(config.get("optional")), is_shape_tensor
     )

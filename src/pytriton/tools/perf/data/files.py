@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pytriton.base import dtypes
 from pytriton.tools.perf.data.settings import DataSettings, fixed_shape
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, MeasuredTensor
 
 
 def directory_tensors(
@@ -39,7 +39,7 @@ def directory_tensors(
     return arrays
 
 
-def _read(path: pathlib.Path, tensor: TensorDescription, shape: tuple[int, ...]) -> NDArray[Any]:
+def _read(path: pathlib.Path, tensor: MeasuredTensor, shape: tuple[int, ...]) -> NDArray[Any]:
     count = int(np.prod(shape))
     if tensor.dtype is dtypes.BYTES:
         lines = path.read_bytes().splitlines()

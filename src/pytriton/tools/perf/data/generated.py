@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pytriton.base import dtypes
 from pytriton.tools.perf.data.settings import DataSettings, fixed_shape
-from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, MeasuredTensor
 
 _LETTERS = np.frombuffer((string.ascii_letters + string.digits).encode(), np.uint8)
 _INTEGERS = 100  # random integers are below: they are valid as tokens, indices and sizes
@@ -43,7 +43,7 @@ def zero_tensors(model: MeasuredModel, settings: DataSettings) -> dict[str, NDAr
 
 
 def _random(
-    tensor: TensorDescription,
+    tensor: MeasuredTensor,
     shape: tuple[int, ...],
     settings: DataSettings,
     generator: np.random.Generator,

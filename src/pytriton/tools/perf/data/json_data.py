@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pytriton.tools.perf.data.json_values import array_of
 from pytriton.tools.perf.data.settings import DataSettings
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import MeasuredModel, TensorDescription
+from pytriton.tools.perf.model_description import MeasuredModel, MeasuredTensor
 
 _TIMESTAMP = "timestamp"
 # What entries have for servers of other kinds.
@@ -129,7 +129,7 @@ def _entry(
 
 
 def _arrays(
-    known: Mapping[str, TensorDescription],
+    known: Mapping[str, MeasuredTensor],
     values: Mapping[str, Any],
     settings: DataSettings,
     place: str,
@@ -147,7 +147,7 @@ def _arrays(
 
 
 def _timestamp(
-    entry: Mapping[str, Any], inputs: Mapping[str, TensorDescription], place: str
+    entry: Mapping[str, Any], inputs: Mapping[str, MeasuredTensor], place: str
 ) -> float | None:
     if _TIMESTAMP in inputs or _TIMESTAMP not in entry:
         return None

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from pytriton.base import dtypes
 from pytriton.tools.perf.data.settings import fits
 from pytriton.tools.perf.errors import DataError
-from pytriton.tools.perf.model_description import TensorDescription
+from pytriton.tools.perf.model_description import MeasuredTensor
 
 
 def array_of(
-    tensor: TensorDescription, value: Any, shapes: Mapping[str, tuple[int, ...]], place: str
+    tensor: MeasuredTensor, value: Any, shapes: Mapping[str, tuple[int, ...]], place: str
 ) -> NDArray[Any]:
     """The array of a tensor, without a batch axis.
 
@@ -45,7 +45,7 @@ def array_of(
 
 
 def _content(
-    tensor: TensorDescription, value: Mapping[str, Any], place: str
+    tensor: MeasuredTensor, value: Mapping[str, Any], place: str
 ) -> tuple[Any, tuple[int, ...] | None]:
     shape = value.get("shape")
     if shape is not None and not (
@@ -70,7 +70,7 @@ def _content(
     return content, given
 
 
-def _from_raw(tensor: TensorDescription, raw: bytes, place: str) -> NDArray[Any]:
+def _from_raw(tensor: MeasuredTensor, raw: bytes, place: str) -> NDArray[Any]:
     if tensor.dtype is dtypes.BYTES:
         try:
             elements = dtypes.decode_bytes(raw)
@@ -89,7 +89,7 @@ def _from_raw(tensor: TensorDescription, raw: bytes, place: str) -> NDArray[Any]
     return np.frombuffer(raw, tensor.dtype.numpy)
 
 
-def _from_values(tensor: TensorDescription, content: Any, place: str) -> NDArray[Any]:
+def _from_values(tensor: MeasuredTensor, content: Any, place: str) -> NDArray[Any]:
     values = _flatten(content)
     if tensor.dtype is dtypes.BYTES:
         wrong = next((each for each in values if not isinstance(each, str)), None)
@@ -129,7 +129,7 @@ def _flatten(content: Any) -> list[Any]:
     return flat
 
 
-def _nested_shape(tensor: TensorDescription, content: Any) -> tuple[int, ...] | None:
+def _nested_shape(tensor: MeasuredTensor, content: Any) -> tuple[int, ...] | None:
     """The shape of nested lists that have as many levels as the tensor; None for flat ones."""
     if len(tensor.shape) < 2:
         return None
@@ -141,7 +141,7 @@ def _nested_shape(tensor: TensorDescription, content: Any) -> tuple[int, ...] | 
 
 
 def _shape(
-    tensor: TensorDescription,
+    tensor: MeasuredTensor,
     given: tuple[int, ...] | None,
     count: int,
     shapes: Mapping[str, tuple[int, ...]],

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.load.plan import InputSet
-from pytriton.tools.perf.model_description import TensorDescription
+from pytriton.tools.perf.model_description import MeasuredTensor
 
 RANDOM = "random"
 ZERO = "zero"
@@ -50,9 +50,7 @@ class InputData:
     is_given: bool = False
 
 
-def fixed_shape(
-    tensor: TensorDescription, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[int, ...]:
+def fixed_shape(tensor: MeasuredTensor, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """The shape of a tensor whose values are made up.
 
     Raises:
