@@ -20,7 +20,7 @@ from pytriton.tools.perf.load.plan import (
     TensorFormat,
     TensorMemory,
 )
-from pytriton.tools.perf.server.questions import ServerError
+from pytriton.tools.perf.server.questions import QuestionError
 
 METADATA = {
     "name": "M",
@@ -55,7 +55,7 @@ class FakeServer:
 
     def _given(self, value):
         if value is None:
-            raise ServerError("This API is restricted, expecting header 'triton-access-token'")
+            raise QuestionError("This API is restricted, expecting header 'triton-access-token'")
         return value
 
 

@@ -31,7 +31,7 @@ from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
 from pytriton.tools.perf.model_description import MeasuredModel
-from pytriton.tools.perf.server.questions import ServerAddress, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, ServerAddress
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.plots.pictures import draw
 from tests.perf.load.fake_load import FakeLoad
@@ -108,7 +108,7 @@ class FakeServer:
         if self._refuse and (
             not config or changed["max_batch_size"] > 8 or "never" in self._refuse
         ):
-            raise ServerError(self._refuse)
+            raise QuestionError(self._refuse)
         self.loads.append(changed)
         self.config = changed or self._of_file
 

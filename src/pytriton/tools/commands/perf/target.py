@@ -21,7 +21,7 @@ from pytriton.tools.perf.load.plan import (
 from pytriton.tools.perf.measuring.results import Mode
 from pytriton.tools.perf.model_description import MeasuredModel, describe
 from pytriton.tools.perf.server.asking import questions_of
-from pytriton.tools.perf.server.questions import Questions, ServerAddress, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, Questions, ServerAddress
 from pytriton.tools.perf.server.statistics import StatisticsReader
 
 _BASE_LENGTH = 20  # of sequences, if nobody says otherwise
@@ -68,11 +68,11 @@ def _target(
 ) -> PerfTarget:
     try:
         metadata = questions.model_metadata(model, options.version)
-    except ServerError as error:
+    except QuestionError as error:
         raise PerfError(f"failed to get model metadata: {error}") from error
     try:
         config = questions.model_config(model, options.version)
-    except ServerError:
+    except QuestionError:
         config = {}  # a server without Triton's extension
     description = describe(metadata, config, options.version)
     description = dataclasses.replace(
@@ -135,7 +135,7 @@ def _server(
     """The server's name, and its counters, or why it has none to give."""
     try:
         metadata = questions.server_metadata()
-    except ServerError:
+    except QuestionError:
         metadata = {}
     name = f"{metadata.get('name', 'server')} {metadata.get('version', '')}".strip()
     if metadata and "statistics" not in (metadata.get("extensions") or ()):
@@ -143,7 +143,7 @@ def _server(
     reader = StatisticsReader(questions, model.name, options.version, model.composing)
     try:
         reader.ask()
-    except ServerError as error:
+    except QuestionError as error:
         hint = f"; give its token with --token or in {TOKEN_VARIABLE}"
         return name, None, f"{error}{hint if TRITON_ACCESS_HEADER in str(error) else ''}"
     return name, reader, ""

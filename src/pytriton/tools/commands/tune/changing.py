@@ -11,7 +11,7 @@ from pytriton.tools.commands.tune.configuration import changed_config, present_c
 from pytriton.tools.commands.tune.own_server import OwnServer, serve_command
 from pytriton.tools.commands.tune.search import Candidate
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.server.questions import Questions, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, Questions
 
 
 class Changeable(Protocol):
@@ -51,7 +51,7 @@ class RepositoryModel:
         """
         try:
             self.load(present_candidate(self._config))
-        except ServerError as error:
+        except QuestionError as error:
             self._is_changed = False
             raise PerfError(
                 f"the configuration cannot be changed: {error}. Start the server with "

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 from pytriton.tools.commands.tune.search import Candidate
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.server.http_questions import HttpQuestions
-from pytriton.tools.perf.server.questions import ServerAddress, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, ServerAddress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -138,7 +138,7 @@ class OwnServer:
             while time.monotonic() < deadline_s and self._process.poll() is None:
                 try:
                     ready = questions.ready_models()
-                except ServerError:
+                except QuestionError:
                     ready = []
                 if len(ready) > 1:
                     raise PerfError(

@@ -12,7 +12,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from pytriton.tools.perf.load.plan import Tls
-from pytriton.tools.perf.server.questions import ServerAddress, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, ServerAddress
 
 
 class GrpcQuestions:
@@ -74,7 +74,7 @@ class GrpcQuestions:
         try:
             answer = ask()
         except InferenceServerException as error:
-            raise ServerError(str(error.message())) from error
+            raise QuestionError(str(error.message())) from error
         return answer if isinstance(answer, dict) else {}
 
 

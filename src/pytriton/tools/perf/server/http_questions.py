@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.tools.perf.load.plan import Tls
-from pytriton.tools.perf.server.questions import ServerAddress, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, ServerAddress
 from pytriton.utils.metrics_port import metrics_port_hint
 
 _TIMEOUT_S = 60.0
@@ -75,13 +75,13 @@ class HttpQuestions:
             status, raw = self._ask(method, path, body, timeout_s)
         except http.client.BadStatusLine as error:
             self.close()
-            raise ServerError(
+            raise QuestionError(
                 f"{self._address.host_and_port} does not speak HTTP; is it the port for gRPC? "
                 "That needs -i grpc"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise ServerError(
+            raise QuestionError(
                 f"the server at {self._address.host_and_port} cannot be reached: {error}"
             ) from error
         try:
@@ -90,10 +90,10 @@ class HttpQuestions:
         except ValueError:
             is_document = False
         if not is_document:
-            raise ServerError(self._unexpected(status, raw))
+            raise QuestionError(self._unexpected(status, raw))
         if status != http.HTTPStatus.OK:
             text = document.get("error") if isinstance(document, dict) else None
-            raise ServerError(str(text or f"the server answered with status {status}"))
+            raise QuestionError(str(text or f"the server answered with status {status}"))
         return document
 
     def _unexpected(self, status: int, raw: bytes) -> str:

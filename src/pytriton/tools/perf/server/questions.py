@@ -11,7 +11,7 @@ from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import Tls
 
 
-class ServerError(PerfError):
+class QuestionError(PerfError):
     """The server refused a question, or cannot be reached."""
 
 
@@ -41,7 +41,7 @@ class ServerAddress:
 
 
 class Questions(Protocol):
-    """A server as JSON documents; every method raises `ServerError`."""
+    """A server as JSON documents; every method raises `QuestionError`."""
 
     def server_metadata(self) -> Mapping[str, Any]: ...
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytriton.tools.perf.server.questions import Questions, ServerError
+from pytriton.tools.perf.server.questions import QuestionError, Questions
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class StatisticsReader:
         """The counters now; None if the server does not give them."""
         try:
             return self.ask()
-        except ServerError:
+        except QuestionError:
             return None
 
     def ask(self) -> ServerCounts:
