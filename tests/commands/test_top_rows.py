@@ -219,7 +219,10 @@ def test_sparkline_reaches_from_nothing_to_the_largest():
 @pytest.mark.parametrize(
     "function, values",
     [
-        (numbers.rate, {None: "-", 0: "0", 0.52: "0.5", 99.94: "99.9", 1234: "1234", 5e4: "50.0k"}),
+        (
+            numbers.rate_text,
+            {None: "-", 0: "0", 0.52: "0.5", 99.94: "99.9", 1234: "1234", 5e4: "50.0k"},
+        ),
         (
             numbers.milliseconds,
             {None: "-", 0.123: "0.12ms", 4.21: "4.2ms", 99.9: "100ms", 999.6: "1.0s", 12345: "12s"},

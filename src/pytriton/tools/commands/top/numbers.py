@@ -6,7 +6,7 @@ from __future__ import annotations
 _NONE = "-"
 
 
-def rate(value: float | None) -> str:
+def rate_text(value: float | None) -> str:
     """Returns how often something happens each second: 0, 0.5, 12.3, 1234, 56.7k."""
     if value is None:
         return _NONE

@@ -97,9 +97,9 @@ def _state(row: Row) -> str:
 _COMMON = (
     TableColumn("VER", 3, lambda row: row.version or "-", 5),
     TableColumn("STATE", 9, _state, 7),
-    TableColumn("REQ/S", 6, lambda row: numbers.rate(row.requests_s), 10),
-    TableColumn("INF/S", 6, lambda row: numbers.rate(row.inferences_s), 3),
-    TableColumn("ERR/S", 5, lambda row: numbers.rate(row.errors_s), 8),
+    TableColumn("REQ/S", 6, lambda row: numbers.rate_text(row.requests_s), 10),
+    TableColumn("INF/S", 6, lambda row: numbers.rate_text(row.inferences_s), 3),
+    TableColumn("ERR/S", 5, lambda row: numbers.rate_text(row.errors_s), 8),
     TableColumn("QUEUE", 5, lambda row: numbers.count(row.pending), 8),
     TableColumn("RUN", 4, lambda row: numbers.count(row.running), 6),
     TableColumn("INST", 4, _instances, 2),
@@ -183,9 +183,9 @@ def _totals(shown: Shown) -> Text:
     ready = sum(row.is_served for row in rows)
     text = Text(f" models {ready} of {len(rows)} ready")
     if shown.history.total:
-        text.append(f"   requests {numbers.rate(total(rows, 'requests_s'))}/s")
+        text.append(f"   requests {numbers.rate_text(total(rows, 'requests_s'))}/s")
         errors = total(rows, "errors_s")
-        text.append(f"   errors {numbers.rate(errors)}/s", style="bold red" if errors else "")
+        text.append(f"   errors {numbers.rate_text(errors)}/s", style="bold red" if errors else "")
     for word, field in (("queue", "pending"), ("running", "running")):
         if any(getattr(row, field) is not None for row in rows):
             text.append(f"   {word} {numbers.count(total(rows, field))}")
@@ -304,9 +304,15 @@ def _nodes(shown: Shown, room: int) -> list[Text]:
 
 
 def _facts(row: Row) -> Iterator[tuple[str, str]]:
-    yield "requests", f"{numbers.rate(row.requests_s)}/s, {numbers.count(row.succeeded)} so far"
-    yield "errors", f"{numbers.rate(row.errors_s)}/s, {numbers.count(row.failed)} so far"
-    yield "inferences", f"{numbers.rate(row.inferences_s)}/s, batches of {numbers.batch(row.batch)}"
+    yield (
+        "requests",
+        f"{numbers.rate_text(row.requests_s)}/s, {numbers.count(row.succeeded)} so far",
+    )
+    yield "errors", f"{numbers.rate_text(row.errors_s)}/s, {numbers.count(row.failed)} so far"
+    yield (
+        "inferences",
+        f"{numbers.rate_text(row.inferences_s)}/s, batches of {numbers.batch(row.batch)}",
+    )
     yield "waiting", f"{numbers.count(row.pending)} in the queue, {numbers.count(row.running)} run"
     yield "average", _parts_of_latency(row)
     if row.p50_ms is not None:
