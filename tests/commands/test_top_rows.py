@@ -224,7 +224,7 @@ def test_sparkline_reaches_from_nothing_to_the_largest():
             {None: "-", 0: "0", 0.52: "0.5", 99.94: "99.9", 1234: "1234", 5e4: "50.0k"},
         ),
         (
-            numbers.milliseconds,
+            numbers.milliseconds_text,
             {None: "-", 0.123: "0.12ms", 4.21: "4.2ms", 99.9: "100ms", 999.6: "1.0s", 12345: "12s"},
         ),
         (numbers.batch, {None: "-", 1.0: "1", 2.55: "2.5", 128.2: "128"}),

@@ -17,7 +17,7 @@ def rate_text(value: float | None) -> str:
     return f"{value:.1f}"
 
 
-def milliseconds(value: float | None) -> str:
+def milliseconds_text(value: float | None) -> str:
     """Returns a duration: 0.42ms, 4.2ms, 123ms, 4.5s."""
     if value is None:
         return _NONE

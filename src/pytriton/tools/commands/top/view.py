@@ -106,14 +106,14 @@ _COMMON = (
     TableColumn("BATCH", 5, lambda row: numbers.batch(row.batch), 7),
 )
 _PERCENTILES = (
-    TableColumn("P50", 6, lambda row: numbers.milliseconds(row.p50_ms), 9),
-    TableColumn("P95", 6, lambda row: numbers.milliseconds(row.p95_ms), 6),
-    TableColumn("P99", 6, lambda row: numbers.milliseconds(row.p99_ms), 9),
+    TableColumn("P50", 6, lambda row: numbers.milliseconds_text(row.p50_ms), 9),
+    TableColumn("P95", 6, lambda row: numbers.milliseconds_text(row.p95_ms), 6),
+    TableColumn("P99", 6, lambda row: numbers.milliseconds_text(row.p99_ms), 9),
 )
 _AVERAGES = (
-    TableColumn("AVG", 6, lambda row: numbers.milliseconds(row.average_ms), 9),
-    TableColumn("IN-Q", 6, lambda row: numbers.milliseconds(row.queue_ms), 6),
-    TableColumn("INFER", 6, lambda row: numbers.milliseconds(row.compute_ms), 6),
+    TableColumn("AVG", 6, lambda row: numbers.milliseconds_text(row.average_ms), 9),
+    TableColumn("IN-Q", 6, lambda row: numbers.milliseconds_text(row.queue_ms), 6),
+    TableColumn("INFER", 6, lambda row: numbers.milliseconds_text(row.compute_ms), 6),
 )
 _CACHE = TableColumn("CACHE", 5, lambda row: numbers.share(row.cache_hits), 4)
 _LEFT = frozenset({"STATE"})
@@ -317,7 +317,7 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
     yield "average", _parts_of_latency(row)
     if row.p50_ms is not None:
         percentiles = (row.p50_ms, row.p95_ms, row.p99_ms)
-        yield "p50 p95 p99", "  ".join(map(numbers.milliseconds, percentiles))
+        yield "p50 p95 p99", "  ".join(map(numbers.milliseconds_text, percentiles))
     if row.cache_hits is not None:
         yield "cache hits", numbers.share(row.cache_hits)
     if row.instances is not None:
@@ -328,9 +328,9 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
 
 def _parts_of_latency(row: Row) -> str:
     parts = [
-        f"{numbers.milliseconds(row.average_ms)}",
-        f"{numbers.milliseconds(row.queue_ms)} in the queue",
-        f"{numbers.milliseconds(row.compute_ms)} in the model",
+        f"{numbers.milliseconds_text(row.average_ms)}",
+        f"{numbers.milliseconds_text(row.queue_ms)} in the queue",
+        f"{numbers.milliseconds_text(row.compute_ms)} in the model",
     ]
     return ", ".join(parts) if row.average_ms is not None else "-"
 
