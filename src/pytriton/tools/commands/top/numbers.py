@@ -30,7 +30,7 @@ def milliseconds_text(value: float | None) -> str:
     return f"{value:.1f}ms" if value >= 0.995 else f"{value:.2f}ms"
 
 
-def count(value: float | None) -> str:
+def count_text(value: float | None) -> str:
     """Returns a number of things: 12, 12,345."""
     return _NONE if value is None else f"{value:,.0f}"
 

@@ -100,8 +100,8 @@ _COMMON = (
     TableColumn("REQ/S", 6, lambda row: numbers.rate_text(row.requests_s), 10),
     TableColumn("INF/S", 6, lambda row: numbers.rate_text(row.inferences_s), 3),
     TableColumn("ERR/S", 5, lambda row: numbers.rate_text(row.errors_s), 8),
-    TableColumn("QUEUE", 5, lambda row: numbers.count(row.pending), 8),
-    TableColumn("RUN", 4, lambda row: numbers.count(row.running), 6),
+    TableColumn("QUEUE", 5, lambda row: numbers.count_text(row.pending), 8),
+    TableColumn("RUN", 4, lambda row: numbers.count_text(row.running), 6),
     TableColumn("INST", 4, _instances, 2),
     TableColumn("BATCH", 5, lambda row: numbers.batch(row.batch), 7),
 )
@@ -188,7 +188,7 @@ def _totals(shown: Shown) -> Text:
         text.append(f"   errors {numbers.rate_text(errors)}/s", style="bold red" if errors else "")
     for word, field in (("queue", "pending"), ("running", "running")):
         if any(getattr(row, field) is not None for row in rows):
-            text.append(f"   {word} {numbers.count(total(rows, field))}")
+            text.append(f"   {word} {numbers.count_text(total(rows, field))}")
     return text
 
 
@@ -306,14 +306,17 @@ def _nodes(shown: Shown, room: int) -> list[Text]:
 def _facts(row: Row) -> Iterator[tuple[str, str]]:
     yield (
         "requests",
-        f"{numbers.rate_text(row.requests_s)}/s, {numbers.count(row.succeeded)} so far",
+        f"{numbers.rate_text(row.requests_s)}/s, {numbers.count_text(row.succeeded)} so far",
     )
-    yield "errors", f"{numbers.rate_text(row.errors_s)}/s, {numbers.count(row.failed)} so far"
+    yield "errors", f"{numbers.rate_text(row.errors_s)}/s, {numbers.count_text(row.failed)} so far"
     yield (
         "inferences",
         f"{numbers.rate_text(row.inferences_s)}/s, batches of {numbers.batch(row.batch)}",
     )
-    yield "waiting", f"{numbers.count(row.pending)} in the queue, {numbers.count(row.running)} run"
+    yield (
+        "waiting",
+        f"{numbers.count_text(row.pending)} in the queue, {numbers.count_text(row.running)} run",
+    )
     yield "average", _parts_of_latency(row)
     if row.p50_ms is not None:
         percentiles = (row.p50_ms, row.p95_ms, row.p99_ms)
