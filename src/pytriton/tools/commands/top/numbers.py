@@ -35,7 +35,7 @@ def count_text(value: float | None) -> str:
     return _NONE if value is None else f"{value:,.0f}"
 
 
-def batch(value: float | None) -> str:
+def batch_text(value: float | None) -> str:
     """Returns an average size of batches: 1, 3.5, 128."""
     if value is None:
         return _NONE

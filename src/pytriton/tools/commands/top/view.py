@@ -103,7 +103,7 @@ _COMMON = (
     TableColumn("QUEUE", 5, lambda row: numbers.count_text(row.pending), 8),
     TableColumn("RUN", 4, lambda row: numbers.count_text(row.running), 6),
     TableColumn("INST", 4, _instances, 2),
-    TableColumn("BATCH", 5, lambda row: numbers.batch(row.batch), 7),
+    TableColumn("BATCH", 5, lambda row: numbers.batch_text(row.batch), 7),
 )
 _PERCENTILES = (
     TableColumn("P50", 6, lambda row: numbers.milliseconds_text(row.p50_ms), 9),
@@ -311,7 +311,7 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
     yield "errors", f"{numbers.rate_text(row.errors_s)}/s, {numbers.count_text(row.failed)} so far"
     yield (
         "inferences",
-        f"{numbers.rate_text(row.inferences_s)}/s, batches of {numbers.batch(row.batch)}",
+        f"{numbers.rate_text(row.inferences_s)}/s, batches of {numbers.batch_text(row.batch)}",
     )
     yield (
         "waiting",
