@@ -42,7 +42,7 @@ def batch_text(value: float | None) -> str:
     return f"{value:.0f}" if value >= 99.5 or value == int(value) else f"{value:.1f}"
 
 
-def share(value: float | None) -> str:
+def share_text(value: float | None) -> str:
     """Returns a share from 0 to 1 as a percentage."""
     return _NONE if value is None else f"{value * 100:.0f}%"
 

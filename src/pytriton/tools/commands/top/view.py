@@ -115,7 +115,7 @@ _AVERAGES = (
     TableColumn("IN-Q", 6, lambda row: numbers.milliseconds_text(row.queue_ms), 6),
     TableColumn("INFER", 6, lambda row: numbers.milliseconds_text(row.compute_ms), 6),
 )
-_CACHE = TableColumn("CACHE", 5, lambda row: numbers.share(row.cache_hits), 4)
+_CACHE = TableColumn("CACHE", 5, lambda row: numbers.share_text(row.cache_hits), 4)
 _LEFT = frozenset({"STATE"})
 
 
@@ -199,7 +199,7 @@ def _machine(shown: Shown, width: int) -> Text:
         return text
     facts = []
     if sample.cpu is not None:
-        facts.append(f"cpu {numbers.share(sample.cpu)}")
+        facts.append(f"cpu {numbers.share_text(sample.cpu)}")
     if sample.memory_used is not None:
         used, whole = numbers.size(sample.memory_used), numbers.size(sample.memory_total)
         facts.append(f"memory {used} of {whole}")
@@ -207,7 +207,7 @@ def _machine(shown: Shown, width: int) -> Text:
         facts.append(f"server {numbers.size(sample.server_memory)}")
     for number, gpu in enumerate(sample.gpus.values()):
         memory = f"{numbers.size(gpu.memory_used)} of {numbers.size(gpu.memory_total)}"
-        facts.append(f"gpu {number} {numbers.share(gpu.utilization)} {memory}")
+        facts.append(f"gpu {number} {numbers.share_text(gpu.utilization)} {memory}")
     text.append("   ".join(facts))
     left = width - len(text) - 4
     if left >= 10:
@@ -322,7 +322,7 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
         percentiles = (row.p50_ms, row.p95_ms, row.p99_ms)
         yield "p50 p95 p99", "  ".join(map(numbers.milliseconds_text, percentiles))
     if row.cache_hits is not None:
-        yield "cache hits", numbers.share(row.cache_hits)
+        yield "cache hits", numbers.share_text(row.cache_hits)
     if row.instances is not None:
         of = f" of {row.instances + row.missing}" if row.missing else ""
         where = f": {places_text(row.places)}" if row.places else ""
