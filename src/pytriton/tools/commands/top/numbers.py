@@ -47,7 +47,7 @@ def share_text(value: float | None) -> str:
     return _NONE if value is None else f"{value * 100:.0f}%"
 
 
-def size(value: float | None) -> str:
+def size_text(value: float | None) -> str:
     """Returns an amount of memory: 57 MB, 3.2 GB."""
     if value is None:
         return _NONE

@@ -201,12 +201,12 @@ def _machine(shown: Shown, width: int) -> Text:
     if sample.cpu is not None:
         facts.append(f"cpu {numbers.share_text(sample.cpu)}")
     if sample.memory_used is not None:
-        used, whole = numbers.size(sample.memory_used), numbers.size(sample.memory_total)
+        used, whole = numbers.size_text(sample.memory_used), numbers.size_text(sample.memory_total)
         facts.append(f"memory {used} of {whole}")
     if sample.server_memory is not None:
-        facts.append(f"server {numbers.size(sample.server_memory)}")
+        facts.append(f"server {numbers.size_text(sample.server_memory)}")
     for number, gpu in enumerate(sample.gpus.values()):
-        memory = f"{numbers.size(gpu.memory_used)} of {numbers.size(gpu.memory_total)}"
+        memory = f"{numbers.size_text(gpu.memory_used)} of {numbers.size_text(gpu.memory_total)}"
         facts.append(f"gpu {number} {numbers.share_text(gpu.utilization)} {memory}")
     text.append("   ".join(facts))
     left = width - len(text) - 4
