@@ -230,7 +230,7 @@ def test_sparkline_reaches_from_nothing_to_the_largest():
         (numbers.batch_text, {None: "-", 1.0: "1", 2.55: "2.5", 128.2: "128"}),
         (numbers.size_text, {None: "-", 57.4e6: "57 MB", 3.21e9: "3.2 GB"}),
         (numbers.share_text, {None: "-", 0.456: "46%"}),
-        (numbers.age, {5: "5 s", 150: "2 min", 11_520: "3 h 12 min", 93_600: "1 day 2 h"}),
+        (numbers.age_text, {5: "5 s", 150: "2 min", 11_520: "3 h 12 min", 93_600: "1 day 2 h"}),
     ],
 )
 def test_numbers_are_short(function, values):

@@ -59,7 +59,9 @@ def node_lines(rows: Sequence[Row], cluster: ClusterReading | None) -> list[str]
 
 def _seen(cluster: ClusterReading) -> str:
     """Returns from when the nodes of a cluster are that does not answer."""
-    return f"last seen {numbers.age(cluster.unreachable_s)} ago, as the cluster does not answer"
+    return (
+        f"last seen {numbers.age_text(cluster.unreachable_s)} ago, as the cluster does not answer"
+    )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -56,7 +56,7 @@ def size_text(value: float | None) -> str:
     return f"{value / 1e6:.0f} MB"
 
 
-def age(seconds: float) -> str:
+def age_text(seconds: float) -> str:
     """Returns a long time: 12 s, 5 min, 3 h 12 min, 4 days 2 h."""
     if seconds < 60:
         return f"{seconds:.0f} s"

@@ -164,7 +164,7 @@ def _head(shown: Shown, state: ViewState, width: int) -> list[Text]:
     if shown.server_name:
         title.append(f"  {shown.server_name}", style="dim")
     if sample is not None and sample.uptime_s is not None:
-        title.append(f"  up {numbers.age(sample.uptime_s)}", style="dim")
+        title.append(f"  up {numbers.age_text(sample.uptime_s)}", style="dim")
     if state.is_paused:
         title.append("  paused", style="bold yellow")
     if shown.problem:
