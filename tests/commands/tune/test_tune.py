@@ -203,8 +203,9 @@ BEST = Trial(Candidate(2, 4, 100), 2000.0, 250.0, 900.0, 0.02, 3.0)
 
 def finding(chosen: Trial | None = BEST, gain: Gain | None = None, **fields) -> TuningResult:
     broken = Trial(Candidate(1, 64, 0), problem="too large")
-    return TuningResult("M", CONFIG, 16, fields.pop("goal", Goal()), [NOW, BEST, broken], chosen, gain,
-                   **fields)  # fmt: skip
+    return TuningResult(
+        "M", CONFIG, 16, fields.pop("goal", Goal()), [NOW, BEST, broken], chosen, gain, **fields
+    )
 
 
 def test_rows_are_below_their_heading():

@@ -13,7 +13,6 @@ from pytriton.tools.commands.perf.interrupts import Interrupts
 from pytriton.tools.commands.perf.options import PerfOptions
 from pytriton.tools.commands.perf.target import PerfTarget, find_target
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.interface import Load
 from pytriton.tools.perf.load.levels import (
     Arrivals,
     Concurrency,
@@ -24,6 +23,7 @@ from pytriton.tools.perf.load.levels import (
     RequestRate,
 )
 from pytriton.tools.perf.load.plan import LoadPlan
+from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
@@ -37,7 +37,7 @@ from pytriton.tools.perf.output.text import settings_text
 from pytriton.tools.perf.output.text_watcher import TextWatcher
 from pytriton.tools.perf.server.gauges import GpuGauges, fetch
 
-MakeLoad = Callable[[LoadPlan], Load]
+MakeLoad = Callable[[LoadPlan], ProcessLoad]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from pytriton.tools.commands.perf.target import PerfTarget
 from pytriton.tools.commands.tune.changing import Changeable
 from pytriton.tools.commands.tune.search import Candidate, Trial
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.interface import Load
 from pytriton.tools.perf.load.levels import Concurrency
 from pytriton.tools.perf.load.plan import LoadPlan
+from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules, summarise
 from pytriton.tools.perf.measuring.watching import Live
@@ -44,7 +44,7 @@ class Trials:
         model: Changeable,
         concurrency: int,
         window_s: float,
-        make_load: Callable[[LoadPlan], Load],
+        make_load: Callable[[LoadPlan], ProcessLoad],
         is_interrupted: Callable[[], bool],
     ) -> None:
         self._target = target

@@ -51,7 +51,13 @@ _ANSWERS_TIMEOUT_S = 10.0  # a server that hangs must not keep a run from its en
 
 
 class ProcessLoad:
-    """A `Load`; see `pytriton.tools.perf.load.interface`."""
+    """Makes load, level after level, and records each request; used by one thread.
+
+    All times are those of `now_ns`.
+
+    Args:
+        plan: What is sent where.
+    """
 
     def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
@@ -63,6 +69,15 @@ class ProcessLoad:
         self._is_stopped = False
 
     def start(self, level: Level, requests: int | None = None) -> None:
+        """Begin to send requests.
+
+        Args:
+            level: How much load.
+            requests: Send exactly so many, then no more; None: until the level changes.
+
+        Raises:
+            GeneratorError: The plan is not possible, or the server cannot be reached.
+        """
         check_level(level)
         check_plan(self._plan)
         address = address_of(self._plan)
@@ -80,6 +95,11 @@ class ProcessLoad:
         return self._regions.open()
 
     def change(self, level: Level, requests: int | None = None) -> None:
+        """Change the level as in `start`; connections and requests under way stay.
+
+        Raises:
+            GeneratorError: The level is not possible, or a process of the generator died.
+        """
         check_level(level)
         recipe = self._recipe
         if recipe is None or self._is_stopped:
@@ -99,6 +119,17 @@ class ProcessLoad:
         self._active = needed
 
     def wait(self, seconds: float) -> bool:
+        """Wait, and let the load go on.
+
+        Args:
+            seconds: The longest time; it ends sooner if all that the level asks for has ended.
+
+        Returns:
+            Whether all that the level asks for has ended; never for levels without an end.
+
+        Raises:
+            GeneratorError: A process of the generator died.
+        """
         deadline = time.monotonic() + seconds
         while not self._is_done():
             left = deadline - time.monotonic()
@@ -115,6 +146,11 @@ class ProcessLoad:
         return all(worker.done_number == number for worker in self._workers[: self._active])
 
     def take(self) -> Records:
+        """The requests that ended since the last call.
+
+        Raises:
+            GeneratorError: A process of the generator died.
+        """
         for worker in self._workers:
             worker.send(Take())
         return self._merged([worker.receive_taken() for worker in self._workers])
@@ -125,9 +161,19 @@ class ProcessLoad:
         return merged(self._recipe, parts, is_done=self._is_done())
 
     def now_ns(self) -> int:
+        """The clock of the records: that of `time.monotonic_ns`."""
         return time.monotonic_ns()
 
     def stop(self, *, at_once: bool = False) -> Records:
+        """End the load and the processes that make it; may be called twice.
+
+        Args:
+            at_once: True gives up the requests under way; False waits some seconds for their
+                answers, unless an interrupt comes.
+
+        Returns:
+            The requests that ended since the last `take`.
+        """
         self._is_stopped = True
         parts: list[Taken] = []
         try:

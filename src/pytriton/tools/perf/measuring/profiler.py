@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from pytriton.tools.perf.load.levels import Level
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.search import Search
+from pytriton.tools.perf.measuring.source import LoadSource
 from pytriton.tools.perf.measuring.stability import (
     NEEDED,
     LevelStatus,
@@ -19,25 +19,8 @@ from pytriton.tools.perf.measuring.stability import (
     judge,
 )
 from pytriton.tools.perf.measuring.summary import SummaryRules, WindowSummary, summarise
-from pytriton.tools.perf.measuring.watching import Live, Watcher
+from pytriton.tools.perf.measuring.watching import Watcher
 from pytriton.tools.perf.measuring.windows import Window
-
-
-class Source(Protocol):
-    """Where windows come from; `LoadSource` is the real one."""
-
-    @property
-    def is_interrupted(self) -> bool: ...
-
-    def begin(self, level: Level, requests: int | None = None) -> None: ...
-
-    def wait_until_done(self) -> None: ...
-
-    def window(self, watch: Callable[[Live], None], count: int = 0) -> Window: ...
-
-    def end(self, *, at_once: bool = False) -> None: ...
-
-    def now_ns(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,7 +45,7 @@ class ProfileRules:
 class Profiler:
     """Measures levels of one server."""
 
-    def __init__(self, source: Source, rules: ProfileRules, watcher: Watcher) -> None:
+    def __init__(self, source: LoadSource, rules: ProfileRules, watcher: Watcher) -> None:
         self._source = source
         self._rules = rules
         self._watcher = watcher

@@ -4,35 +4,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
-from pytriton.tools.perf.load.interface import Load
 from pytriton.tools.perf.load.levels import Level
+from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.watching import Live, LiveWindow
 from pytriton.tools.perf.measuring.windows import Window, choose, join
-from pytriton.tools.perf.server.statistics import ServerCounts
+from pytriton.tools.perf.server.gauges import GpuGauges
+from pytriton.tools.perf.server.statistics import ServerCounts, StatisticsReader
 
 _TICK_S = 0.25
 _SHORTEST_S = 1.0  # of a window that counts requests
 _WAIT_S = 3600.0
-
-
-class Statistics(Protocol):
-    """The server's counters of a model."""
-
-    def read(self) -> ServerCounts | None: ...
-
-
-class Gauges(Protocol):
-    """Gauges of the server that are read again and again while a window runs."""
-
-    def begin(self) -> None: ...
-
-    def tick(self) -> None: ...
-
-    def end(self) -> Mapping[str, Mapping[str, float]]: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,18 +39,18 @@ class LoadSource:
 
     def __init__(
         self,
-        make_load: Callable[[], Load],
-        statistics: Statistics | None,
+        make_load: Callable[[], ProcessLoad],
+        statistics: StatisticsReader | None,
         rules: WindowRules,
         is_interrupted: Callable[[], bool],
-        gauges: Gauges | None = None,
+        gauges: GpuGauges | None = None,
     ) -> None:
         self._make_load = make_load
         self._statistics = statistics
         self._rules = rules
         self._is_interrupted = is_interrupted
         self._gauges = gauges
-        self._load: Load | None = None
+        self._load: ProcessLoad | None = None
         self._carried: Records | None = None
         self._before: ServerCounts | None = None  # the counters before a counted load began
 
@@ -139,7 +123,7 @@ class LoadSource:
         )
 
     def _collect(
-        self, load: Load, begin_ns: int, watch: Callable[[Live], None], count: int
+        self, load: ProcessLoad, begin_ns: int, watch: Callable[[Live], None], count: int
     ) -> list[Records]:
         parts: list[Records] = []
         live = LiveWindow()
