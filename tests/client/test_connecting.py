@@ -14,8 +14,7 @@ import pytest
 
 from pytriton.client import AsyncioModelClient, ModelClient
 from pytriton.client.asyncio_connections import AsyncioHttpConnections
-from pytriton.client.connecting import connect
-from pytriton.client.connections import HttpConnections
+from pytriton.client.connections import HttpConnections, connect
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.url import TritonUrl
 from tests.client.scripted_server import OK, ScriptedServer
@@ -56,7 +55,7 @@ _GETADDRINFO = socket.getaddrinfo
 @pytest.fixture
 def names(monkeypatch):
     names = Names()
-    monkeypatch.setattr("pytriton.client.connecting.socket.getaddrinfo", names)
+    monkeypatch.setattr("pytriton.client.connections.socket.getaddrinfo", names)
     yield names
     names.released.set()
 

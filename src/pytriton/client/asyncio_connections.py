@@ -14,8 +14,13 @@ import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
-from pytriton.client.connecting import NEXT_ATTEMPT_DELAY_S, Address, Addresses, look_up
-from pytriton.client.connections import is_readable
+from pytriton.client.connections import (
+    NEXT_ATTEMPT_DELAY_S,
+    Address,
+    Addresses,
+    is_readable,
+    look_up,
+)
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, described, request_head
 from pytriton.client.url import TritonUrl

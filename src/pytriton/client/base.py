@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.client import tensors
 from pytriton.client.auth import create_auth_headers
-from pytriton.client.connecting import MAX_TIMEOUT_S
+from pytriton.client.connections import MAX_TIMEOUT_S
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientError,

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytriton.client.connecting import MAX_TIMEOUT_S
+from pytriton.client.connections import MAX_TIMEOUT_S
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tensors import Array, Parameters

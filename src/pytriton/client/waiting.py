@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from pytriton.client.connecting import MAX_TIMEOUT_S
+from pytriton.client.connections import MAX_TIMEOUT_S
 from pytriton.client.exceptions import (
     PyTritonClientModelUnavailableError,
     PyTritonClientTimeoutError,
