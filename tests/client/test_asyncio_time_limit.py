@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
+from pytriton.client.asyncio_connections import AsyncioTimeLimit
 from tests.e2e.waiting import DEADLINE_S
 
 

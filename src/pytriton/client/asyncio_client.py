@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.client import asyncio_utils, tensors
-from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
+from pytriton.client.asyncio_connections import AsyncioTimeLimit
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.protocols import GRPC

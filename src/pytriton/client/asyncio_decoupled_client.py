@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from pytriton.client.asyncio_client import AsyncioModelClient
-from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
+from pytriton.client.asyncio_connections import AsyncioTimeLimit
 from pytriton.client.exceptions import (
     PyTritonClientInferenceServerError,
     PyTritonClientTimeoutError,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pytriton.client import waiting
-from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
+from pytriton.client.asyncio_connections import AsyncioTimeLimit
 from pytriton.client.protocols import address_of, protocol_of
 from pytriton.client.utils import ModelState, state_in_index
 from pytriton.client.waiting import NO_TIMEOUT_S, ClientCall, ModelVersion, ReadinessWait, Steps

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pytriton.client.asyncio_connections import AsyncioHttpConnections
-from pytriton.client.asyncio_time_limit import AsyncioTimeLimit
+from pytriton.client.asyncio_connections import AsyncioHttpConnections, AsyncioTimeLimit
 from pytriton.client.connections import HttpConnections
 from pytriton.client.url import TritonUrl
 
