@@ -24,9 +24,7 @@ from pytriton.client.exceptions import (
     PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientValueError,
 )
-from pytriton.client.failures import failure_of
-from pytriton.client.metadata import as_metadata
-from pytriton.client.protocols import BY_SCHEME, GRPC
+from pytriton.client.protocols import BY_SCHEME, GRPC, as_metadata, failure_of
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.client import tensors, utils
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
-from pytriton.client.failures import failure_of
-from pytriton.client.protocols import GRPC
+from pytriton.client.protocols import GRPC, failure_of
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig

@@ -7,14 +7,22 @@ gevent, `tritonclient.http.aio` imports aiohttp, and `tritonclient.grpc` imports
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from pytriton.client.asyncio_connections import AsyncioHttpConnections, AsyncioTimeLimit
 from pytriton.client.connections import HttpConnections
+from pytriton.client.exceptions import (
+    PyTritonClientError,
+    PyTritonClientInferenceServerError,
+    PyTritonClientTimeoutError,
+    PyTritonClientValueError,
+)
 from pytriton.client.url import TritonUrl
 
 # The largest message that Triton accepts and sends.
@@ -183,3 +191,71 @@ def protocol_of(client: Any) -> Protocol:
     """Returns the protocol of a client of the official package."""
     modules = (base.__module__ for base in type(client).__mro__)
     return GRPC if any(module.startswith("tritonclient.grpc") for module in modules) else HTTP
+
+
+# If the server notices first that the deadline has passed, it cancels the call.
+_DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
+
+
+def is_timeout(error: Any) -> bool:
+    """Whether an error of the official client or of its connection means a timeout."""
+    status = getattr(error, "status", None)  # a method of the official exception
+    return isinstance(error, (TimeoutError, asyncio.TimeoutError)) or (
+        callable(status) and status() in _DEADLINE_PASSED
+    )
+
+
+def text_of(error: Any) -> str:
+    """Returns the text of such an error; asyncio.TimeoutError has none of its own."""
+    if callable(getattr(error, "status", None)):
+        return str(error.message())
+    text = str(error) or ("no answer came in time" if is_timeout(error) else "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
+    """Returns the exception to raise for an error of the official client.
+
+    Args:
+        error: an `InferenceServerException`, an error of the connection, or a `ValueError` from
+            parsing the response.
+        during: purpose of the call, such as "inference request".
+        limit: timeout of the call, such as "5 s".
+    """
+    status = getattr(error, "status", None)  # a method of the official exception
+    text = text_of(error)
+    if is_timeout(error):
+        return PyTritonClientTimeoutError(
+            f"Timeout occurred during {during}. Timeout: {limit}. Message: {text}"
+        )
+    if isinstance(error, ValueError):
+        text = (
+            f"expected an answer of a Triton server, got one that cannot be read: {error}. Is this "
+            "the port for HTTP, which is 8000 by default?"
+        )
+    elif not callable(status):
+        return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")
+    return PyTritonClientInferenceServerError(f"Error occurred during {during}. Message: {text}")
+
+
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_VALUE = re.compile(r"[ -~]*")  # the printable characters of ASCII
+
+
+def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns headers with lower-case names, as gRPC requires them.
+
+    Raises:
+        PyTritonClientValueError: A name or a value cannot be sent.
+    """
+    metadata = {name.lower(): value for name, value in headers.items()}
+    for name, value in metadata.items():
+        if not _NAME.fullmatch(name):
+            raise PyTritonClientValueError(
+                f"Headers: expected names of letters, digits and any of -_. for gRPC, got {name!r}"
+            )
+        if not _VALUE.fullmatch(value):
+            raise PyTritonClientValueError(  # without the value, which may be a secret
+                f"Headers: expected a value of printable ASCII characters for gRPC in {name!r}"
+            )
+    return metadata

@@ -22,8 +22,7 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
-from pytriton.client.failures import failure_of, is_timeout, text_of
-from pytriton.client.protocols import Protocol
+from pytriton.client.protocols import Protocol, failure_of, is_timeout, text_of
 from pytriton.model_config.parser import ModelConfigParser
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
