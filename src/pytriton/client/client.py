@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.client.asyncio_client import AsyncioModelClient
-from pytriton.client.asyncio_decoupled_client import AsyncioDecoupledModelClient
+from pytriton.client.asyncio_client import AsyncioDecoupledModelClient, AsyncioModelClient
 from pytriton.client.base import DEFAULT_INFERENCE_TIMEOUT_S, BaseModelClient
 from pytriton.client.decoupled_client import DecoupledModelClient
 from pytriton.client.futures_client import FuturesModelClient
