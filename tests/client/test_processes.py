@@ -197,7 +197,7 @@ def test_call_that_threads_may_use_is_not_destroyed_when_the_program_ends(end, o
     # Real threads hold a lock of a call at that moment once in hundreds of programs.
     source = f"""
 import threading, time
-from pytriton.client.response_stream import ResponseStream
+from pytriton.client.decoupled_client import ResponseStream
 class Call:
     def __iter__(self):
         return iter(())
