@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.tools.check.limits import core_limit, memory_limit
+from pytriton.tools.check.environment import core_limit, memory_limit
 
 
 @pytest.fixture

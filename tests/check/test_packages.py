@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pytriton.tools.check import packages
-from pytriton.tools.check.packages import installed_packages, package_findings
+from pytriton.tools.check import environment
+from pytriton.tools.check.environment import installed_packages, package_findings
 from pytriton.tools.check.report import State
 
 
@@ -10,9 +10,9 @@ from pytriton.tools.check.report import State
 def installed(monkeypatch):
     """Pretends that distributions have other versions, or none."""
     versions = {}
-    real = packages.version_of
+    real = environment.version_of
     monkeypatch.setattr(
-        packages,
+        environment,
         "version_of",
         lambda name: versions[name] if name in versions else real(name),
     )
@@ -36,7 +36,7 @@ def test_packages_of_this_environment_will_do():
 
 @pytest.mark.parametrize("name", ["pytriton", "numpy", "tritonclient", "uvloop", "grpcio"])
 def test_packages_that_are_needed_are_listed_with_their_versions(name):
-    assert named(name).name == f"{name}=={packages.version_of(name)}"
+    assert named(name).name == f"{name}=={environment.version_of(name)}"
 
 
 def test_packages_for_tests_are_not_listed():

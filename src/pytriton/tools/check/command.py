@@ -14,9 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.tools.check.environment import report_environment
+from pytriton.tools.check.environment import (
+    PACKAGE,
+    installed_packages,
+    report_environment,
+    version_of,
+)
 from pytriton.tools.check.monitoring import DEFAULT_LOG_FORMAT
-from pytriton.tools.check.packages import PACKAGE, installed_packages, version_of
 from pytriton.tools.check.report import CheckReport, Finding, State
 
 if TYPE_CHECKING:

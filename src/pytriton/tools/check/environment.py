@@ -7,19 +7,182 @@ import logging
 import os
 import pathlib
 import platform
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from typing import TypeVar
 
 import psutil
 
+import pytriton
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
-from pytriton.tools.check.limits import core_limit, memory_limit
-from pytriton.tools.check.packages import package_findings
 from pytriton.tools.check.report import CheckReport, Finding, State
+
+_Value = TypeVar("_Value", int, float)
+
+_ROOT = pathlib.Path("/sys/fs/cgroup")
+_MEMBERSHIP = pathlib.Path("/proc/self/cgroup")
+
+
+def core_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHIP) -> float | None:
+    """Returns how many cores all processes of the group may use together; None if not limited.
+
+    Args:
+        root: the folder where the control groups are mounted.
+        membership: the file with the groups of this process.
+    """
+    return _least(_quota, root, membership)
+
+
+def memory_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHIP) -> int | None:
+    """Returns how many bytes all processes of the group may use together; None if not limited.
+
+    Args:
+        root: the folder where the control groups are mounted.
+        membership: the file with the groups of this process.
+    """
+    return _least(_bytes, root, membership)
+
+
+def _least(
+    limit_of: Callable[[pathlib.Path], _Value | None],
+    root: pathlib.Path,
+    membership: pathlib.Path,
+) -> _Value | None:
+    limits = (limit_of(folder) for folder in _groups(root, membership))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _groups(root: pathlib.Path, membership: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields the folder of this process's group and those of its parents, which all limit it.
+
+    Inside a container the path may be the host's, of which only the root can be read.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:  # no control groups outside Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        # Version 1 mounts each set of controllers in a folder of that name.
+        mount = root / controllers.removeprefix("name=")
+        group = mount / path.lstrip("/")
+        for folder in (group, *group.parents):
+            yield folder
+            if folder == mount:
+                break
+
+
+def _quota(folder: pathlib.Path) -> float | None:
+    text = _read(folder / "cpu.max")  # "150000 100000" or "max 100000"
+    if text is None:
+        text = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
+    quota, _, period = text.partition(" ")
+    if not (quota.isdigit() and period.isdigit()):  # "max", -1, or no such file
+        return None
+    return int(quota) / int(period)
+
+
+def _bytes(folder: pathlib.Path) -> int | None:
+    text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+    # In version 1, "no limit" is the largest multiple of the page size with 63 bits.
+    return int(text) if text and text.isdigit() and int(text) < 1 << 60 else None
+
+
+def _read(path: pathlib.Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+PACKAGE = "pytriton"
+_INTERFACE = "nvidia-pytriton"
+_INTERFACE_VERSION = "0.7.0"
+_INDIRECT_PACKAGES = ("grpcio", "protobuf")  # required by tritonclient; their versions are useful
+_OPTIONAL = ("torch",)
+_OPTIONAL_EXTRA = "extra == 'telemetry'"
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(\[[^\]]*\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;(?P<marker>.*))?"
+)
+
+
+def version_of(name: str) -> str | None:
+    """Returns the version of a distribution; None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def installed_packages() -> str:
+    """Returns one line for each installed distribution, with its version and path."""
+    found = {
+        f"{package.metadata['Name']}=={package.version} ({package.locate_file('')})"
+        for package in metadata.distributions()
+    }
+    return "\n".join(sorted(found, key=str.lower))
+
+
+def package_findings() -> Iterator[Finding]:
+    """Yields the relevant packages, and whether their versions are sufficient."""
+    yield Finding("place", str(pathlib.Path(pytriton.__file__).parent))
+    yield _package_finding(PACKAGE)
+    yield from _interface()
+    optional = list(_OPTIONAL)
+    for name, least, marker in _requirements():
+        if _OPTIONAL_EXTRA in marker.replace('"', "'"):
+            optional.append(name)
+        elif "extra ==" not in marker:
+            yield _package_finding(name, least)
+    for name in _INDIRECT_PACKAGES:
+        yield _package_finding(name)
+    for name in optional:
+        version = version_of(name)
+        text = "not installed, which is fine: it is optional"
+        yield Finding(name, text) if version is None else Finding(f"{name}=={version}", "")
+
+
+def _interface() -> Iterator[Finding]:
+    yield Finding("interface", f"that of {_INTERFACE}=={_INTERFACE_VERSION}")
+    version = version_of(_INTERFACE)
+    if version is not None:
+        text = "installed as well: both provide the module `pytriton`, and one hides the other"
+        yield Finding(f"{_INTERFACE}=={version}", text, State.FAILED)
+
+
+def _requirements() -> Iterator[tuple[str, str, str]]:
+    """Yields name, minimum version and condition of each package that ours requires."""
+    if version_of(PACKAGE) is None:  # it runs from its source tree and is not installed
+        return
+    for text in metadata.requires(PACKAGE) or ():
+        match = _REQUIREMENT.match(text)
+        if match is not None:
+            yield match["name"], match["least"] or "0", match["marker"] or ""
+
+
+def _package_finding(name: str, least: str = "0") -> Finding:
+    version = version_of(name)
+    if version is None:
+        return Finding(name, "not installed", State.FAILED)
+    if _numbers(version) < _numbers(least):
+        return Finding(f"{name}=={version}", f"expected {least} or newer", State.FAILED)
+    return Finding(f"{name}=={version}", "")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Returns the release without its suffix, so that 2.0.0rc1 counts as 2.0.0."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    numbers = [int(number) for number in release[0].split(".")] if release else []
+    while numbers and numbers[-1] == 0:  # 1.0 and 1 are the same release
+        numbers.pop()
+    return tuple(numbers)
+
 
 logger = logging.getLogger(__name__)
 
