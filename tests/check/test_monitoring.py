@@ -11,7 +11,7 @@ import threading
 import psutil
 import pytest
 
-from pytriton.tools.check.monitoring import (
+from pytriton.tools.check.utils import (
     ProcessMonitoring,
     ProcessMonitoringThread,
     TestMonitoringContext,

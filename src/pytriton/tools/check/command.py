@@ -20,8 +20,8 @@ from pytriton.tools.check.environment import (
     report_environment,
     version_of,
 )
-from pytriton.tools.check.monitoring import DEFAULT_LOG_FORMAT
 from pytriton.tools.check.report import CheckReport, Finding, State
+from pytriton.tools.check.utils import DEFAULT_LOG_FORMAT
 
 if TYPE_CHECKING:
     from pytriton.tools.check import serving
