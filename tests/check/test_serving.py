@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pytriton.tools.check import client_checks, serving
+from pytriton.tools.check import serving
 from pytriton.tools.check.report import CheckReport, State
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +46,7 @@ def test_script_that_ends_early_is_a_failure_with_its_output(report, monkeypatch
 
 
 def test_client_that_reads_something_else_is_a_failure(report, monkeypatch, tmp_path):
-    monkeypatch.setattr(client_checks, "_STREAM", [3, 2])
+    monkeypatch.setattr(serving, "_STREAM", [3, 2])
 
     serving.example_add_sub(tmp_path, report)
 
