@@ -43,9 +43,7 @@ class Module(Protocol):
 
 def _check(name: str, text: str) -> CommandRow:
     """Returns the row of a check; one module runs all of them."""
-    return CommandRow(
-        Group.CHECK, name, "", text, "pytriton.tools.commands.checks", passes_name=True
-    )
+    return CommandRow(Group.CHECK, name, "", text, "pytriton.tools.check.command", passes_name=True)
 
 
 ROWS = (
