@@ -11,8 +11,7 @@ import msgspec
 
 from benchmarks import servers, table
 from benchmarks.measurement import Measurement
-from pytriton.tools.plots.panels import Bars, Line, Panel
-from pytriton.tools.plots.pictures import Picture, draw
+from pytriton.tools.plots.pictures import Bars, Line, Panel, Picture, draw
 
 Results = Mapping[str, Mapping[str, Measurement]]
 

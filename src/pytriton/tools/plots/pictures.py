@@ -13,8 +13,110 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pytriton.tools.plots.panels import Panel
-from pytriton.tools.plots.style import GRID, INK, PAPER, RULES, SVG_COLOURS, colour_of
+# The inks of Okabe and Ito without yellow, which is too light on paper; ordered so that
+# neighbours also differ in lightness. They are readable on white and on dark grey.
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f")
+INK = "#1f2933"
+GRID = "#d9dee3"
+PAPER = "#ffffff"
+# What pages replace, so that one picture fits light and dark pages.
+SVG_COLOURS = {
+    INK: "currentColor",
+    GRID: "var(--grid)",
+    PAPER: "var(--paper)",
+    **{colour: f"var(--c{index},{colour})" for index, colour in enumerate(_COLOURS)},
+}
+
+RULES: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.facecolor": "none",
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "none",  # text stays text: smaller, and in the page's own font
+    "svg.hashsalt": "pytriton",  # the same picture is the same file
+    "figure.facecolor": "none",
+}
+
+
+def colour_of(index: int) -> str:
+    return _COLOURS[index % len(_COLOURS)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a panel.
+
+    Attributes:
+        label: Its name in the legend.
+        hollow: The indices of points that are less sure than the others.
+        notes: Texts at places: x, y, text.
+        colour: The number of its colour; None: that of its place.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    is_dashed: bool = False
+    is_steps: bool = False
+    is_filled: bool = False
+    is_points: bool = False
+    hollow: Sequence[int] = ()
+    notes: Sequence[tuple[float, float, str]] = ()
+    colour: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar in each row of a panel, with the text at its end."""
+
+    label: str
+    values: Sequence[float]
+    texts: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Panel:
+    """One diagram.
+
+    Attributes:
+        bar_names: The names of the rows, if it has bars.
+        limits: Horizontal lines with a text.
+        x_ticks: The places of the ticks; empty: chosen by the scale.
+    """
+
+    title: str
+    x_label: str = ""
+    y_label: str = ""
+    lines: Sequence[Line] = ()
+    bars: Sequence[Bars] = ()
+    bar_names: Sequence[str] = ()
+    limits: Sequence[tuple[float, str]] = ()
+    is_log_x: bool = False
+    is_log_y: bool = False
+    x_ticks: Sequence[float] = ()
+    x_limits: tuple[float, float] | None = None
+
 
 _WIDTH, _HEIGHT = 6.0, 3.5  # inches of a panel
 _DPI = 110

@@ -17,7 +17,7 @@ from pytriton.tools.commands.tune.configuration import (
 from pytriton.tools.commands.tune.own_server import serve_options
 from pytriton.tools.commands.tune.search import Candidate, Gain, Goal, Objective, Trial
 from pytriton.tools.plots.page import Cell, Page, Section, Table
-from pytriton.tools.plots.panels import Line, Panel
+from pytriton.tools.plots.pictures import Line, Panel
 
 HEADING = ("max batch", "delay µs", "instances", "infer/s", "p50 ms", "p99 ms", "mean batch")
 _WIDTHS = (9, 8, 9, 10, 8, 8, 10)
