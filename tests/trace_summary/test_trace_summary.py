@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.tools.trace_summary.reading import TraceFileError, read_traces
-from pytriton.tools.trace_summary.summary import percentile, summarise
+from pytriton.tools.trace_summary.summary import (
+    TraceFileError,
+    percentile,
+    read_traces,
+    summarise,
+    times_of,
+)
 from pytriton.tools.trace_summary.text import summary_text, timeline_text
-from pytriton.tools.trace_summary.times import times_of
 from tests.trace_summary.traces import GRPC_TIMES, HTTP_TIMES, request, text_of
 
 

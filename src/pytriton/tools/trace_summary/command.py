@@ -7,13 +7,13 @@ import json
 import pathlib
 from typing import TYPE_CHECKING
 
-from pytriton.tools.trace_summary.reading import (
+from pytriton.tools.trace_summary.summary import (
     TracedRequest,
     TraceFile,
     TraceFileError,
     read_traces,
+    summarise,
 )
-from pytriton.tools.trace_summary.summary import summarise
 from pytriton.tools.trace_summary.text import summary_text, timeline_text
 from pytriton.utils.option_parser import OptionParser
 

@@ -3,15 +3,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytriton.tools.trace_summary.times import PARTS, protocol_of, times_of
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from pytriton.tools.trace_summary.reading import TracedRequest
+# The parts in the order in which they are shown, with how deep they lie in others.
+PARTS = (
+    ("request", 0),  # of a client; over gRPC without the time that the server waited for it
+    ("wait/read", 1),  # before the request, over gRPC
+    ("receive", 1),
+    ("send", 1),
+    ("overhead", 1),
+    ("handler", 1),
+    ("handler overhead", 2),
+    ("queue", 2),
+    ("compute", 2),
+    ("compute input", 3),
+    ("compute infer", 3),
+    ("compute output", 3),
+)
+_PROTOCOLS = {"HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"), "GRPC": ("", "GRPC_WAITREAD_END")}
+
+
+def protocol_of(request: TracedRequest) -> str:
+    """Returns HTTP or GRPC; empty for calls of models, and where only tensors were traced."""
+    for name, _ in request.stamps:
+        protocol = name.partition("_")[0]
+        if protocol in _PROTOCOLS:
+            return protocol
+    return ""
+
+
+def times_of(request: TracedRequest) -> dict[str, int]:
+    """Returns the nanoseconds that each part took; without those that cannot be known."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for name, at_ns in request.stamps:
+        first.setdefault(name, at_ns)
+        last[name] = at_ns
+    found: dict[str, int] = {}
+
+    def add(part: str, start: str, end: str) -> None:
+        if start in first and end in last:
+            found[part] = last[end] - first[start]
+
+    add("handler", "REQUEST_START", "REQUEST_END")
+    add("queue", "QUEUE_START", "COMPUTE_START")
+    add("compute", "COMPUTE_START", "COMPUTE_END")
+    add("compute input", "COMPUTE_START", "COMPUTE_INPUT_END")
+    add("compute infer", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START")
+    add("compute output", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+    protocol = protocol_of(request)
+    if protocol:
+        begin, received = _PROTOCOLS[protocol]
+        # Triton's gRPC counts from when a thread was free, long before the request came.
+        add("request", begin or received, f"{protocol}_SEND_END")
+        if begin:
+            add("receive", begin, received)
+        else:
+            add("wait/read", "GRPC_WAITREAD_START", received)
+        _add_sends(found, request, protocol)
+    _add_rest(found, "handler overhead", "handler", ("queue", "compute"))
+    _add_rest(found, "overhead", "request", ("receive", "send", "handler"))
+    return found
+
+
+def _add_sends(found: dict[str, int], request: TracedRequest, protocol: str) -> None:
+    """Add the time of all responses, of which streams have several."""
+    starts = sum(at for name, at in request.stamps if name == f"{protocol}_SEND_START")
+    ends = sum(at for name, at in request.stamps if name == f"{protocol}_SEND_END")
+    counts = [name for name, _ in request.stamps]
+    is_whole = counts.count(f"{protocol}_SEND_START") == counts.count(f"{protocol}_SEND_END")
+    if starts and is_whole:
+        found["send"] = ends - starts
+
+
+def _add_rest(found: dict[str, int], part: str, whole: str, parts: tuple[str, ...]) -> None:
+    if whole in found and any(each in found for each in parts):
+        # Parts may overlap by some microseconds, or by more in streams.
+        found[part] = max(0, found[whole] - sum(found.get(each, 0) for each in parts))
+
 
 _NS_PER_US = 1000.0
 
@@ -124,3 +200,106 @@ def percentile(values: Sequence[float], percent: float) -> float:
     low = int(at)
     high = min(low + 1, len(values) - 1)
     return min(values[high], values[low] + (values[high] - values[low]) * (at - low))
+
+
+_GAP = re.compile(r"[\s,]*")
+
+
+class TraceFileError(Exception):
+    """A file has no traces that can be read."""
+
+
+@dataclass
+class TracedRequest:
+    """A request, or a call that was made for one."""
+
+    number: int
+    model: str = ""
+    version: int = 0
+    request_id: str = ""
+    parent: int = 0  # the number of the request that made this call; 0: it is of a client
+    stamps: list[tuple[str, int]] = field(default_factory=list)  # names and ns, in order
+
+
+@dataclass
+class TraceFile:
+    """What a file has."""
+
+    requests: list[TracedRequest]
+    is_cut: bool = False  # it ends in the middle
+
+
+def read_traces(text: str, name: str) -> TraceFile:
+    """Read the text of a file.
+
+    Args:
+        text: The text.
+        name: The file's name, for errors.
+
+    Raises:
+        TraceFileError: it is no file of traces.
+    """
+    objects, is_cut = _objects(text, name)
+    requests: dict[int, TracedRequest] = {}
+    for each in objects:
+        if not isinstance(each, dict) or type(each.get("id")) is not int:
+            raise TraceFileError(
+                f"{name} is not a file of traces: expected objects with an id, got "
+                f"{json.dumps(each)[:80]}"
+            )
+        number: int = each["id"]
+        _add(requests.setdefault(number, TracedRequest(number)), each, name)
+    return TraceFile(list(requests.values()), is_cut)
+
+
+def _objects(text: str, name: str) -> tuple[list[Any], bool]:
+    """Returns the elements of the array, and whether it ends in the middle."""
+    if not text.strip():
+        raise TraceFileError(f"{name} is empty")
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        found = list(_whole_elements(text))
+        if not found:
+            raise TraceFileError(
+                f"{name} is not a file of traces: expected JSON, {error}"
+            ) from error
+        return found, True
+    if not isinstance(document, list):
+        raise TraceFileError(
+            f"{name} is not a file of traces: expected an array, got {type(document).__name__}"
+        )
+    return document, False
+
+
+def _whole_elements(text: str) -> Iterable[Any]:
+    """Returns the elements of an array before the place where it was cut."""
+    decoder = json.JSONDecoder()
+    at = len(text) - len(text.lstrip())
+    if text[at] != "[":
+        return
+    at += 1
+    while True:
+        gap = _GAP.match(text, at)
+        assert gap is not None, "it matches the empty text, too"
+        try:
+            element, at = decoder.raw_decode(text, gap.end())
+        except ValueError:
+            return
+        yield element
+
+
+def _add(request: TracedRequest, each: dict[str, Any], name: str) -> None:
+    try:
+        for stamp in each.get("timestamps", ()):
+            if stamp["ns"]:  # Triton writes 0 for some times that it does not know
+                request.stamps.append((str(stamp["name"]), int(stamp["ns"])))
+        if "model_name" in each:
+            request.model = str(each["model_name"])
+            request.version = int(each.get("model_version", 0))
+            request.request_id = str(each.get("request_id", ""))
+            request.parent = int(each.get("parent_id", 0))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceFileError(
+            f"{name} is not a file of traces: {json.dumps(each)[:80]} cannot be read ({error!r})"
+        ) from error

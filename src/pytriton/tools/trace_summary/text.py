@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.tools.trace_summary.times import PARTS
+from pytriton.tools.trace_summary.summary import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytriton.tools.trace_summary.reading import TracedRequest
-    from pytriton.tools.trace_summary.summary import ModelSummary
+    from pytriton.tools.trace_summary.summary import ModelSummary, TracedRequest
 
 _PROTOCOLS = {"HTTP": "HTTP infer request", "GRPC": "gRPC infer request"}
 _COLUMNS = ("avg", "p50", "p90", "p99", "max")
