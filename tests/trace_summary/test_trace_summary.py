@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytriton.tools.trace_summary.command import summary_text, timeline_text
 from pytriton.tools.trace_summary.summary import (
     TraceFileError,
     percentile,
@@ -16,7 +17,6 @@ from pytriton.tools.trace_summary.summary import (
     summarise,
     times_of,
 )
-from pytriton.tools.trace_summary.text import summary_text, timeline_text
 from tests.trace_summary.traces import GRPC_TIMES, HTTP_TIMES, request, text_of
 
 
