@@ -8,8 +8,14 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.client.kserve.errors import AskError
-from pytriton.tools.commands.infer.arrays import ValueMismatchError, tensor_of
-from pytriton.tools.commands.infer.values import parse_value, read_json, read_pairs, scalar
+from pytriton.tools.commands.infer.values import (
+    ValueMismatchError,
+    parse_value,
+    read_json,
+    read_pairs,
+    scalar,
+    tensor_of,
+)
 from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
 
 

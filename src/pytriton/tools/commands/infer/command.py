@@ -15,7 +15,7 @@ import numpy as np
 from pytriton.client.kserve.errors import AskError, ServerRefusedError
 from pytriton.client.kserve.records import ModelAnswer, ModelQuery, Parameter
 from pytriton.tools.commands.infer import text, values
-from pytriton.tools.commands.infer.arrays import tensor_of
+from pytriton.tools.commands.infer.values import tensor_of
 from pytriton.tools.commands.kserve.models import ModelCard, describe, unknown_model
 from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
 from pytriton.tools.commands.output import show as show_piece
