@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.text import Text
 
 from pytriton.tools.commands.kserve.models import ModelCard
-from pytriton.tools.commands.models.text import details_text
+from pytriton.tools.commands.models.command import details_text
 from pytriton.tools.commands.top import numbers
 from pytriton.tools.commands.top.cluster import ClusterReading, places_text
 from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
