@@ -7,11 +7,10 @@ import json
 
 import pytest
 
-from pytriton.tools.commands.perf import target as module
+from pytriton.tools.commands.perf import session as module
 from pytriton.tools.commands.perf.arguments import make_parser
 from pytriton.tools.commands.perf.options import options_of
-from pytriton.tools.commands.perf.session import schedule_rate
-from pytriton.tools.commands.perf.target import PerfTarget, find_target
+from pytriton.tools.commands.perf.session import PerfTarget, find_target, schedule_rate
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import (
     Compression,

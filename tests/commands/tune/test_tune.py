@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pytriton.tools.commands.perf.target import PerfTarget
+from pytriton.tools.commands.perf.session import PerfTarget
 from pytriton.tools.commands.tune.changing import RepositoryModel
 from pytriton.tools.commands.tune.command import run
 from pytriton.tools.commands.tune.configuration import (

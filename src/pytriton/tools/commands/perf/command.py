@@ -7,10 +7,9 @@ import importlib.metadata
 from collections.abc import Callable, Sequence
 
 from pytriton.tools.commands.perf.arguments import make_parser
-from pytriton.tools.commands.perf.interrupts import Interrupts
 from pytriton.tools.commands.perf.options import options_of
 from pytriton.tools.commands.perf.results import check_outputs, compared_runs, write_results
-from pytriton.tools.commands.perf.session import MakeLoad, Measured, PerfSession
+from pytriton.tools.commands.perf.session import Interrupts, MakeLoad, Measured, PerfSession
 from pytriton.tools.perf.errors import FAILED, SUCCESS, UNSTABLE, OptionError, PerfError
 from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.process_load import ProcessLoad

@@ -12,8 +12,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from pytriton.tools.commands.perf.options import PerfOptions
-from pytriton.tools.commands.perf.session import Measured, label_of
-from pytriton.tools.commands.perf.target import PerfTarget
+from pytriton.tools.commands.perf.session import Measured, PerfTarget, label_of
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.measuring.results import LevelResult
 from pytriton.tools.perf.measuring.stability import LevelStatus

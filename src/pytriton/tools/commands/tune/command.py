@@ -16,10 +16,8 @@ from rich.console import Console
 
 from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.tools.commands.perf.arguments import PerfParser, make_parser
-from pytriton.tools.commands.perf.interrupts import Interrupts
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
-from pytriton.tools.commands.perf.session import MakeLoad
-from pytriton.tools.commands.perf.target import PerfTarget, find_target
+from pytriton.tools.commands.perf.session import Interrupts, MakeLoad, PerfTarget, find_target
 from pytriton.tools.commands.tune.changing import Changeable, RepositoryModel, ServedFile
 from pytriton.tools.commands.tune.configuration import can_batch, present_candidate
 from pytriton.tools.commands.tune.own_server import OwnServer, repository_command, serve_command

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytriton.tools.commands.perf.target import PerfTarget
+from pytriton.tools.commands.perf.session import PerfTarget
 from pytriton.tools.commands.tune.changing import Changeable
 from pytriton.tools.commands.tune.search import Candidate, Trial
 from pytriton.tools.perf.errors import PerfError
