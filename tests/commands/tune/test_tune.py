@@ -10,13 +10,6 @@ import pytest
 from pytriton.tools.commands.perf.session import PerfTarget
 from pytriton.tools.commands.tune.changing import RepositoryModel
 from pytriton.tools.commands.tune.command import run
-from pytriton.tools.commands.tune.configuration import (
-    can_batch,
-    changed_config,
-    pbtxt_text,
-    present_candidate,
-    python_text,
-)
 from pytriton.tools.commands.tune.report import (
     TuningResult,
     heading_text,
@@ -25,7 +18,18 @@ from pytriton.tools.commands.tune.report import (
     recommendation_text,
     row_text,
 )
-from pytriton.tools.commands.tune.search import Candidate, Gain, Goal, Objective, Trial
+from pytriton.tools.commands.tune.search import (
+    Candidate,
+    Gain,
+    Goal,
+    Objective,
+    Trial,
+    can_batch,
+    changed_config,
+    pbtxt_text,
+    present_candidate,
+    python_text,
+)
 from pytriton.tools.commands.tune.trials import Interrupted, Trials
 from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError

@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pytriton.tools.commands.tune.configuration import changed_config, present_candidate
 from pytriton.tools.commands.tune.own_server import OwnServer, serve_command
-from pytriton.tools.commands.tune.search import Candidate
+from pytriton.tools.commands.tune.search import Candidate, changed_config, present_candidate
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.server.questions import QuestionError, Questions
 

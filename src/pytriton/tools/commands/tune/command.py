@@ -19,7 +19,6 @@ from pytriton.tools.commands.perf.arguments import PerfParser, make_parser
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
 from pytriton.tools.commands.perf.session import Interrupts, MakeLoad, PerfTarget, find_target
 from pytriton.tools.commands.tune.changing import Changeable, RepositoryModel, ServedFile
-from pytriton.tools.commands.tune.configuration import can_batch, present_candidate
 from pytriton.tools.commands.tune.own_server import OwnServer, repository_command, serve_command
 from pytriton.tools.commands.tune.report import (
     TuningResult,
@@ -36,8 +35,10 @@ from pytriton.tools.commands.tune.search import (
     Objective,
     Space,
     Trial,
+    can_batch,
     gain_of,
     next_candidate,
+    present_candidate,
     recommend,
     space_of,
 )

@@ -8,14 +8,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton.tools.commands.tune.configuration import (
+from pytriton.tools.commands.tune.own_server import serve_options
+from pytriton.tools.commands.tune.search import (
+    Candidate,
+    Gain,
+    Goal,
+    Objective,
+    Trial,
     can_batch,
     decorator_text,
     pbtxt_text,
     python_text,
 )
-from pytriton.tools.commands.tune.own_server import serve_options
-from pytriton.tools.commands.tune.search import Candidate, Gain, Goal, Objective, Trial
 from pytriton.tools.plots.page import Cell, Page, Section, Table
 from pytriton.tools.plots.pictures import Line, Panel
 
