@@ -8,7 +8,6 @@ import json
 import pytest
 
 from pytriton.tools.commands.perf.session import PerfTarget
-from pytriton.tools.commands.tune.changing import RepositoryModel
 from pytriton.tools.commands.tune.command import run
 from pytriton.tools.commands.tune.report import (
     TuningResult,
@@ -30,7 +29,7 @@ from pytriton.tools.commands.tune.search import (
     present_candidate,
     python_text,
 )
-from pytriton.tools.commands.tune.trials import Interrupted, Trials
+from pytriton.tools.commands.tune.trials import Interrupted, RepositoryModel, Trials
 from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol

@@ -18,8 +18,6 @@ from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.tools.commands.perf.arguments import PerfParser, make_parser
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
 from pytriton.tools.commands.perf.session import Interrupts, MakeLoad, PerfTarget, find_target
-from pytriton.tools.commands.tune.changing import Changeable, RepositoryModel, ServedFile
-from pytriton.tools.commands.tune.own_server import OwnServer, repository_command, serve_command
 from pytriton.tools.commands.tune.report import (
     TuningResult,
     heading_text,
@@ -42,7 +40,16 @@ from pytriton.tools.commands.tune.search import (
     recommend,
     space_of,
 )
-from pytriton.tools.commands.tune.trials import Interrupted, Trials
+from pytriton.tools.commands.tune.trials import (
+    Changeable,
+    Interrupted,
+    OwnServer,
+    RepositoryModel,
+    ServedFile,
+    Trials,
+    repository_command,
+    serve_command,
+)
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.process_load import ProcessLoad

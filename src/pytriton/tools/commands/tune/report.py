@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytriton.tools.commands.tune.own_server import serve_options
 from pytriton.tools.commands.tune.search import (
     Candidate,
     Gain,
@@ -20,6 +19,7 @@ from pytriton.tools.commands.tune.search import (
     pbtxt_text,
     python_text,
 )
+from pytriton.tools.commands.tune.trials import serve_options
 from pytriton.tools.plots.page import Cell, Page, Section, Table
 from pytriton.tools.plots.pictures import Line, Panel
 
