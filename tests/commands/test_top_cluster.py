@@ -13,10 +13,15 @@ from rich.console import Console
 
 from pytriton.__main__ import main
 from pytriton.serving.server.metrics.cluster import cluster_families
-from pytriton.tools.commands.top.cluster import InstancePlace, cluster_document, places_text
 from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document, rows_of
-from pytriton.tools.commands.top.samples import add_page_sample, read_metrics
+from pytriton.tools.commands.top.samples import (
+    InstancePlace,
+    add_page_sample,
+    cluster_document,
+    places_text,
+    read_metrics,
+)
 from pytriton.tools.commands.top.state import ESCAPE, TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw, table_lines
 from tests.commands.scripted_metrics import ScriptedServer

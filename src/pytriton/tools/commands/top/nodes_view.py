@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from pytriton.tools.commands.top import numbers
-from pytriton.tools.commands.top.cluster import (
+from pytriton.tools.commands.top.rows import Row
+from pytriton.tools.commands.top.samples import (
     RUNNING,
     SERVER,
     WAITING,
     ClusterReading,
     NodeReading,
 )
-from pytriton.tools.commands.top.rows import Row
 
 _LAST = (SERVER, WAITING)  # these come after the nodes
 

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pytriton.tools.commands.top.cluster import InstancePlace
-from pytriton.tools.commands.top.samples import Key, MetricsSample, ModelCounts
+from pytriton.tools.commands.top.samples import InstancePlace, Key, MetricsSample, ModelCounts
 
 HISTORY = 60  # of samples, for sparklines
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -11,10 +11,9 @@ from rich.text import Text
 from pytriton.tools.commands.kserve.models import ModelCard
 from pytriton.tools.commands.models.command import details_text
 from pytriton.tools.commands.top import numbers
-from pytriton.tools.commands.top.cluster import ClusterReading, places_text
 from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
 from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
-from pytriton.tools.commands.top.samples import Key, MetricsSample
+from pytriton.tools.commands.top.samples import ClusterReading, Key, MetricsSample, places_text
 from pytriton.tools.commands.top.state import TopScreen, ViewState
 
 _STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
