@@ -13,7 +13,6 @@ from rich.console import Console
 
 from pytriton.__main__ import main
 from pytriton.serving.server.metrics.cluster import cluster_families
-from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import (
     InstancePlace,
@@ -23,7 +22,7 @@ from pytriton.tools.commands.top.samples import (
     read_metrics,
 )
 from pytriton.tools.commands.top.state import ESCAPE, TopScreen, ViewState
-from pytriton.tools.commands.top.view import Shown, draw, table_lines
+from pytriton.tools.commands.top.view import Shown, draw, node_lines, table_lines
 from tests.commands.scripted_metrics import ScriptedServer
 from tests.free_ports import first_of_free_ports
 from tests.pictures import keep

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pytriton.tools.commands.top import numbers
+from pytriton.tools.commands.top import view
 from pytriton.tools.commands.top.rows import (
     Order,
     RateHistory,
@@ -220,17 +220,17 @@ def test_sparkline_reaches_from_nothing_to_the_largest():
     "function, values",
     [
         (
-            numbers.rate_text,
+            view.rate_text,
             {None: "-", 0: "0", 0.52: "0.5", 99.94: "99.9", 1234: "1234", 5e4: "50.0k"},
         ),
         (
-            numbers.milliseconds_text,
+            view.milliseconds_text,
             {None: "-", 0.123: "0.12ms", 4.21: "4.2ms", 99.9: "100ms", 999.6: "1.0s", 12345: "12s"},
         ),
-        (numbers.batch_text, {None: "-", 1.0: "1", 2.55: "2.5", 128.2: "128"}),
-        (numbers.size_text, {None: "-", 57.4e6: "57 MB", 3.21e9: "3.2 GB"}),
-        (numbers.share_text, {None: "-", 0.456: "46%"}),
-        (numbers.age_text, {5: "5 s", 150: "2 min", 11_520: "3 h 12 min", 93_600: "1 day 2 h"}),
+        (view.batch_text, {None: "-", 1.0: "1", 2.55: "2.5", 128.2: "128"}),
+        (view.size_text, {None: "-", 57.4e6: "57 MB", 3.21e9: "3.2 GB"}),
+        (view.share_text, {None: "-", 0.456: "46%"}),
+        (view.age_text, {5: "5 s", 150: "2 min", 11_520: "3 h 12 min", 93_600: "1 day 2 h"}),
     ],
 )
 def test_numbers_are_short(function, values):

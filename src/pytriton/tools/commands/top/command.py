@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 
 from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
-from pytriton.tools.commands.top.nodes_view import node_lines
 from pytriton.tools.commands.top.rows import row_document
 from pytriton.tools.commands.top.samples import cluster_document
 from pytriton.tools.commands.top.source import ReadingThread, ServerReader
 from pytriton.tools.commands.top.terminal import take, watch
-from pytriton.tools.commands.top.view import Shown, table_lines
+from pytriton.tools.commands.top.view import Shown, node_lines, table_lines
 from pytriton.utils.option_parser import OptionParser
 
 _TIMEOUT_S = 10.0  # a server that hangs is to be seen soon

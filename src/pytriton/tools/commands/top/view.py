@@ -4,17 +4,158 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
 from pytriton.tools.commands.kserve.models import ModelCard
 from pytriton.tools.commands.models.command import details_text
-from pytriton.tools.commands.top import numbers
-from pytriton.tools.commands.top.nodes_view import cluster_line, node_lines
 from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
-from pytriton.tools.commands.top.samples import ClusterReading, Key, MetricsSample, places_text
+from pytriton.tools.commands.top.samples import (
+    RUNNING,
+    SERVER,
+    WAITING,
+    ClusterReading,
+    Key,
+    MetricsSample,
+    NodeReading,
+    places_text,
+)
 from pytriton.tools.commands.top.state import TopScreen, ViewState
+
+_NONE = "-"
+
+
+def rate_text(value: float | None) -> str:
+    """Returns how often something happens each second: 0, 0.5, 12.3, 1234, 56.7k."""
+    if value is None:
+        return _NONE
+    if value >= 10_000:
+        return f"{value / 1000:.1f}k"
+    if value >= 100 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.1f}"
+
+
+def milliseconds_text(value: float | None) -> str:
+    """Returns a duration: 0.42ms, 4.2ms, 123ms, 4.5s."""
+    if value is None:
+        return _NONE
+    if value >= 9_999.5:
+        return f"{value / 1000:.0f}s"
+    if value >= 999.5:
+        return f"{value / 1000:.1f}s"
+    if value >= 99.5:
+        return f"{value:.0f}ms"
+    return f"{value:.1f}ms" if value >= 0.995 else f"{value:.2f}ms"
+
+
+def count_text(value: float | None) -> str:
+    """Returns a number of things: 12, 12,345."""
+    return _NONE if value is None else f"{value:,.0f}"
+
+
+def batch_text(value: float | None) -> str:
+    """Returns an average size of batches: 1, 3.5, 128."""
+    if value is None:
+        return _NONE
+    return f"{value:.0f}" if value >= 99.5 or value == int(value) else f"{value:.1f}"
+
+
+def share_text(value: float | None) -> str:
+    """Returns a share from 0 to 1 as a percentage."""
+    return _NONE if value is None else f"{value * 100:.0f}%"
+
+
+def size_text(value: float | None) -> str:
+    """Returns an amount of memory: 57 MB, 3.2 GB."""
+    if value is None:
+        return _NONE
+    if value >= 1e9:
+        return f"{value / 1e9:.1f} GB"
+    return f"{value / 1e6:.0f} MB"
+
+
+def age_text(seconds: float) -> str:
+    """Returns a long time: 12 s, 5 min, 3 h 12 min, 4 days 2 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    if hours < 24:
+        return f"{hours} h {minutes % 60} min"
+    days = hours // 24
+    return f"{days} day{'s' if days > 1 else ''} {hours % 24} h"
+
+
+_LAST = (SERVER, WAITING)  # these come after the nodes
+
+
+def cluster_line(rows: Iterable[Row], cluster: ClusterReading) -> Text:
+    """Returns the line about the cluster for the head of every screen."""
+    places = [place for row in rows for place in row.places]
+    running = sum(place.count for place in places if place.state == RUNNING)
+    waiting = sum(place.count for place in places if place.state != RUNNING)
+    nodes = len(cluster.nodes)
+    text = Text(f" cluster {nodes} node{'' if nodes == 1 else 's'}")
+    if cluster.unreachable_s:
+        text.append(f" {_seen(cluster)}", style="bold red")
+    text.append(f"   instances {running} run")
+    if waiting:
+        text.append(f"   {waiting} not yet", style="bold yellow")
+    if not cluster.launcher_is_up and not cluster.unreachable_s:
+        text.append("   the launcher is down, so none can be started", style="bold red")
+    return text
+
+
+def node_lines(rows: Sequence[Row], cluster: ClusterReading | None) -> list[str]:
+    """Returns a table of the nodes; empty for a server without a cluster."""
+    if cluster is None:
+        return []
+    models = _models_by_node(rows)
+    names = [*sorted({*cluster.nodes, *models} - {*_LAST}), *(n for n in _LAST if n in models)]
+    resources = sorted({name for node in cluster.nodes.values() for name in node.total})
+    lines = [("NODE", "PROC", *resources, "MODELS")]
+    for name in names:
+        node = cluster.nodes.get(name, NodeReading())
+        processes = str(node.processes) if name in cluster.nodes else "-"
+        amounts = [_amount(node, resource) for resource in resources]
+        lines.append((name, processes, *amounts, ", ".join(models.get(name, ())) or "-"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = [_line(cells, widths) for cells in lines]
+    if cluster.unreachable_s:
+        table.append(f"The nodes are those that were {_seen(cluster)}")
+    return table
+
+
+def _seen(cluster: ClusterReading) -> str:
+    """Returns from when the nodes of a cluster are that does not answer."""
+    return f"last seen {age_text(cluster.unreachable_s)} ago, as the cluster does not answer"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    name, *middle, last = cells
+    texts = [f"{text:>{width}}" for text, width in zip(middle, widths[1:-1], strict=True)]
+    return "  ".join([f"{name:<{widths[0]}}", *texts, last])
+
+
+def _models_by_node(rows: Iterable[Row]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for place in row.places:
+            state = "" if place.state == RUNNING else f" {place.state}"
+            found.setdefault(place.where, []).append(f"{row.name} {place.count}{state}")
+    return found
+
+
+def _amount(node: NodeReading, resource: str) -> str:
+    if resource not in node.total:
+        return "-"
+    used, total = node.used(resource), node.total[resource]
+    return f"{total:g}" if used is None else f"{used:g} of {total:g}"
+
 
 _STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
 _SHORT = {"UNAVAILABLE": "UNAVAIL."}
@@ -96,25 +237,25 @@ def _state(row: Row) -> str:
 _COMMON = (
     TableColumn("VER", 3, lambda row: row.version or "-", 5),
     TableColumn("STATE", 9, _state, 7),
-    TableColumn("REQ/S", 6, lambda row: numbers.rate_text(row.requests_s), 10),
-    TableColumn("INF/S", 6, lambda row: numbers.rate_text(row.inferences_s), 3),
-    TableColumn("ERR/S", 5, lambda row: numbers.rate_text(row.errors_s), 8),
-    TableColumn("QUEUE", 5, lambda row: numbers.count_text(row.pending), 8),
-    TableColumn("RUN", 4, lambda row: numbers.count_text(row.running), 6),
+    TableColumn("REQ/S", 6, lambda row: rate_text(row.requests_s), 10),
+    TableColumn("INF/S", 6, lambda row: rate_text(row.inferences_s), 3),
+    TableColumn("ERR/S", 5, lambda row: rate_text(row.errors_s), 8),
+    TableColumn("QUEUE", 5, lambda row: count_text(row.pending), 8),
+    TableColumn("RUN", 4, lambda row: count_text(row.running), 6),
     TableColumn("INST", 4, _instances, 2),
-    TableColumn("BATCH", 5, lambda row: numbers.batch_text(row.batch), 7),
+    TableColumn("BATCH", 5, lambda row: batch_text(row.batch), 7),
 )
 _PERCENTILES = (
-    TableColumn("P50", 6, lambda row: numbers.milliseconds_text(row.p50_ms), 9),
-    TableColumn("P95", 6, lambda row: numbers.milliseconds_text(row.p95_ms), 6),
-    TableColumn("P99", 6, lambda row: numbers.milliseconds_text(row.p99_ms), 9),
+    TableColumn("P50", 6, lambda row: milliseconds_text(row.p50_ms), 9),
+    TableColumn("P95", 6, lambda row: milliseconds_text(row.p95_ms), 6),
+    TableColumn("P99", 6, lambda row: milliseconds_text(row.p99_ms), 9),
 )
 _AVERAGES = (
-    TableColumn("AVG", 6, lambda row: numbers.milliseconds_text(row.average_ms), 9),
-    TableColumn("IN-Q", 6, lambda row: numbers.milliseconds_text(row.queue_ms), 6),
-    TableColumn("INFER", 6, lambda row: numbers.milliseconds_text(row.compute_ms), 6),
+    TableColumn("AVG", 6, lambda row: milliseconds_text(row.average_ms), 9),
+    TableColumn("IN-Q", 6, lambda row: milliseconds_text(row.queue_ms), 6),
+    TableColumn("INFER", 6, lambda row: milliseconds_text(row.compute_ms), 6),
 )
-_CACHE = TableColumn("CACHE", 5, lambda row: numbers.share_text(row.cache_hits), 4)
+_CACHE = TableColumn("CACHE", 5, lambda row: share_text(row.cache_hits), 4)
 _LEFT = frozenset({"STATE"})
 
 
@@ -163,7 +304,7 @@ def _head(shown: Shown, state: ViewState, width: int) -> list[Text]:
     if shown.server_name:
         title.append(f"  {shown.server_name}", style="dim")
     if sample is not None and sample.uptime_s is not None:
-        title.append(f"  up {numbers.age_text(sample.uptime_s)}", style="dim")
+        title.append(f"  up {age_text(sample.uptime_s)}", style="dim")
     if state.is_paused:
         title.append("  paused", style="bold yellow")
     if shown.problem:
@@ -182,12 +323,12 @@ def _totals(shown: Shown) -> Text:
     ready = sum(row.is_served for row in rows)
     text = Text(f" models {ready} of {len(rows)} ready")
     if shown.history.total:
-        text.append(f"   requests {numbers.rate_text(total(rows, 'requests_s'))}/s")
+        text.append(f"   requests {rate_text(total(rows, 'requests_s'))}/s")
         errors = total(rows, "errors_s")
-        text.append(f"   errors {numbers.rate_text(errors)}/s", style="bold red" if errors else "")
+        text.append(f"   errors {rate_text(errors)}/s", style="bold red" if errors else "")
     for word, field in (("queue", "pending"), ("running", "running")):
         if any(getattr(row, field) is not None for row in rows):
-            text.append(f"   {word} {numbers.count_text(total(rows, field))}")
+            text.append(f"   {word} {count_text(total(rows, field))}")
     return text
 
 
@@ -198,15 +339,15 @@ def _machine(shown: Shown, width: int) -> Text:
         return text
     facts = []
     if sample.cpu is not None:
-        facts.append(f"cpu {numbers.share_text(sample.cpu)}")
+        facts.append(f"cpu {share_text(sample.cpu)}")
     if sample.memory_used is not None:
-        used, whole = numbers.size_text(sample.memory_used), numbers.size_text(sample.memory_total)
+        used, whole = size_text(sample.memory_used), size_text(sample.memory_total)
         facts.append(f"memory {used} of {whole}")
     if sample.server_memory is not None:
-        facts.append(f"server {numbers.size_text(sample.server_memory)}")
+        facts.append(f"server {size_text(sample.server_memory)}")
     for number, gpu in enumerate(sample.gpus.values()):
-        memory = f"{numbers.size_text(gpu.memory_used)} of {numbers.size_text(gpu.memory_total)}"
-        facts.append(f"gpu {number} {numbers.share_text(gpu.utilization)} {memory}")
+        memory = f"{size_text(gpu.memory_used)} of {size_text(gpu.memory_total)}"
+        facts.append(f"gpu {number} {share_text(gpu.utilization)} {memory}")
     text.append("   ".join(facts))
     left = width - len(text) - 4
     if left >= 10:
@@ -305,23 +446,23 @@ def _nodes(shown: Shown, room: int) -> list[Text]:
 def _facts(row: Row) -> Iterator[tuple[str, str]]:
     yield (
         "requests",
-        f"{numbers.rate_text(row.requests_s)}/s, {numbers.count_text(row.succeeded)} so far",
+        f"{rate_text(row.requests_s)}/s, {count_text(row.succeeded)} so far",
     )
-    yield "errors", f"{numbers.rate_text(row.errors_s)}/s, {numbers.count_text(row.failed)} so far"
+    yield "errors", f"{rate_text(row.errors_s)}/s, {count_text(row.failed)} so far"
     yield (
         "inferences",
-        f"{numbers.rate_text(row.inferences_s)}/s, batches of {numbers.batch_text(row.batch)}",
+        f"{rate_text(row.inferences_s)}/s, batches of {batch_text(row.batch)}",
     )
     yield (
         "waiting",
-        f"{numbers.count_text(row.pending)} in the queue, {numbers.count_text(row.running)} run",
+        f"{count_text(row.pending)} in the queue, {count_text(row.running)} run",
     )
     yield "average", _parts_of_latency(row)
     if row.p50_ms is not None:
         percentiles = (row.p50_ms, row.p95_ms, row.p99_ms)
-        yield "p50 p95 p99", "  ".join(map(numbers.milliseconds_text, percentiles))
+        yield "p50 p95 p99", "  ".join(map(milliseconds_text, percentiles))
     if row.cache_hits is not None:
-        yield "cache hits", numbers.share_text(row.cache_hits)
+        yield "cache hits", share_text(row.cache_hits)
     if row.instances is not None:
         of = f" of {row.instances + row.missing}" if row.missing else ""
         where = f": {places_text(row.places)}" if row.places else ""
@@ -330,9 +471,9 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
 
 def _parts_of_latency(row: Row) -> str:
     parts = [
-        f"{numbers.milliseconds_text(row.average_ms)}",
-        f"{numbers.milliseconds_text(row.queue_ms)} in the queue",
-        f"{numbers.milliseconds_text(row.compute_ms)} in the model",
+        f"{milliseconds_text(row.average_ms)}",
+        f"{milliseconds_text(row.queue_ms)} in the queue",
+        f"{milliseconds_text(row.compute_ms)} in the model",
     ]
     return ", ".join(parts) if row.average_ms is not None else "-"
 
