@@ -16,7 +16,7 @@ from pytriton.client.kserve.errors import (
     UnansweredError,
 )
 from pytriton.client.kserve.records import Document, KserveClient
-from pytriton.tools.commands.kserve.options import ServerConnection
+from pytriton.tools.commands.server_options import ServerConnection
 
 READY = "READY"
 _NOT_SERVED = "has no available versions"

@@ -26,7 +26,7 @@ from pytriton.tools.commands.kserve.models import (
     list_models,
     unknown_model,
 )
-from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
+from pytriton.tools.commands.server_options import ServerConnection, add_server_options, connect
 from pytriton.utils.option_parser import OptionParser
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}

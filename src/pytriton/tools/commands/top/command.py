@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pytriton.client.kserve.errors import AskError
-from pytriton.tools.commands.kserve.options import ServerConnection, add_server_options, connect
+from pytriton.tools.commands.server_options import ServerConnection, add_server_options, connect
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import MetricsSample, cluster_document
 from pytriton.tools.commands.top.source import ReadingThread, ServerReader, ServerReading
