@@ -16,7 +16,7 @@ from pytriton.tools.commands.infer.values import (
     scalar,
     tensor_of,
 )
-from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
+from pytriton.tools.commands.model_cards import ModelCard, TensorCard
 
 
 def array_of(datatype, shape, value, *, has_batches=True):

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pytriton.__main__ import main
 from pytriton.tools.commands.infer.command import question_of
 from pytriton.tools.commands.infer.values import Given
-from pytriton.tools.commands.kserve.models import ModelCard
+from pytriton.tools.commands.model_cards import ModelCard
 from tests.commands import models
 from tests.commands.conftest import TOKEN
 from tests.commands.scripted_metrics import ScriptedServer

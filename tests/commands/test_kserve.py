@@ -16,7 +16,7 @@ from pytriton.client.kserve.errors import (
     refusal,
 )
 from pytriton.client.kserve.records import ModelQuery, NamedArray
-from pytriton.tools.commands.kserve import models
+from pytriton.tools.commands import model_cards
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ class FakeMetrics:
 
 def connection(index, metrics=""):
     where = parse_address("localhost")
-    return models.Connection(where, FakeServer(index), where, FakeMetrics(metrics), False)
+    return model_cards.Connection(where, FakeServer(index), where, FakeMetrics(metrics), False)
 
 
 def test_states_and_reasons_are_those_of_the_index():
@@ -140,9 +140,9 @@ def test_states_and_reasons_are_those_of_the_index():
         {"name": "all", "version": "3", "state": "READY"},
         {"name": "never"},
     ]
-    listing = models.list_models(connection(index))
+    listing = model_cards.list_models(connection(index))
 
-    assert [(card.name, card.version, models.state_text(card)) for card in listing.models] == [
+    assert [(card.name, card.version, model_cards.state_text(card)) for card in listing.models] == [
         ("all", "3", "READY"),
         ("broken", "2", "UNAVAILABLE (no file)"),
         ("never", "", "UNLOADED"),
@@ -154,7 +154,7 @@ def test_states_and_reasons_are_those_of_the_index():
 
 def test_model_that_is_not_ready_is_said_with_its_reason():
     index = [{"name": "broken", "version": "2", "state": "UNAVAILABLE", "reason": "no file"}]
-    error = models.unknown_model(
+    error = model_cards.unknown_model(
         connection(index), "broken", "", ServerRefusedError("unknown model")
     )
 
@@ -168,7 +168,7 @@ def test_names_come_from_metrics_where_the_index_is_restricted():
         'nv_inference_count{version="2",model="b"} 3\n'
         'nv_gpu_power{gpu="x"} 1\n'
     )
-    listing = models.list_models(connection(RestrictedError("token"), text), describes=False)
+    listing = model_cards.list_models(connection(RestrictedError("token"), text), describes=False)
 
     assert [(card.name, card.version) for card in listing.models] == [("a", "1"), ("b", "2")]
     assert "needs the access token (--token)" in listing.notes[0]
@@ -178,7 +178,7 @@ def test_names_come_from_metrics_where_the_index_is_restricted():
 def test_restricted_index_says_which_header_it_needs(name):
     text = 'nv_inference_count{model="a",version="1"} 3\n'
     error = refusal(f"This API is restricted, expecting header '{name}'")
-    listing = models.list_models(connection(error, text), describes=False)
+    listing = model_cards.list_models(connection(error, text), describes=False)
 
     assert str(error).endswith(f"give it with -H {name}:VALUE.")
     assert f"needs the header '{name}' (-H {name}:VALUE);" in listing.notes[0]
@@ -187,14 +187,14 @@ def test_restricted_index_says_which_header_it_needs(name):
 def test_model_of_the_page_that_is_not_loaded_is_not_asked_for(monkeypatch):
     document = {"models": [{"name": "a", "version": "", "state": "", "reason": ""}]}
     monkeypatch.setattr(FakeMetrics, "get_document", lambda self, path: document)
-    listing = models.list_models(connection(RestrictedError("token")))
+    listing = model_cards.list_models(connection(RestrictedError("token")))
 
-    assert [models.state_text(card) for card in listing.models] == ["UNLOADED"]
+    assert [model_cards.state_text(card) for card in listing.models] == ["UNLOADED"]
 
 
 def test_model_that_failed_is_said_with_its_reason_where_the_index_is_restricted():
     text = 'nv_inference_count{model="a",version="1"} 3\n'
     refused = ServerRefusedError("'b' has no available versions (version 1: no file)")
-    error = models.unknown_model(connection(RestrictedError("token"), text), "b", "", refused)
+    error = model_cards.unknown_model(connection(RestrictedError("token"), text), "b", "", refused)
 
     assert str(error) == f"http://localhost:8000 says: {refused}."

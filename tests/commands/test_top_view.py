@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
+from pytriton.tools.commands.model_cards import ModelCard, TensorCard
 from pytriton.tools.commands.top.rows import Row
 from pytriton.tools.commands.top.samples import GpuUse, MetricsSample, ModelCounts
 from pytriton.tools.commands.top.state import TopScreen, ViewState

@@ -16,7 +16,7 @@ from pytriton.client.kserve.errors import AskError, ServerRefusedError
 from pytriton.client.kserve.records import ModelAnswer, ModelQuery, Parameter
 from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.values import tensor_of
-from pytriton.tools.commands.kserve.models import ModelCard, describe, unknown_model
+from pytriton.tools.commands.model_cards import ModelCard, describe, unknown_model
 from pytriton.tools.commands.output import show as show_piece
 from pytriton.tools.commands.server_options import ServerConnection, add_server_options, connect
 from pytriton.utils.option_parser import OptionParser

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.client.kserve.records import ModelAnswer, NamedArray
-from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
+from pytriton.tools.commands.model_cards import ModelCard, TensorCard
 
 _THRESHOLD = 200  # of elements: arrays with more are shortened
 _LONG_TEXT = 2000  # of characters: texts with more are shortened

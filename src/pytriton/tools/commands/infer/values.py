@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pytriton.base import dtypes
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.records import NamedArray, Parameter
-from pytriton.tools.commands.kserve.models import ModelCard, TensorCard
+from pytriton.tools.commands.model_cards import ModelCard, TensorCard
 
 _KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers"}
 

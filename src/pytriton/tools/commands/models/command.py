@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pytriton.client.kserve.errors import AskError, ServerRefusedError
 from pytriton.tools.commands.infer.text import example_line, traits
-from pytriton.tools.commands.kserve.models import (
+from pytriton.tools.commands.model_cards import (
     ModelCard,
     ModelListing,
     TensorCard,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from pytriton.client.kserve.errors import AskError, ServerRefusedError, UnansweredError
-from pytriton.tools.commands.kserve.models import ModelCard, describe, list_models
+from pytriton.tools.commands.model_cards import ModelCard, describe, list_models
 from pytriton.tools.commands.server_options import ServerConnection
 from pytriton.tools.commands.top.samples import (
     Key,

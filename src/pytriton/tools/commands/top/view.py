@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from pytriton.tools.commands.kserve.models import ModelCard
+from pytriton.tools.commands.model_cards import ModelCard
 from pytriton.tools.commands.models.command import details_text
 from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
 from pytriton.tools.commands.top.samples import (
