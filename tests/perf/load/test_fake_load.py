@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.tools.perf.load.interface import Load
+from pytriton.tools.perf.errors import Load
 from pytriton.tools.perf.load.levels import Concurrency, RequestRate
 from tests.perf.load.fake_load import FakeLoad
 

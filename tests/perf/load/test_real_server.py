@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.levels import (
     Concurrency,
     FixedSchedule,

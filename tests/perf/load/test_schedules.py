@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.levels import (
     Arrivals,
     Concurrency,

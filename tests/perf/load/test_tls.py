@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.levels import Concurrency
 from pytriton.tools.perf.load.link import tls_context
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol, Tls

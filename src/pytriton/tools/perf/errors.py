@@ -27,3 +27,7 @@ class OptionError(PerfError):
 
 class DataError(PerfError):
     """Input data that does not fit the model; the text has the file and the place."""
+
+
+class GeneratorError(Exception):
+    """The load cannot be made: its message says what was expected and what came."""

@@ -21,8 +21,14 @@ from pytriton.tools.commands.perf.session import (
     PerfTarget,
     label_of,
 )
-from pytriton.tools.perf.errors import FAILED, SUCCESS, UNSTABLE, OptionError, PerfError
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import (
+    FAILED,
+    SUCCESS,
+    UNSTABLE,
+    GeneratorError,
+    OptionError,
+    PerfError,
+)
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.results import LevelResult
 from pytriton.tools.perf.measuring.stability import LevelStatus

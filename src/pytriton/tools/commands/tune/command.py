@@ -50,8 +50,7 @@ from pytriton.tools.commands.tune.trials import (
     repository_command,
     serve_command,
 )
-from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError, PerfError
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.watching import Live
 from pytriton.tools.plots.page import page_html

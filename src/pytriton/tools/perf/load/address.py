@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol, Tls
 
 _SCHEMES = {

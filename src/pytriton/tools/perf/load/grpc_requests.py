@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import encode_header_block
 from pytriton.protocol.kserve_pb import set_parameter
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.choices import Choice
 from pytriton.tools.perf.load.http_requests import compressed
-from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, TensorMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.tensors import plain_tensor

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import orjson
 
 from pytriton.client.http_message import request_head
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.choices import Choice
-from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, TensorFormat, TensorMemory
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.tensors import PlainTensor, json_values, plain_tensor

@@ -10,7 +10,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.plan import Tls
 
 CONNECT_TIMEOUT_S = 5.0

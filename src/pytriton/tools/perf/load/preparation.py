@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.address import Address
 from pytriton.tools.perf.load.grpc_requests import grpc_header_block, grpc_template
 from pytriton.tools.perf.load.http_requests import has_binary, http_head, http_template
-from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.plan import (
     Compression,
     InputSet,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
-from pytriton.tools.perf.load.interface import GeneratorError
+from pytriton.tools.perf.errors import GeneratorError
 
 
 class PlainTensor(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ import socket
 import ssl
 import time
 
+from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load import control
 from pytriton.tools.perf.load.carriers import Carriers
 from pytriton.tools.perf.load.driver import Driver
-from pytriton.tools.perf.load.interface import GeneratorError
 from pytriton.tools.perf.load.lane import clock
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.recipe import (
