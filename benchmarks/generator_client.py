@@ -21,8 +21,13 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 
-from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol, TensorFormat
+from pytriton.tools.perf.load.plan import (
+    Concurrency,
+    InputSet,
+    LoadPlan,
+    LoadProtocol,
+    TensorFormat,
+)
 from pytriton.tools.perf.load.process_load import ProcessLoad
 
 WARM_UP_S = 0.5

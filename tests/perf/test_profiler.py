@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from pytriton.tools.perf.load.levels import Concurrency, FixedSchedule, RequestRate
+from pytriton.tools.perf.load.plan import Concurrency, FixedSchedule, RequestRate
 from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.search import LoadRange, linear

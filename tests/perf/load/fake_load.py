@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytriton.tools.perf.load.levels import (
+from pytriton.tools.perf.load.plan import (
     Concurrency,
     FixedSchedule,
     Intervals,

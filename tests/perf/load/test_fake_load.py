@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.tools.perf.errors import Load
-from pytriton.tools.perf.load.levels import Concurrency, RequestRate
+from pytriton.tools.perf.load.plan import Concurrency, RequestRate
 from tests.perf.load.fake_load import FakeLoad
 
 

@@ -8,8 +8,7 @@ import socket
 import pytest
 
 from pytriton.tools.perf.load import control, process_load
-from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import LoadProtocol
+from pytriton.tools.perf.load.plan import Concurrency, LoadProtocol
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import plan_for
 

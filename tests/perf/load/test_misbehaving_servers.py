@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from pytriton.protocol.http2 import encode_header_block, frames
-from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import LoadProtocol
+from pytriton.tools.perf.load.plan import Concurrency, LoadProtocol
 from tests.client.scripted_server import OK, ScriptedServer
 from tests.perf.load.rig import (
     HEADERS,

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from pytriton.tools.perf.load.lane import RequestLane
-from pytriton.tools.perf.load.levels import (
+from pytriton.tools.perf.load.pacing import NEVER_NS, pacing_of
+from pytriton.tools.perf.load.plan import (
     Concurrency,
     FixedSchedule,
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.tools.perf.load.pacing import NEVER_NS, pacing_of
 
 MILLISECOND = 1_000_000
 

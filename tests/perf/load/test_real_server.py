@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.levels import (
-    Concurrency,
-    FixedSchedule,
-    Intervals,
-    PeriodicConcurrency,
-    RequestRate,
-)
 from pytriton.tools.perf.load.plan import (
     Compression,
+    Concurrency,
+    FixedSchedule,
     InputSet,
+    Intervals,
     LoadPlan,
     LoadProtocol,
+    PeriodicConcurrency,
+    RequestRate,
     Sequences,
     TensorFormat,
     TensorMemory,

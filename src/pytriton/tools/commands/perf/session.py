@@ -18,19 +18,17 @@ from pytriton.tools.commands.perf.options import PerfOptions
 from pytriton.tools.perf.data.inputs import read_inputs
 from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.levels import (
+from pytriton.tools.perf.load.plan import (
     Arrivals,
+    Compression,
     Concurrency,
     FixedSchedule,
     Intervals,
     Level,
-    PeriodicConcurrency,
-    RequestRate,
-)
-from pytriton.tools.perf.load.plan import (
-    Compression,
     LoadPlan,
     LoadProtocol,
+    PeriodicConcurrency,
+    RequestRate,
     Sequences,
     TensorFormat,
     TensorMemory,

@@ -19,8 +19,7 @@ import numpy as np
 from pytriton.tools.commands.perf.session import PerfTarget
 from pytriton.tools.commands.tune.search import Candidate, Trial, changed_config, present_candidate
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.levels import Concurrency
-from pytriton.tools.perf.load.plan import LoadPlan
+from pytriton.tools.perf.load.plan import Concurrency, LoadPlan
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules, summarise

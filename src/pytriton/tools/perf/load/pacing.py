@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from pytriton.tools.perf.load.lane import RequestLane
-from pytriton.tools.perf.load.levels import Concurrency, FixedSchedule, Level, PeriodicConcurrency
+from pytriton.tools.perf.load.plan import Concurrency, FixedSchedule, Level, PeriodicConcurrency
 from pytriton.tools.perf.load.schedules import offsets_ns, share, share_of_number
 
 DELAYED_NS = 1_000_000  # a request that begins later than this after its time is delayed

@@ -17,9 +17,15 @@ from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load import control
 from pytriton.tools.perf.load.address import Address, address_of
-from pytriton.tools.perf.load.levels import Concurrency, Level, PeriodicConcurrency, RequestRate
 from pytriton.tools.perf.load.merging import merged
-from pytriton.tools.perf.load.plan import LoadPlan, TensorMemory
+from pytriton.tools.perf.load.plan import (
+    Concurrency,
+    Level,
+    LoadPlan,
+    PeriodicConcurrency,
+    RequestRate,
+    TensorMemory,
+)
 from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import (
     Change,

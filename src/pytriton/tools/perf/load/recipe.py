@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pytriton.tools.perf.load.levels import Level
-from pytriton.tools.perf.load.plan import Sequences, Tls
+from pytriton.tools.perf.load.plan import Level, Sequences, Tls
 from pytriton.tools.perf.load.tensors import PlainTensor
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.levels import (
+from pytriton.tools.perf.load.plan import (
     Arrivals,
     Concurrency,
     FixedSchedule,

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from pytriton.tools.perf.load.levels import Level
+from pytriton.tools.perf.load.plan import Level
 from pytriton.tools.perf.measuring.results import LevelResult, Mode
 from pytriton.tools.perf.measuring.search import Search
 from pytriton.tools.perf.measuring.source import LoadSource

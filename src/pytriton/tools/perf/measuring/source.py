@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from pytriton.tools.perf.load.levels import Level
+from pytriton.tools.perf.load.plan import Level
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.watching import Live, LiveWindow
