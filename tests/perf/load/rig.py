@@ -10,7 +10,7 @@ import threading
 import numpy as np
 
 from pytriton.protocol.http2 import encode_header_block, frames
-from pytriton.tools.perf.load import control
+from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.address import address_of
 from pytriton.tools.perf.load.merging import merged
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pytriton.tools.perf.load import control, process_load
+from pytriton.tools.perf.load import process_load, recipe
 from pytriton.tools.perf.load.plan import Concurrency, LoadProtocol
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import plan_for
@@ -25,7 +25,7 @@ def test_second_interrupt_gives_up_what_is_under_way(protocol, monkeypatch):
         load.start(Concurrency(2))
         with monkeypatch.context() as patched:
             patched.setattr(process_load, "_ANSWERS_TIMEOUT_S", 0.0)
-            patched.setattr(control.ReportInbox, "receive", interrupt)
+            patched.setattr(recipe.ReportInbox, "receive", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 load.stop()
         records = load.stop(at_once=True)

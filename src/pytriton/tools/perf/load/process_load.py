@@ -15,7 +15,7 @@ from typing import IO
 
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load import control
+from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.address import Address, address_of
 from pytriton.tools.perf.load.merging import merged
 from pytriton.tools.perf.load.plan import (

@@ -13,7 +13,7 @@ import ssl
 import time
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load import control
+from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.carriers import Carriers
 from pytriton.tools.perf.load.driver import Driver
 from pytriton.tools.perf.load.lane import clock
