@@ -12,7 +12,7 @@ from pytriton.tools.perf.load.lane import Carrier, RequestLane
 from pytriton.tools.perf.load.pacing import ClosedLoop, Pacing, pacing_of
 from pytriton.tools.perf.load.plan import FixedSchedule
 from pytriton.tools.perf.load.recipe import Change, Recipe
-from pytriton.tools.perf.load.recorder import Recorder
+from pytriton.tools.perf.load.records import Recorder
 
 _FIRST_REST_NS, _LAST_REST_NS = 10_000_000, 200_000_000  # after lost connections
 

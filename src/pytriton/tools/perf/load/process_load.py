@@ -17,7 +17,6 @@ from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.address import Address, address_of
-from pytriton.tools.perf.load.merging import merged
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     Level,
@@ -39,7 +38,7 @@ from pytriton.tools.perf.load.recipe import (
     Take,
     Taken,
 )
-from pytriton.tools.perf.load.records import Records
+from pytriton.tools.perf.load.records import Records, merged
 from pytriton.tools.perf.load.schedules import check_level
 from pytriton.tools.perf.load.shared_regions import SharedRegions
 

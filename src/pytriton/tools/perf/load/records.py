@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pytriton.tools.perf.load.answers import AnswerError, outputs_of
+from pytriton.tools.perf.load.recipe import Recipe, Taken
+from pytriton.tools.perf.load.tensors import array_of
 
 
 def _times() -> NDArray[np.int64]:
@@ -86,3 +93,164 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.begin_ns)
+
+
+# begin, sent, first, last, sequence, responses, input set, ok, delayed
+ROW = struct.Struct("=qqqqQii??6x")
+ROW_DTYPE = np.dtype(
+    [
+        ("begin", "i8"),
+        ("sent", "i8"),
+        ("first", "i8"),
+        ("last", "i8"),
+        ("sequence", "u8"),
+        ("responses", "i4"),
+        ("input", "i4"),
+        ("ok", "?"),
+        ("delayed", "?"),
+        ("unused", "V6"),
+    ]
+)
+_FIRST_ROWS = 1 << 16
+_MAX_TEXTS = 100  # error texts with a number inside would otherwise fill the memory
+OTHER_ERRORS = "other errors"
+
+
+class Recorder:
+    """The rows since the last `take`."""
+
+    __slots__ = ("_at", "_end", "_rows", "answers", "errors", "json_bytes", "response_ns")
+
+    def __init__(self) -> None:
+        self._rows = bytearray(_FIRST_ROWS * ROW.size)
+        self._end = len(self._rows)
+        self._at = 0
+        self.response_ns = array("q")
+        self.errors: dict[str, int] = {}
+        self.answers: list[list[bytes]] = []
+        self.json_bytes: list[list[int]] = []
+
+    def add(
+        self,
+        begin: int,
+        sent: int,
+        first: int,
+        last: int,
+        sequence: int,
+        responses: int,
+        index: int,
+        ok: bool,
+        delayed: bool,
+    ) -> None:
+        """Record a request. One call that packs a row takes 0.3 us, nine columns 0.5 us."""
+        at = self._at
+        if at == self._end:
+            self._rows += bytes(len(self._rows))
+            self._end = len(self._rows)
+        ROW.pack_into(
+            self._rows, at, begin, sent, first, last, sequence, responses, index, ok, delayed
+        )
+        self._at = at + ROW.size
+
+    def add_error(self, text: str) -> None:
+        if text not in self.errors and len(self.errors) >= _MAX_TEXTS:
+            text = OTHER_ERRORS
+        self.errors[text] = self.errors.get(text, 0) + 1
+
+    def take_rows(self) -> bytes:
+        """The rows so far, which are forgotten here."""
+        rows = bytes(memoryview(self._rows)[: self._at])
+        self._at = 0
+        return rows
+
+    def forget(self) -> None:
+        """Begin anew, after what there was has been sent."""
+        self.response_ns = array("q")
+        self.errors = {}
+        self.answers = []
+        self.json_bytes = []
+
+    def __len__(self) -> int:
+        return self._at // ROW.size
+
+
+# A generator that waited less than this share of the time for the server was itself too slow.
+_LEAST_WAITING_SHARE = 0.05
+_MOST_CPU_SHARE = 0.9
+
+
+def merged(recipe: Recipe, parts: Sequence[Taken], *, is_done: bool) -> Records:
+    """The records of all processes, in the order in which requests ended."""
+    rows = np.concatenate([np.frombuffer(part.rows, ROW_DTYPE) for part in parts])
+    times = np.concatenate([np.frombuffer(part.response_ns, np.int64) for part in parts])
+    errors: Counter[str] = Counter()
+    for part in parts:
+        errors.update(part.errors)
+    answers = [answer for part in parts for answer in part.answers]
+    sizes = [size for part in parts for size in part.json_bytes]
+    if len(parts) > 1:
+        order = np.argsort(rows["last"], kind="stable")
+        if recipe.is_streaming:
+            times = _reordered(times, rows["responses"], order)
+        rows = rows[order]
+        if answers:
+            answers = [answers[index] for index in order]
+            sizes = [sizes[index] for index in order]
+    return Records(
+        begin_ns=rows["begin"].copy(),
+        sent_ns=rows["sent"].copy(),
+        first_ns=rows["first"].copy(),
+        last_ns=rows["last"].copy(),
+        responses=rows["responses"].astype(np.int64),
+        ok=rows["ok"].copy(),
+        delayed=rows["delayed"].copy(),
+        input_index=rows["input"].astype(np.int64),
+        sequence_id=rows["sequence"].copy(),
+        response_ns=times,
+        errors=dict(errors),
+        generator=generator_state(parts),
+        taken_ns=max(part.taken_ns for part in parts),
+        since_ns=min(part.since_ns for part in parts),
+        is_done=is_done,
+        outputs=_outputs(recipe, answers, sizes) if recipe.keeps_outputs else None,
+    )
+
+
+def _reordered(
+    times: NDArray[np.int64], counts: NDArray[np.int32], order: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """The times of responses, request after request, in another order of the requests."""
+    pieces = np.split(times, np.cumsum(counts)[:-1])
+    return np.concatenate([pieces[index] for index in order]) if len(order) else times
+
+
+def generator_state(parts: Sequence[Taken]) -> GeneratorState:
+    """How busy the busiest process was."""
+    elapsed = [max(1, part.taken_ns - part.since_ns) for part in parts]
+    cpu = max(part.cpu_ns / time for part, time in zip(parts, elapsed, strict=True))
+    waiting = min(part.waiting_ns / time for part, time in zip(parts, elapsed, strict=True))
+    events = sum(part.events for part in parts)
+    return GeneratorState(
+        processes=len(parts),
+        cpu_share=min(cpu, 1.0),
+        waiting_share=min(waiting, 1.0),
+        lag_ns=sum(part.lag_ns for part in parts) / events if events else 0.0,
+        is_limit=waiting < _LEAST_WAITING_SHARE or cpu > _MOST_CPU_SHARE,
+    )
+
+
+def _outputs(
+    recipe: Recipe, answers: Sequence[Sequence[bytes]], sizes: Sequence[Sequence[int]]
+) -> list[list[Mapping[str, NDArray[Any]]]]:
+    return [
+        [_arrays(recipe, answer, size) for answer, size in zip(of_request, of_sizes, strict=True)]
+        for of_request, of_sizes in zip(answers, sizes, strict=True)
+    ]
+
+
+def _arrays(recipe: Recipe, answer: bytes, size: int) -> Mapping[str, NDArray[Any]]:
+    try:
+        outputs = outputs_of(answer, size, is_grpc=recipe.is_grpc, is_streaming=recipe.is_streaming)
+    except AnswerError:
+        return {}
+    return {output.name: array_of(output) for output in outputs}

@@ -28,7 +28,7 @@ from pytriton.tools.perf.load.recipe import (
     Take,
     Taken,
 )
-from pytriton.tools.perf.load.recorder import Recorder
+from pytriton.tools.perf.load.records import Recorder
 
 _LONGEST_WAIT_NS = 1_000_000_000
 
