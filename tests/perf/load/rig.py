@@ -11,11 +11,10 @@ import numpy as np
 
 from pytriton.protocol.http2 import encode_header_block, frames
 from pytriton.tools.perf.load import recipe as control
-from pytriton.tools.perf.load.address import address_of
 from pytriton.tools.perf.load.plan import InputSet, LoadPlan, LoadProtocol
-from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import Change, LevelDone
 from pytriton.tools.perf.load.records import merged
+from pytriton.tools.perf.load.requests import address_of, check_plan, recipe_of
 from pytriton.tools.perf.load.worker import LoadWorker
 
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")

@@ -6,16 +6,15 @@ from __future__ import annotations
 import functools
 
 from pytriton.tools.perf.load.grpc_channel import GrpcChannel
-from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_answers import Head
 from pytriton.tools.perf.load.http_connection import LoadHttpConnection
-from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import Carrier, LaneListener
 from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.recipe import Recipe
+from pytriton.tools.perf.load.requests import GrpcRequests, HttpRequests
 
 # Calls that share a connection of gRPC: as many as clients of Triton's own library do.
 LANES_PER_CONNECTION = 6

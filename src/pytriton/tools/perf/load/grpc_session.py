@@ -16,10 +16,10 @@ from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Setting, parse_settings
 from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.protocol.http2.limits import Http2Limits
-from pytriton.tools.perf.load.grpc_requests import GrpcRequests
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
+from pytriton.tools.perf.load.requests import GrpcRequests
 from pytriton.tools.perf.load.send_windows import Paced, SendWindows
 from pytriton.tools.perf.load.usual_answer import RepeatedAnswer, repeated_answer
 

@@ -12,10 +12,10 @@ from pytriton.tools.perf.load.http_answers import (
     error_text,
     event_error,
 )
-from pytriton.tools.perf.load.http_requests import HttpRequests
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
+from pytriton.tools.perf.load.requests import HttpRequests
 
 RECEIVE_BYTES = 1 << 16
 

@@ -16,7 +16,6 @@ from typing import IO
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load import recipe as control
-from pytriton.tools.perf.load.address import Address, address_of
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     Level,
@@ -25,7 +24,6 @@ from pytriton.tools.perf.load.plan import (
     RequestRate,
     TensorMemory,
 )
-from pytriton.tools.perf.load.preparation import check_plan, recipe_of
 from pytriton.tools.perf.load.recipe import (
     Change,
     LevelDone,
@@ -39,6 +37,7 @@ from pytriton.tools.perf.load.recipe import (
     Taken,
 )
 from pytriton.tools.perf.load.records import Records, merged
+from pytriton.tools.perf.load.requests import Address, address_of, check_plan, recipe_of
 from pytriton.tools.perf.load.schedules import check_level
 from pytriton.tools.perf.load.shared_regions import SharedRegions
 

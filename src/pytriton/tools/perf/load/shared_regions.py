@@ -18,10 +18,9 @@ from typing import Any
 
 from pytriton.base.protos import service_pb2
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.address import Address
-from pytriton.tools.perf.load.grpc_requests import SERVICE
 from pytriton.tools.perf.load.link import tls_context
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
+from pytriton.tools.perf.load.requests import SERVICE, Address
 from pytriton.tools.perf.load.tensors import plain_tensor
 
 _TIMEOUT_S = 30.0

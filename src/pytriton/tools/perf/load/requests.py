@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of HTTP as bytes: templates of a plan, and whole requests made of them."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from pytriton.base.protos import service_pb2
+from pytriton.client.http_message import request_head
+from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
+from pytriton.protocol.http2 import encode_header_block
+from pytriton.protocol.kserve_pb import set_parameter
+from pytriton.tools.perf.errors import GeneratorError
+from pytriton.tools.perf.load.choices import Choice
+from pytriton.tools.perf.load.plan import (
+    Compression,
+    InputSet,
+    LoadPlan,
+    LoadProtocol,
+    TensorFormat,
+    TensorMemory,
+    Tls,
+)
+from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
+from pytriton.tools.perf.load.tensors import PlainTensor, json_values, plain_tensor
+
+
+def http_head(plan: LoadPlan, host: str) -> bytes:
+    """The head of all requests of a plan, without their lengths and the empty line."""
+    version = f"/versions/{quote(plan.version, safe='')}" if plan.version else ""
+    route = "generate_stream" if plan.streaming else "infer"
+    target = f"/v2/models/{quote(plan.model, safe='')}{version}/{route}"
+    headers: dict[str, str] = {}
+    if not has_binary(plan):
+        headers["Content-Type"] = "application/json"
+    else:
+        headers["Content-Type"] = "application/octet-stream"
+    if plan.compression.value != "none":
+        headers["Content-Encoding"] = plan.compression.value
+    headers |= dict(plan.headers)
+    try:
+        head = request_head("POST", target, host, headers)
+    except ValueError as error:
+        raise GeneratorError(str(error)) from error
+    return head.removesuffix(b"\r\n")
+
+
+def has_binary(plan: LoadPlan) -> bool:
+    """Whether requests have tensors after their JSON."""
+    is_inline = plan.shared_memory is TensorMemory.NONE
+    return plan.input_format is TensorFormat.BINARY and is_inline and not plan.streaming
+
+
+def http_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) -> RequestTemplate:
+    """The template of a request.
+
+    Args:
+        plan: What is sent where.
+        inputs: The tensors.
+        regions: The regions of shared memory, by `i:` or `o:` and the tensor's name.
+    """
+    tensors = [
+        plain_tensor(name, array, inputs.datatypes.get(name, ""))
+        for name, array in inputs.tensors.items()
+    ]
+    parameters: dict[str, Any] = dict(plan.parameters)
+    if plan.streaming:
+        return _generate_template(tensors, parameters)
+    members: dict[str, Any] = {"inputs": [_input(plan, tensor, regions) for tensor in tensors]}
+    if outputs := _outputs(plan, regions):
+        members["outputs"] = outputs
+    elif plan.output_format is TensorFormat.BINARY:
+        parameters["binary_data_output"] = True
+    binary = b"".join(tensor.data for tensor in tensors) if has_binary(plan) else b""
+    if plan.sequences is None:
+        document = members | ({"parameters": parameters} if parameters else {})
+        return RequestTemplate(orjson.dumps(document), b"", binary)
+    before = orjson.dumps(members)[:-1] + b',"parameters":{'
+    after = b"," + orjson.dumps(parameters)[1:] + b"}" if parameters else b"}}"
+    return RequestTemplate(before, after, binary)
+
+
+def _generate_template(
+    tensors: Sequence[PlainTensor], parameters: Mapping[str, Any]
+) -> RequestTemplate:
+    """The generate extension has flat members: tensors, and everything else is a parameter."""
+    members: dict[str, Any] = dict(parameters)
+    for tensor in tensors:
+        values = json_values(tensor)
+        members[tensor.name] = values[0] if len(values) == 1 else values
+    return RequestTemplate(orjson.dumps(members)[:-1], b"}")
+
+
+def _input(plan: LoadPlan, tensor: PlainTensor, regions: Mapping[str, str]) -> dict[str, Any]:
+    member: dict[str, Any] = {
+        "name": tensor.name,
+        "shape": tensor.shape,
+        "datatype": tensor.datatype,
+    }
+    if plan.shared_memory is not TensorMemory.NONE:
+        member["parameters"] = {
+            "shared_memory_region": regions[f"i:{tensor.name}"],
+            "shared_memory_byte_size": len(tensor.data),
+        }
+    elif plan.input_format is TensorFormat.BINARY:
+        member["parameters"] = {"binary_data_size": len(tensor.data)}
+    else:
+        member["data"] = json_values(tensor)
+    return member
+
+
+def _outputs(plan: LoadPlan, regions: Mapping[str, str]) -> list[dict[str, Any]]:
+    outputs: list[dict[str, Any]] = []
+    for name in plan.outputs:
+        parameters: dict[str, Any] = {}
+        if plan.shared_memory is not TensorMemory.NONE:
+            parameters["shared_memory_region"] = regions[f"o:{name}"]
+            parameters["shared_memory_byte_size"] = plan.output_region_bytes
+        elif plan.output_format is TensorFormat.BINARY:
+            parameters["binary_data"] = True
+        outputs.append({"name": name} | ({"parameters": parameters} if parameters else {}))
+    return outputs
+
+
+class HttpRequests:
+    """Makes the bytes of whole requests; those without a sequence are made once."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._templates = [template for stream in recipe.streams for template in stream]
+        self._separator = b"," if recipe.is_streaming else b""
+        self._whole: list[bytes] = []
+        if recipe.sequences is None:
+            self._whole = [self._render(template, b"") for template in self._templates]
+
+    def whole(self, choice: Choice) -> bytes:
+        """The bytes of a request."""
+        if self._whole:
+            return self._whole[choice.input_index]
+        members = b'%s"sequence_id":%d,"sequence_start":%s,"sequence_end":%s' % (
+            self._separator,
+            choice.sequence_id,
+            b"true" if choice.is_start else b"false",
+            b"true" if choice.is_end else b"false",
+        )
+        return self._render(self._templates[choice.input_index], members)
+
+    def _render(self, template: RequestTemplate, members: bytes) -> bytes:
+        text = template.before + members + template.after
+        body = compressed(text + template.binary, self._recipe.encoding)
+        lengths = b"Content-Length: %d\r\n\r\n" % len(body)
+        if self._recipe.has_binary:
+            lengths = b"Inference-Header-Content-Length: %d\r\n%s" % (len(text), lengths)
+        return self._recipe.head + lengths + body
+
+
+def compressed(data: bytes, encoding: str) -> bytes:
+    """The data, compressed with gzip or deflate (which is zlib's format), or as it is."""
+    if encoding == "gzip":
+        return gzip.compress(data)
+    return zlib.compress(data) if encoding == "deflate" else data
+
+
+SERVICE = "/inference.GRPCInferenceService"
+_PREFIX = struct.Struct(">BI")  # whether the message is compressed, and its length
+_ID_TAG = b"\x1a\x08"  # field 3 of ModelInferRequest, eight bytes
+FINAL_RESPONSE = "triton_enable_empty_final_response"
+
+
+def grpc_header_block(plan: LoadPlan, authority: str, *, is_tls: bool) -> bytes:
+    """The headers of all calls of a plan."""
+    method = "ModelStreamInfer" if plan.streaming else "ModelInfer"
+    fields = [
+        (b":method", b"POST"),
+        (b":scheme", b"https" if is_tls else b"http"),
+        (b":path", f"{SERVICE}/{method}".encode()),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    ]
+    if plan.compression.value != "none":
+        fields.append((b"grpc-encoding", plan.compression.value.encode()))
+    for name, value in plan.headers:
+        if not name or name.startswith(":") or not name.isascii() or "\n" in value:
+            raise GeneratorError(f"expected a header `name:value`, got {name!r}: {value!r}")
+        fields.append((name.lower().encode(), value.encode()))
+    return encode_header_block(fields)
+
+
+def grpc_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) -> RequestTemplate:
+    """The template of a request; `regions` as for HTTP."""
+    request = service_pb2.ModelInferRequest(model_name=plan.model, model_version=plan.version)
+    for name, value in plan.parameters.items():
+        set_parameter(request.parameters[name], value)
+    if plan.decoupled:
+        request.parameters[FINAL_RESPONSE].bool_param = True
+    for name, array in inputs.tensors.items():
+        tensor = plain_tensor(name, array, inputs.datatypes.get(name, ""))
+        added = request.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+        if plan.shared_memory is TensorMemory.NONE:
+            request.raw_input_contents.append(tensor.data)
+        else:
+            added.parameters["shared_memory_region"].string_param = regions[f"i:{name}"]
+            added.parameters["shared_memory_byte_size"].int64_param = len(tensor.data)
+    for name in plan.outputs:
+        output = request.outputs.add(name=name)
+        if plan.shared_memory is not TensorMemory.NONE:
+            output.parameters["shared_memory_region"].string_param = regions[f"o:{name}"]
+            output.parameters["shared_memory_byte_size"].int64_param = plan.output_region_bytes
+    return RequestTemplate(request.SerializeToString())
+
+
+class GrpcRequests:
+    """Makes messages with their prefixes, ready for DATA frames."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._encoding = recipe.encoding
+        self._is_streaming = recipe.is_streaming
+        self._messages = [template.before for stream in recipe.streams for template in stream]
+        self._whole: list[bytes] = []
+        if recipe.sequences is None:
+            self._whole = [self._framed(message) for message in self._messages]
+
+    def whole(self, choice: Choice) -> bytes:
+        """The framed message of a call that has one request."""
+        if self._whole:
+            return self._whole[choice.input_index]
+        return self._framed(self._messages[choice.input_index] + sequence_fields(choice))
+
+    def with_id(self, choice: Choice, number: int) -> bytes:
+        """The framed message of a request on a stream, whose id is the number in eight digits."""
+        message = b"%s%s%08x" % (self._messages[choice.input_index], _ID_TAG, number)
+        if choice.sequence_id:
+            message += sequence_fields(choice)
+        return self._framed(message)
+
+    def _framed(self, message: bytes) -> bytes:
+        if not self._encoding:
+            return _PREFIX.pack(0, len(message)) + message
+        small = compressed(message, self._encoding)
+        return _PREFIX.pack(1, len(small)) + small
+
+
+def sequence_fields(choice: Choice) -> bytes:
+    """The parameters of a sequence, as fields that can follow any ModelInferRequest."""
+    request = service_pb2.ModelInferRequest()
+    request.parameters["sequence_id"].int64_param = choice.sequence_id
+    request.parameters["sequence_start"].bool_param = choice.is_start
+    request.parameters["sequence_end"].bool_param = choice.is_end
+    return bytes(request.SerializeToString())
+
+
+_SCHEMES = {
+    LoadProtocol.HTTP: ("http", "https"),
+    LoadProtocol.GRPC: ("grpc", "grpcs", "http", "https"),
+}
+
+
+class Address(NamedTuple):
+    """A server: its host, its port, and how connections to it are encrypted."""
+
+    host: str
+    port: int
+    tls: Tls | None
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def address_of(plan: LoadPlan) -> Address:
+    """The address in the URL of a plan.
+
+    Raises:
+        LoadError: the URL is not one.
+    """
+    url = plan.url if "://" in plan.url else f"{plan.protocol.value}://{plan.url}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise GeneratorError(
+            f"expected an address `host:port`, got {plan.url!r}: {error}"
+        ) from error
+    schemes = _SCHEMES[plan.protocol]
+    if not host or parts.scheme not in schemes:
+        raise GeneratorError(
+            f"expected an address `host:port`, or one that begins with {' or '.join(schemes)}, "
+            f"got {plan.url!r}"
+        )
+    if port is None:
+        port = DEFAULT_HTTP_PORT if plan.protocol is LoadProtocol.HTTP else DEFAULT_GRPC_PORT
+    tls = plan.tls
+    if tls is None and parts.scheme in ("https", "grpcs"):
+        tls = Tls()
+    return Address(host, port, tls)
+
+
+def check_plan(plan: LoadPlan) -> None:
+    """Refuse what cannot be done.
+
+    Raises:
+        LoadError: it says what was expected.
+    """
+    problem = ""
+    if not plan.inputs or not all(plan.inputs):
+        problem = "expected at least one input set in each stream of input data, got none"
+    elif plan.decoupled and not plan.streaming:
+        problem = "a decoupled model needs streaming"
+    elif plan.shared_memory is not TensorMemory.NONE and _is_http_stream(plan):
+        problem = "streams over HTTP have their tensors in JSON; shared memory needs gRPC"
+    sequences = plan.sequences
+    if sequences is not None and not problem:
+        if sequences.at_once < 1 or (sequences.length is not None and sequences.length < 1):
+            problem = "expected sequences of 1 request or more, and at least one at once"
+        elif sequences.first_id < 1 or (sequences.last_id or sequences.first_id) < 1:
+            problem = "expected ids of sequences of 1 or more"
+        elif sequences.last_id is not None and sequences.last_id < sequences.first_id:
+            problem = (
+                f"expected ids of sequences from {sequences.first_id} to a larger one, "
+                f"got {sequences.last_id}"
+            )
+    if problem:
+        raise GeneratorError(problem)
+
+
+def _is_http_stream(plan: LoadPlan) -> bool:
+    return plan.protocol is LoadProtocol.HTTP and plan.streaming
+
+
+def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -> Recipe:
+    """The recipe of a plan.
+
+    Args:
+        plan: What is sent where; it has been checked.
+        address: The server.
+        regions: The regions of shared memory of each input set; empty without shared memory.
+
+    Raises:
+        LoadError: a tensor or a header cannot be sent.
+    """
+    is_grpc = plan.protocol is LoadProtocol.GRPC
+    make = grpc_template if is_grpc else http_template
+    streams = []
+    number = 0
+    for stream in plan.inputs:
+        templates = []
+        for inputs in stream:
+            templates.append(make(plan, inputs, regions[number] if regions else {}))
+            number += 1
+        streams.append(templates)
+    if is_grpc:
+        head = grpc_header_block(plan, address.authority, is_tls=address.tls is not None)
+    else:
+        head = http_head(plan, address.authority)
+    return Recipe(
+        is_grpc=is_grpc,
+        host=address.host,
+        port=address.port,
+        head=head,
+        streams=streams,
+        is_streaming=plan.streaming,
+        is_decoupled=plan.decoupled,
+        has_binary=not is_grpc and has_binary(plan),
+        encoding="" if plan.compression is Compression.NONE else plan.compression.value,
+        expected=[_expected(inputs) for stream in plan.inputs for inputs in stream],
+        sequences=plan.sequences,
+        tls=address.tls,
+        keeps_outputs=plan.keep_outputs,
+    )
+
+
+def _expected(inputs: InputSet) -> list[PlainTensor] | None:
+    if inputs.expected is None:
+        return None
+    return [plain_tensor(name, array) for name, array in inputs.expected.items()]
