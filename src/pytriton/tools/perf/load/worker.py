@@ -6,17 +6,23 @@ It does nothing else, so that what measures and shows progress does not disturb 
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 import socket
 import ssl
 import time
+from collections.abc import Callable
 
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load import recipe as control
-from pytriton.tools.perf.load.carriers import Carriers
 from pytriton.tools.perf.load.driver import Driver
-from pytriton.tools.perf.load.lane import clock
+from pytriton.tools.perf.load.grpc_session import GrpcSession
+from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
+from pytriton.tools.perf.load.http_answers import Head
+from pytriton.tools.perf.load.http_connection import LoadHttpConnection
+from pytriton.tools.perf.load.lane import Carrier, LaneListener, RequestLane, clock
+from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.recipe import (
     Change,
@@ -29,6 +35,104 @@ from pytriton.tools.perf.load.recipe import (
     Taken,
 )
 from pytriton.tools.perf.load.records import Recorder
+from pytriton.tools.perf.load.requests import GrpcRequests, HttpRequests
+
+
+class GrpcChannel:
+    """Several lanes share it.
+
+    Args:
+        connect: Opens a connection; OSError if it cannot be made.
+        outcome: Who is told that a connection cannot be made.
+    """
+
+    def __init__(self, connect: Callable[[], GrpcSession], outcome: LaneListener) -> None:
+        self._connect = connect
+        self._outcome = outcome
+        self._session: GrpcSession | None = None
+        self._leaving: list[GrpcSession] = []
+
+    def open(self) -> GrpcSession:
+        session = self._session
+        if session is None or session.is_leaving or not session.is_open:
+            self._leaving = [old for old in self._leaving if old.is_open]
+            if session is not None and session.is_open:
+                self._leaving.append(session)
+            self._session = session = None
+            self._session = session = self._connect()
+            session.flush()
+        return session
+
+    def begin(self, lane: RequestLane) -> None:
+        try:
+            session = self.open()
+        except OSError as error:
+            self._outcome.lose(lane, clock(), f"cannot connect: {error}")
+            return
+        session.begin(lane)
+
+    def close(self) -> None:
+        for session in (*self._leaving, self._session):
+            if session is not None:
+                session.close()
+        self._session = None
+        self._leaving = []
+
+
+# Calls that share a connection of gRPC: as many as clients of Triton's own library do.
+LANES_PER_CONNECTION = 6
+
+
+class Carriers:
+    """Makes carriers as lanes need them, and closes them all.
+
+    Over HTTP each lane has a connection. Over gRPC some lanes share one.
+    """
+
+    def __init__(self, recipe: Recipe, poller: SocketPoller) -> None:
+        self._recipe = recipe
+        self._poller = poller
+        protocol = "h2" if recipe.is_grpc else "http/1.1"
+        self._link = Dialer(recipe.host, recipe.port, recipe.tls, [protocol])
+        self._carriers: list[Carrier] = []
+        self._heads: dict[bytes, Head] = {}
+        self._http = None if recipe.is_grpc else HttpRequests(recipe)
+        self._grpc = GrpcRequests(recipe) if recipe.is_grpc else None
+        self.outcome: LaneListener  # set before the first lane is made: it has the lanes
+
+    def of_lane(self, number: int) -> Carrier:
+        """The carrier of a lane."""
+        index = number if self._grpc is None else number // LANES_PER_CONNECTION
+        while len(self._carriers) <= index:
+            self._carriers.append(self._make())
+        return self._carriers[index]
+
+    def check(self) -> None:
+        """Connect once, to see whether it works; OSError if it does not."""
+        self.of_lane(0).open()
+
+    def close(self) -> None:
+        for carrier in self._carriers:
+            carrier.close()
+
+    def _make(self) -> Carrier:
+        if self._http is not None:
+            return LoadHttpConnection(
+                self._link,
+                self._http,
+                self.outcome,
+                self._poller,
+                self._heads,
+                is_streaming=self._recipe.is_streaming,
+            )
+        assert self._grpc is not None
+        arguments = (self._link, self._grpc, self._recipe.head, self.outcome, self._poller)
+        if self._recipe.is_streaming:
+            is_decoupled = self._recipe.is_decoupled
+            connect = functools.partial(GrpcStreamSession, *arguments, is_decoupled=is_decoupled)
+            return GrpcChannel(connect, self.outcome)
+        return GrpcChannel(functools.partial(GrpcSession, *arguments), self.outcome)
+
 
 _LONGEST_WAIT_NS = 1_000_000_000
 
