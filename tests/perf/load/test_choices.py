@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from pytriton.tools.perf.load.choices import Choices
+from pytriton.tools.perf.load.lane import Choices
 from pytriton.tools.perf.load.plan import Sequences
 
 

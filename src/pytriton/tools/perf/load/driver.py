@@ -7,8 +7,7 @@ import heapq
 from collections.abc import Callable
 
 from pytriton.tools.perf.load.answers import differs
-from pytriton.tools.perf.load.choices import Choices
-from pytriton.tools.perf.load.lane import Carrier, RequestLane
+from pytriton.tools.perf.load.lane import Carrier, Choices, RequestLane
 from pytriton.tools.perf.load.pacing import ClosedLoop, Pacing, pacing_of
 from pytriton.tools.perf.load.plan import FixedSchedule
 from pytriton.tools.perf.load.recipe import Change, Recipe

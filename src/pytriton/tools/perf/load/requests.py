@@ -18,7 +18,7 @@ from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
 from pytriton.protocol.http2 import encode_header_block
 from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.choices import Choice
+from pytriton.tools.perf.load.lane import Choice
 from pytriton.tools.perf.load.plan import (
     Compression,
     InputSet,
