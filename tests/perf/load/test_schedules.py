@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from pytriton.tools.perf.errors import GeneratorError
+from pytriton.tools.perf.load.pacing import check_level, offsets_ns, share, share_of_number
 from pytriton.tools.perf.load.plan import (
     Arrivals,
     Concurrency,
@@ -16,7 +17,6 @@ from pytriton.tools.perf.load.plan import (
     PeriodicConcurrency,
     RequestRate,
 )
-from pytriton.tools.perf.load.schedules import check_level, offsets_ns, share, share_of_number
 
 MILLISECOND = 1_000_000
 

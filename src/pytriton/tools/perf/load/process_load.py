@@ -24,6 +24,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.link import tls_context
+from pytriton.tools.perf.load.pacing import check_level
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     Level,
@@ -47,7 +48,6 @@ from pytriton.tools.perf.load.recipe import (
 )
 from pytriton.tools.perf.load.records import Records, merged
 from pytriton.tools.perf.load.requests import SERVICE, Address, address_of, check_plan, recipe_of
-from pytriton.tools.perf.load.schedules import check_level
 from pytriton.tools.perf.load.tensors import plain_tensor
 
 _TIMEOUT_S = 30.0
