@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.tools.perf.load.http_answers import (
+from pytriton.tools.perf.load.http_connection import (
     HttpAnswerError,
     HttpAnswers,
     error_text,

@@ -4,18 +4,235 @@
 from __future__ import annotations
 
 import socket
+from typing import NamedTuple
 
-from pytriton.tools.perf.load.http_answers import (
-    Head,
-    HttpAnswerError,
-    HttpAnswers,
-    error_text,
-    event_error,
-)
+import orjson
+
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 from pytriton.tools.perf.load.requests import HttpRequests
+
+_UNTIL_CLOSE, _CHUNKED = -1, -2
+_MAX_HEAD_BYTES = 1 << 16
+_MAX_HEADS = 1000
+
+
+class HttpAnswerError(Exception):
+    """What came is not an answer of HTTP/1.1, or not whole."""
+
+
+class Head(NamedTuple):
+    """What counts of an answer's head.
+
+    Attributes:
+        status: The status code.
+        length: The bytes of the body; below zero: in chunks, or until the connection closes.
+        keeps_alive: Whether the connection can be used again.
+        json_bytes: How much of the body is JSON before binary tensors; -1: all of it.
+    """
+
+    status: int
+    length: int
+    keeps_alive: bool
+    json_bytes: int
+
+
+def parse_head(head: bytes) -> Head:
+    """Parse a head with its empty line.
+
+    Raises:
+        AnswerError: it is not the head of an HTTP/1.1 answer.
+    """
+    lines = head.split(b"\r\n")
+    parts = lines[0].split(b" ", 2)
+    if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
+        raise HttpAnswerError(f"expected an HTTP answer, got {lines[0][:80]!r}")
+    fields = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(b":")
+        fields[name.strip().lower()] = value.strip().lower()
+    status = int(parts[1])
+    length = fields.get(b"content-length", b"")
+    if b"chunked" in fields.get(b"transfer-encoding", b""):
+        size = _CHUNKED
+    elif length.isdigit():
+        size = int(length)
+    elif length:
+        raise HttpAnswerError(f"expected a number as Content-Length, got {length[:40]!r}")
+    else:
+        size = 0 if status in (204, 304) or status < 200 else _UNTIL_CLOSE
+    connection = fields.get(b"connection", b"")
+    keeps_alive = b"close" not in connection and size != _UNTIL_CLOSE
+    if parts[0] == b"HTTP/1.0":
+        keeps_alive = keeps_alive and b"keep-alive" in connection
+    json_length = fields.get(b"inference-header-content-length", b"")
+    return Head(status, size, keeps_alive, int(json_length) if json_length.isdigit() else -1)
+
+
+class HttpAnswers:
+    """Reads the answers of one connection, one after the other.
+
+    Attributes:
+        heads: The heads that came before, shared by all connections.
+        head: The head of the answer that came last; None while it has not come.
+        known: Its bytes: an answer that begins with them and is `known_bytes` long is whole and
+            well, which the owner may test before it calls `feed`.
+        is_idle: No part of an answer has come.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_in_chunk",
+        "head",
+        "heads",
+        "is_idle",
+        "is_whole",
+        "known",
+        "known_bytes",
+    )
+
+    def __init__(self, heads: dict[bytes, Head]) -> None:
+        self.heads = heads
+        self._buffer = b""
+
+        self._in_chunk = 0
+        self.head: Head | None = None
+        self.is_idle = True
+        self.is_whole = False
+        self.known = b"\x00"  # no answer begins like that
+        self.known_bytes = -1
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take received bytes; the answer is complete when `is_whole` is True.
+
+        Returns:
+            The pieces of the body that these bytes had.
+
+        Raises:
+            AnswerError: the bytes are not an answer.
+        """
+        self.is_idle = False
+        data = self._buffer + data
+        self._buffer = b""
+        head = self.head
+        if head is None:
+            head = self._take_head(data)
+            if head is None:
+                return []
+            data, self._buffer = self._buffer, b""
+        if head.length == _CHUNKED:
+            return self._take_chunks(data)
+        if head.length == _UNTIL_CLOSE:
+            return [data] if data else []
+        return self._take_counted(data, head.length)
+
+    def end(self) -> list[bytes]:
+        """The connection was closed.
+
+        Returns:
+            Nothing more of the body.
+
+        Raises:
+            AnswerError: the answer is not whole.
+        """
+        if self.head is None or self.head.length != _UNTIL_CLOSE:
+            raise HttpAnswerError("the server closed the connection before its answer was complete")
+        self.is_whole = True
+        return []
+
+    def next(self) -> None:
+        """Expect the next answer."""
+        self.head = None
+        self.is_idle = True
+        self.is_whole = False
+        self._in_chunk = 0
+        self._buffer = b""
+
+    def _take_head(self, data: bytes) -> Head | None:
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if len(data) > _MAX_HEAD_BYTES:
+                raise HttpAnswerError(f"expected the end of an HTTP head, got {data[:80]!r}")
+            if not b"HTTP/1.".startswith(data[:7]):
+                raise HttpAnswerError(f"expected an HTTP answer, got {data[:80]!r}")
+            self._buffer = data
+            return None
+        text = data[:end]
+        head = self.heads.get(text)
+        if head is None:
+            head = parse_head(text)
+            if len(self.heads) < _MAX_HEADS:
+                self.heads[text] = head
+        if head.status < 200:  # an interim answer; the final one follows
+            return self._take_head(data[end:])
+        self.head = head
+        self._buffer = data[end:]
+        self._in_chunk = head.length
+        if head.status == 200 and head.length >= 0 and head.keeps_alive:
+            self.known, self.known_bytes = text, end + head.length
+        return head
+
+    def _take_counted(self, data: bytes, length: int) -> list[bytes]:
+        self._in_chunk -= len(data)
+        if self._in_chunk < 0:
+            raise HttpAnswerError(f"expected a body of {length} bytes, got {-self._in_chunk} more")
+        self.is_whole = not self._in_chunk
+        return [data] if data else []
+
+    def _take_chunks(self, data: bytes) -> list[bytes]:
+        """`_in_chunk` is what is missing of a chunk with its line end; _CHUNKED: between chunks."""
+        pieces: list[bytes] = []
+        at = 0
+        while True:
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                break
+            size = _chunk_size(data[at:end])
+            stop = end + 2 + size
+            if len(data) < stop + 2:
+                break
+            if not size:
+                self.is_whole = True
+                if len(data) > stop + 2:
+                    raise HttpAnswerError(
+                        f"expected no data after an answer, got {data[stop + 2 :]!r}"
+                    )
+                return pieces
+            pieces.append(data[end + 2 : stop])
+            at = stop + 2
+        self._buffer = data[at:]
+        return pieces
+
+
+def _chunk_size(line: bytes) -> int:
+    try:
+        return int(line.split(b";")[0], 16)
+    except ValueError as error:
+        raise HttpAnswerError(f"expected the size of a chunk, got {line[:40]!r}") from error
+
+
+def error_text(status: int, body: bytes) -> str:
+    """The text of an error answer: the server's own, with its status."""
+    try:
+        document = orjson.loads(body)
+        text = document["error"] if isinstance(document, dict) else document
+    except (orjson.JSONDecodeError, KeyError):
+        text = body[:200].decode("utf-8", "replace")
+    return f"HTTP {status}: {text}" if text else f"HTTP {status}"
+
+
+def event_error(event: bytes) -> str:
+    """The error that a server-sent event carries; empty if it is an ordinary response."""
+    if b'"error"' not in event:
+        return ""
+    try:
+        document = orjson.loads(event.partition(b":")[2])
+    except orjson.JSONDecodeError:
+        return ""
+    only_error = isinstance(document, dict) and set(document) == {"error"}
+    return str(document["error"]) if only_error else ""
+
 
 RECEIVE_BYTES = 1 << 16
 

@@ -19,8 +19,7 @@ from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.driver import Driver
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
-from pytriton.tools.perf.load.http_answers import Head
-from pytriton.tools.perf.load.http_connection import LoadHttpConnection
+from pytriton.tools.perf.load.http_connection import Head, LoadHttpConnection
 from pytriton.tools.perf.load.lane import Carrier, LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
