@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.protocol.http2 import encode_header_block
-from pytriton.tools.perf.load.usual_answer import repeated_answer
+from pytriton.tools.perf.load.grpc_session import repeated_answer
 from tests.perf.load.rig import HEADERS, TRAILERS, head, message, whole_answer
 
 KNOWN = head(1, HEADERS, is_end=False) + message(1, b"four") + head(1, TRAILERS, is_end=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from pytriton.protocol.grpc.status import GrpcStatus
@@ -20,8 +22,181 @@ from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, receiver
 from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
 from pytriton.tools.perf.load.requests import GrpcRequests
-from pytriton.tools.perf.load.send_windows import Paced, SendWindows
-from pytriton.tools.perf.load.usual_answer import RepeatedAnswer, repeated_answer
+
+
+@dataclass(slots=True)
+class Paced:
+    """A message that did not fit into the windows.
+
+    Attributes:
+        stream: The stream that it goes to.
+        lane: Whose request it is.
+        left: What is left to send.
+        is_last: Whether the stream ends with it.
+    """
+
+    stream: int
+    lane: RequestLane
+    left: memoryview
+    is_last: bool
+
+
+class SendWindows:
+    """The windows of a connection and of those of its streams that wait or live long."""
+
+    def __init__(self) -> None:
+        self._connection = frames.DEFAULT_WINDOW
+        self._initial = frames.DEFAULT_WINDOW
+        self._max_frame = frames.DEFAULT_MAX_FRAME
+        self._streams: dict[int, int] = {}
+        self._waiting: list[Paced] = []
+
+    def admits(self, size: int) -> bool:
+        """Whether a new stream may send so much at once; it is counted if so."""
+        if (
+            size > self._connection
+            or size > self._initial
+            or size > self._max_frame
+            or self._waiting
+        ):
+            return False
+        self._connection -= size
+        return True
+
+    def keep(self, stream: int) -> None:
+        """Count what a stream sends from now on, because it lives long."""
+        self._streams[stream] = self._initial
+
+    def admits_on(self, stream: int, size: int) -> bool:
+        """Whether a stream that is kept may send so much at once; it is counted if so."""
+        if size > self._streams[stream] or not self.admits_more(size):
+            return False
+        self._streams[stream] -= size
+        self._connection -= size
+        return True
+
+    def admits_more(self, size: int) -> bool:
+        return size <= self._connection and size <= self._max_frame and not self._waiting
+
+    def wait(self, paced: Paced) -> None:
+        """Send this as the windows allow it."""
+        self._streams.setdefault(paced.stream, self._initial)
+        self._waiting.append(paced)
+
+    def released(self) -> Iterator[tuple[bytes, RequestLane | None]]:
+        """Frames that may be sent now, each with the lane whose message it ends."""
+        blocked: set[int] = set()
+        for paced in list(self._waiting):
+            while paced.left and paced.stream not in blocked:
+                window = self._streams.get(paced.stream, 0)
+                size = min(len(paced.left), window, self._connection, self._max_frame)
+                if size <= 0:
+                    blocked.add(paced.stream)
+                    break
+                self._streams[paced.stream] -= size
+                self._connection -= size
+                part, paced.left = paced.left[:size], paced.left[size:]
+                is_end = not paced.left
+                flags = frames.END_STREAM if is_end and paced.is_last else 0
+                frame = frames.frame(frames.DATA, flags, paced.stream, bytes(part))
+                yield frame, paced.lane if is_end else None
+        for paced in [paced for paced in self._waiting if not paced.left]:
+            self._waiting.remove(paced)
+            if paced.is_last:
+                self._streams.pop(paced.stream, None)
+
+    def grow(self, stream: int, size: int) -> None:
+        """The server opens a window, that of the connection if the stream is 0."""
+        if not stream:
+            self._connection += size
+        elif stream in self._streams:
+            self._streams[stream] += size
+
+    def apply(self, setting: int, value: int) -> None:
+        """A setting of the server."""
+        if setting == Setting.INITIAL_WINDOW_SIZE:
+            for stream in self._streams:
+                self._streams[stream] += value - self._initial
+            self._initial = value
+        elif setting == Setting.MAX_FRAME_SIZE:
+            self._max_frame = value
+
+    def forget(self, stream: int) -> None:
+        """A stream ended."""
+        if stream in self._streams:
+            del self._streams[stream]
+            self._waiting = [paced for paced in self._waiting if paced.stream != stream]
+
+
+_HEAD = frames.HEADER_BYTES
+_FIXED = 5  # the bytes of a frame's head before its stream: length, type, flags
+
+
+class RepeatedAnswer:
+    """The frames of an answer: headers, one message, and trailers.
+
+    Attributes:
+        size: The bytes of the whole answer.
+        data_bytes: The bytes of its DATA frame's content.
+        trailers: The header block of its trailers.
+    """
+
+    __slots__ = (
+        "_data_at",
+        "_data_end",
+        "_first",
+        "_headers",
+        "_last",
+        "data_bytes",
+        "size",
+        "trailers",
+    )
+
+    def __init__(self, answer: bytes, headers_end: int, data_end: int) -> None:
+        self.size = len(answer)
+        self.data_bytes = data_end - headers_end - _HEAD
+        self._data_at = headers_end
+        self._first = answer[:_FIXED]
+        self._headers = answer[_HEAD : headers_end + _FIXED]  # and how the DATA frame begins
+        self._data_end = data_end
+        self._last = answer[data_end : data_end + _FIXED]
+        self.trailers = answer[data_end + _HEAD :]
+
+    def stream(self, data: bytes, at: int) -> int:
+        """The stream of such an answer at an offset; 0 if there is another thing."""
+        data_end = at + self._data_end
+        stream = data[at + _FIXED : at + _HEAD]
+        if (
+            data.startswith(self._first, at)
+            and data.startswith(self._headers, at + _HEAD)
+            and data.startswith(self._last, data_end)
+            and data.startswith(self.trailers, data_end + _HEAD)
+            and data.startswith(stream, data_end + _FIXED)
+            and data.startswith(stream, at + self._data_at + _FIXED)
+        ):
+            return int.from_bytes(stream, "big")
+        return 0
+
+
+def repeated_answer(data: bytes) -> RepeatedAnswer | None:
+    """The pattern of what was received, if that is one whole answer in three frames."""
+    kinds: list[tuple[int, int]] = []
+    streams: set[int] = set()
+    ends = [0]
+    while len(data) - ends[-1] >= _HEAD and len(kinds) < 4:
+        word, flags, stream = frames.unpack_header(data, ends[-1])
+        kinds.append((word & 0xFF, flags))
+        streams.add(stream)
+        ends.append(ends[-1] + _HEAD + (word >> 8))
+    is_usual = kinds == [
+        (frames.HEADERS, frames.END_HEADERS),
+        (frames.DATA, 0),
+        (frames.HEADERS, frames.END_HEADERS | frames.END_STREAM),
+    ]
+    if not is_usual or len(streams) > 1 or ends[-1] != len(data):
+        return None
+    return RepeatedAnswer(data, ends[1], ends[2])
+
 
 RECEIVE_BYTES = 1 << 17
 _CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close

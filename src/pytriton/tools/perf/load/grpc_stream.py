@@ -8,12 +8,11 @@ import struct
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
-from pytriton.tools.perf.load.grpc_session import GrpcSession, unpadded
+from pytriton.tools.perf.load.grpc_session import GrpcSession, Paced, unpadded
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane
 from pytriton.tools.perf.load.link import Dialer
 from pytriton.tools.perf.load.poller import SocketPoller
 from pytriton.tools.perf.load.requests import GrpcRequests
-from pytriton.tools.perf.load.send_windows import Paced
 
 _STREAM = 1
 _FINAL = "triton_final_response"
