@@ -19,8 +19,7 @@ from pytriton.protocol.http2.frames import ConnectionViolation, Setting, parse_s
 from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.protocol.http2.limits import Http2Limits
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
-from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, receiver
-from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
+from pytriton.tools.perf.load.link import WOULD_BLOCK, WRITABLE, Dialer, SocketPoller, receiver
 from pytriton.tools.perf.load.requests import GrpcRequests
 
 

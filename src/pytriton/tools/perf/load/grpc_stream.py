@@ -10,8 +10,7 @@ from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.tools.perf.load.grpc_session import GrpcSession, Paced, unpadded
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane
-from pytriton.tools.perf.load.link import Dialer
-from pytriton.tools.perf.load.poller import SocketPoller
+from pytriton.tools.perf.load.link import Dialer, SocketPoller
 from pytriton.tools.perf.load.requests import GrpcRequests
 
 _STREAM = 1

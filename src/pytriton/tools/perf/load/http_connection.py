@@ -9,8 +9,14 @@ from typing import NamedTuple
 import orjson
 
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
-from pytriton.tools.perf.load.link import WOULD_BLOCK, Dialer, Receive, receiver
-from pytriton.tools.perf.load.poller import WRITABLE, SocketPoller
+from pytriton.tools.perf.load.link import (
+    WOULD_BLOCK,
+    WRITABLE,
+    Dialer,
+    Receive,
+    SocketPoller,
+    receiver,
+)
 from pytriton.tools.perf.load.requests import HttpRequests
 
 _UNTIL_CLOSE, _CHUNKED = -1, -2

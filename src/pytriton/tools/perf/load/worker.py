@@ -21,8 +21,7 @@ from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_connection import Head, LoadHttpConnection
 from pytriton.tools.perf.load.lane import Carrier, LaneListener, RequestLane, clock
-from pytriton.tools.perf.load.link import Dialer
-from pytriton.tools.perf.load.poller import SocketPoller
+from pytriton.tools.perf.load.link import Dialer, SocketPoller
 from pytriton.tools.perf.load.recipe import (
     Change,
     LevelDone,
