@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from pytriton.tools.perf.load.records import GeneratorState
-from pytriton.tools.perf.measuring.distribution import (
+from pytriton.tools.perf.measuring.summary import (
     Distribution,
+    SummaryRules,
+    busiest,
+    choose,
     distribution_of,
+    join,
     percentile_index,
+    summarise,
 )
-from pytriton.tools.perf.measuring.summary import SummaryRules, summarise
-from pytriton.tools.perf.measuring.windows import busiest, choose, join
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.runs import COUNTED, records, window
 

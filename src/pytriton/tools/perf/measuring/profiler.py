@@ -18,9 +18,8 @@ from pytriton.tools.perf.measuring.stability import (
     WindowFigures,
     judge,
 )
-from pytriton.tools.perf.measuring.summary import SummaryRules, WindowSummary, summarise
+from pytriton.tools.perf.measuring.summary import SummaryRules, Window, WindowSummary, summarise
 from pytriton.tools.perf.measuring.watching import Watcher
-from pytriton.tools.perf.measuring.windows import Window
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

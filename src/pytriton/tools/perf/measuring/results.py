@@ -8,8 +8,7 @@ import enum
 from collections.abc import Sequence
 
 from pytriton.tools.perf.measuring.stability import LevelStatus
-from pytriton.tools.perf.measuring.summary import WindowSummary
-from pytriton.tools.perf.measuring.windows import Window
+from pytriton.tools.perf.measuring.summary import Window, WindowSummary
 
 
 class Mode(enum.Enum):

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pytriton.tools.perf.measuring.distribution import CURVE, Distribution
 from pytriton.tools.perf.measuring.results import number_text
+from pytriton.tools.perf.measuring.summary import CURVE, Distribution
 from pytriton.tools.perf.output.run_document import LevelRecord, RunDocument, ServerRun
 from pytriton.tools.plots.pictures import Bars, Line, Panel
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.measuring.distribution import Distribution
 from pytriton.tools.perf.measuring.results import LevelResult
 from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.summary import Distribution
 from pytriton.tools.perf.server.statistics import Counted
 
 FORMAT = "pytriton-perf/1"
