@@ -8,8 +8,7 @@ import dataclasses
 import numpy as np
 
 from pytriton.tools.perf.load.records import Records
-from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules, Window, WindowSummary, summarise
 from pytriton.tools.perf.output.run_document import RunDocument, ServerRun, level_record
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts

@@ -12,8 +12,7 @@ import pytest
 
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import InputSet
-from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.comparison import comparison_text, pairs_of
 from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us

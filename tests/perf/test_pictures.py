@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelStatus
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.panels import panels_of, unit_for
 from pytriton.tools.perf.output.run_page import run_page

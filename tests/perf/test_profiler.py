@@ -9,11 +9,15 @@ import pytest
 
 from pytriton.tools.perf.load.plan import Concurrency, FixedSchedule, RequestRate
 from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
-from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.results import (
+    LevelResult,
+    LevelStatus,
+    Mode,
+    StabilityRules,
+    Watchers,
+)
 from pytriton.tools.perf.measuring.search import LoadRange, linear
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
-from pytriton.tools.perf.measuring.stability import LevelStatus, StabilityRules
-from pytriton.tools.perf.measuring.watching import Watchers
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.load.fake_load import FakeLoad
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
-from pytriton.tools.perf.measuring.stability import (
+from pytriton.tools.perf.measuring.results import (
     LevelStatus,
     StabilityRules,
     WindowFigures,
     agreement,
     judge,
 )
+from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
 
 
 def windows(*pairs: tuple[float, float], requests: int = 10) -> list[WindowFigures]:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pytriton.tools.perf.load.records import GeneratorState
-from pytriton.tools.perf.measuring.results import Mode
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.output.settings import ReportSettings
 from pytriton.tools.perf.output.text import (

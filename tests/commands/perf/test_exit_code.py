@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytriton.tools.commands.perf.command import exit_code
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelStatus
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ from pytriton.tools.perf.errors import (
     PerfError,
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
-from pytriton.tools.perf.measuring.results import LevelResult
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus
 from pytriton.tools.perf.output.comparison import comparison_text
 from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
 from pytriton.tools.perf.output.panels import panels_of

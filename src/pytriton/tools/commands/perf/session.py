@@ -35,12 +35,16 @@ from pytriton.tools.perf.load.plan import (
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
-from pytriton.tools.perf.measuring.results import LevelResult, Mode
+from pytriton.tools.perf.measuring.results import (
+    LevelResult,
+    Mode,
+    StabilityRules,
+    Watcher,
+    Watchers,
+)
 from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
-from pytriton.tools.perf.measuring.stability import StabilityRules
 from pytriton.tools.perf.measuring.summary import SummaryRules
-from pytriton.tools.perf.measuring.watching import Watcher, Watchers
 from pytriton.tools.perf.model_description import MeasuredModel, describe
 from pytriton.tools.perf.output.progress import ProgressDisplay
 from pytriton.tools.perf.output.settings import ReportSettings

@@ -52,7 +52,7 @@ from pytriton.tools.commands.tune.trials import (
 )
 from pytriton.tools.perf.errors import GeneratorError, PerfError
 from pytriton.tools.perf.load.process_load import ProcessLoad
-from pytriton.tools.perf.measuring.watching import Live
+from pytriton.tools.perf.measuring.results import Live
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.plots.pictures import PlotError, check_available, draw
 

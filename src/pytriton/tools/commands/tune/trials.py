@@ -21,9 +21,9 @@ from pytriton.tools.commands.tune.search import Candidate, Trial, changed_config
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import Concurrency, LoadPlan
 from pytriton.tools.perf.load.process_load import ProcessLoad
+from pytriton.tools.perf.measuring.results import Live
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules, summarise
-from pytriton.tools.perf.measuring.watching import Live
 from pytriton.tools.perf.server.http_questions import HttpQuestions
 from pytriton.tools.perf.server.questions import QuestionError, Questions, ServerAddress
 

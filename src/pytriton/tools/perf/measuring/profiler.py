@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable
 
 from pytriton.tools.perf.load.plan import Level
-from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.search import Search
-from pytriton.tools.perf.measuring.source import LoadSource
-from pytriton.tools.perf.measuring.stability import (
+from pytriton.tools.perf.measuring.results import (
     NEEDED,
+    LevelResult,
     LevelStatus,
+    Mode,
     StabilityRules,
+    Watcher,
     WindowFigures,
     judge,
 )
+from pytriton.tools.perf.measuring.search import Search
+from pytriton.tools.perf.measuring.source import LoadSource
 from pytriton.tools.perf.measuring.summary import SummaryRules, Window, WindowSummary, summarise
-from pytriton.tools.perf.measuring.watching import Watcher
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

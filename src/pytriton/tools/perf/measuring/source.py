@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pytriton.tools.perf.load.plan import Level
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.load.records import Records
+from pytriton.tools.perf.measuring.results import Live, LiveWindow
 from pytriton.tools.perf.measuring.summary import Window, choose, join
-from pytriton.tools.perf.measuring.watching import Live, LiveWindow
 from pytriton.tools.perf.server.gauges import GpuGauges
 from pytriton.tools.perf.server.statistics import ServerCounts, StatisticsReader
 

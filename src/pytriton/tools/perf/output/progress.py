@@ -13,9 +13,8 @@ from rich.live import Live as LiveDisplay
 from rich.table import Table
 from rich.text import Text
 
-from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
+from pytriton.tools.perf.measuring.results import LevelResult, Live, Mode, number_text
 from pytriton.tools.perf.measuring.summary import WindowSummary
-from pytriton.tools.perf.measuring.watching import Live
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _HISTORY = 40

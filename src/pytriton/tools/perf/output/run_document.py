@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.measuring.results import LevelResult
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus
 from pytriton.tools.perf.measuring.summary import Distribution
 from pytriton.tools.perf.server.statistics import Counted
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode, number_text
 from pytriton.tools.perf.measuring.summary import Distribution, WindowSummary
 from pytriton.tools.perf.output.server_text import server_lines
 from pytriton.tools.perf.output.settings import ReportSettings

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytriton.tools.perf.measuring.results import LevelResult, Mode
-from pytriton.tools.perf.measuring.stability import LevelStatus
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Live, Mode
 from pytriton.tools.perf.measuring.summary import WindowSummary
-from pytriton.tools.perf.measuring.watching import Live
 from pytriton.tools.perf.output.settings import ReportSettings
 from pytriton.tools.perf.output.text import level_heading, level_text, problem_text, window_text
 
