@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from pytriton.tools.perf.load.plan import Concurrency, FixedSchedule, RequestRate
-from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
+from pytriton.tools.perf.measuring.profiler import LoadRange, Profiler, ProfileRules, linear, sweep
 from pytriton.tools.perf.measuring.results import (
     LevelResult,
     LevelStatus,
@@ -16,7 +16,6 @@ from pytriton.tools.perf.measuring.results import (
     StabilityRules,
     Watchers,
 )
-from pytriton.tools.perf.measuring.search import LoadRange, linear
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.load.fake_load import FakeLoad

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.tools.perf.measuring.profiler import LoadRange, binary, linear
 from pytriton.tools.perf.measuring.results import (
     LevelStatus,
     StabilityRules,
@@ -12,7 +13,6 @@ from pytriton.tools.perf.measuring.results import (
     agreement,
     judge,
 )
-from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
 
 
 def windows(*pairs: tuple[float, float], requests: int = 10) -> list[WindowFigures]:

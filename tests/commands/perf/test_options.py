@@ -13,8 +13,8 @@ from pytriton.tools.commands.perf.command import run, without_secrets
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
 from pytriton.tools.perf.errors import OptionError
 from pytriton.tools.perf.load.plan import Tls
+from pytriton.tools.perf.measuring.profiler import LoadRange
 from pytriton.tools.perf.measuring.results import Mode
-from pytriton.tools.perf.measuring.search import LoadRange
 
 
 def read(line: str) -> PerfOptions:

@@ -34,7 +34,14 @@ from pytriton.tools.perf.load.plan import (
     TensorMemory,
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
-from pytriton.tools.perf.measuring.profiler import Profiler, ProfileRules, sweep
+from pytriton.tools.perf.measuring.profiler import (
+    LoadRange,
+    Profiler,
+    ProfileRules,
+    binary,
+    linear,
+    sweep,
+)
 from pytriton.tools.perf.measuring.results import (
     LevelResult,
     Mode,
@@ -42,7 +49,6 @@ from pytriton.tools.perf.measuring.results import (
     Watcher,
     Watchers,
 )
-from pytriton.tools.perf.measuring.search import LoadRange, binary, linear
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.model_description import MeasuredModel, describe
