@@ -18,7 +18,7 @@ from pytriton.tools.perf.output.comparison import comparison_text, pairs_of
 from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
 from pytriton.tools.perf.output.profile_export import write_export
 from pytriton.tools.perf.output.run_document import level_record, read_run
-from pytriton.tools.perf.output.settings import ReportSettings
+from pytriton.tools.perf.output.text import ReportSettings
 from pytriton.tools.perf.server.gauges import GpuGauges, read_gauges
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts, counted_of
 from tests.perf.runs import COUNTED, changed, document, level, server_run, window

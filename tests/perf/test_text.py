@@ -11,8 +11,9 @@ import pytest
 from pytriton.tools.perf.load.records import GeneratorState
 from pytriton.tools.perf.measuring.results import LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules
-from pytriton.tools.perf.output.settings import ReportSettings
 from pytriton.tools.perf.output.text import (
+    ReportSettings,
+    TextWatcher,
     comparison_lines,
     level_heading,
     level_text,
@@ -20,7 +21,6 @@ from pytriton.tools.perf.output.text import (
     settings_text,
     window_text,
 )
-from pytriton.tools.perf.output.text_watcher import TextWatcher
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts
 from tests.perf.runs import COUNTED, changed, level
 

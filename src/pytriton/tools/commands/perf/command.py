@@ -42,8 +42,7 @@ from pytriton.tools.perf.output.run_document import (
     read_run,
 )
 from pytriton.tools.perf.output.run_page import run_page
-from pytriton.tools.perf.output.server_text import SMALL_SAMPLE
-from pytriton.tools.perf.output.text import comparison_lines
+from pytriton.tools.perf.output.text import SMALL_SAMPLE, comparison_lines
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.plots.pictures import PlotError, check_available, draw
 from pytriton.utils.option_parser import closed

@@ -53,9 +53,7 @@ from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.model_description import MeasuredModel, describe
 from pytriton.tools.perf.output.progress import ProgressDisplay
-from pytriton.tools.perf.output.settings import ReportSettings
-from pytriton.tools.perf.output.text import settings_text
-from pytriton.tools.perf.output.text_watcher import TextWatcher
+from pytriton.tools.perf.output.text import ReportSettings, TextWatcher, settings_text
 from pytriton.tools.perf.server.asking import questions_of
 from pytriton.tools.perf.server.gauges import GpuGauges, fetch
 from pytriton.tools.perf.server.questions import QuestionError, Questions, ServerAddress

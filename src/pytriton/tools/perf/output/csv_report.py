@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Sequence
 
 from pytriton.tools.perf.measuring.results import LevelResult, number_text
-from pytriton.tools.perf.output.settings import ReportSettings
+from pytriton.tools.perf.output.text import ReportSettings
 from pytriton.tools.perf.server.statistics import Counted
 
 _GPU_COLUMNS = {

@@ -7,12 +7,156 @@ and a generator that is itself the limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
-from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode, number_text
+from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Live, Mode, number_text
 from pytriton.tools.perf.measuring.summary import Distribution, WindowSummary
-from pytriton.tools.perf.output.server_text import server_lines
-from pytriton.tools.perf.output.settings import ReportSettings
+from pytriton.tools.perf.server.statistics import Counted, ServerCounts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """What was measured, and how.
+
+    Attributes:
+        mode: What the load is.
+        load_limit: The end of a range; None for a single level.
+        latency_limit_ms: The latency that ends the search; 0: none.
+        percentile: The latency that counts; None: the mean.
+        window_ms: Length of a window; 0 if requests are counted.
+        window_requests: Requests of a window; 0 if the time counts.
+        request_count: Requests of the whole run; 0: windows.
+        verbose: Windows are reported, and times apart.
+    """
+
+    mode: Mode = Mode.CONCURRENCY
+    is_grpc: bool = False
+    is_async: bool = False
+    is_decoupled: bool = False
+    has_sequences: bool = False
+    batch_size: int = 1
+    load_limit: float | None = None
+    latency_limit_ms: int = 0
+    percentile: int | None = None
+    is_binary_search: bool = False
+    is_poisson: bool = False
+    window_ms: int = 5000
+    window_requests: int = 0
+    request_count: int = 0
+    max_trials: int = 10
+    verbose: bool = False
+
+
+SMALL_SAMPLE = (
+    "Server average accounted time was larger than client average wait time due to small sample "
+    "size. Increase the measurement interval with `--measurement-interval`."
+)
+
+
+def server_lines(counts: ServerCounts) -> list[str]:
+    """The lines of the model, and of those that it is composed of."""
+    if not counts.composing:
+        return _model_lines(counts.model, "    ")
+    lines = _ensemble_lines(counts)
+    lines += ["", "  Composing models: "]
+    for index, ((name, version), counted) in enumerate(counts.composing.items()):
+        if index:
+            lines.append("")
+        lines.append(f"  {name}, version: {version}")
+        lines += _model_lines(counted, "      ")
+    return lines
+
+
+def _counts(counted: Counted, indent: str) -> list[str]:
+    lines = [
+        f"{indent}Inference count: {counted.inferences}",
+        f"{indent}Execution count: {counted.executions}",
+    ]
+    if counted.cache_hits or counted.cache_misses:
+        lines += [
+            f"{indent}Cache hit count: {counted.cache_hits}",
+            f"{indent}Cache miss count: {counted.cache_misses}",
+        ]
+    return [*lines, f"{indent}Successful request count: {counted.requests}"]
+
+
+def _model_lines(counted: Counted, indent: str) -> list[str]:
+    lines = _counts(counted, indent)
+    if not counted.requests:
+        return lines
+    if counted.cache_hits or counted.cache_misses:
+        return lines + _cache_lines(counted, indent)
+    average = _Averages(counted.requests)
+    overhead = average.us(counted.request_ns - counted.queue_ns - counted.compute_ns)
+    return [
+        *lines,
+        (
+            f"{indent}Avg request latency: {average.us(counted.request_ns)} usec "
+            f"(overhead {overhead} usec + queue {average.us(counted.queue_ns)} usec + "
+            f"compute input {average.us(counted.input_ns)} usec + "
+            f"compute infer {average.us(counted.infer_ns)} usec + "
+            f"compute output {average.us(counted.output_ns)} usec)"
+        ),
+    ]
+
+
+def _cache_lines(counted: Counted, indent: str) -> list[str]:
+    average = _Averages(counted.requests)
+    cached = counted.cache_ns + counted.compute_ns
+    overhead = average.us(counted.request_ns - counted.queue_ns - cached)
+    hit = _Averages(counted.cache_hits)
+    miss = _Averages(counted.cache_misses)
+    ran = _Averages(counted.input_count)
+    missed = (
+        miss.us(counted.cache_miss_ns)
+        + ran.us(counted.input_ns)
+        + ran.us(counted.infer_ns)
+        + ran.us(counted.output_ns)
+    )
+    return [
+        (
+            f"{indent}Avg request latency: {average.us(counted.request_ns)} usec "
+            f"(overhead {overhead} usec + queue {average.us(counted.queue_ns)} usec + "
+            f"cache hit/miss {average.us(cached)} usec)"
+        ),
+        f"{indent}  Average Cache Hit Latency: {hit.us(counted.cache_hit_ns)} usec",
+        (
+            f"{indent}  Average Cache Miss Latency: {missed} usec "
+            f"(cache lookup/insertion {miss.us(counted.cache_miss_ns)} usec + "
+            f"compute input {ran.us(counted.input_ns)} usec + "
+            f"compute infer {ran.us(counted.infer_ns)} usec + "
+            f"compute output {ran.us(counted.output_ns)} usec)"
+        ),
+    ]
+
+
+def _ensemble_lines(counts: ServerCounts) -> list[str]:
+    lines = _counts(counts.model, "    ")
+    if not counts.model.requests:
+        return lines
+    average = _Averages(counts.model.requests)
+    queue_ns = sum(each.queue_ns for each in counts.composing.values())
+    compute_ns = sum(each.compute_ns for each in counts.composing.values())
+    overhead = average.us(counts.model.request_ns - queue_ns - compute_ns)
+    return [
+        *lines,
+        (
+            f"    Avg request latency: {average.us(counts.model.request_ns)} usec "
+            f"(overhead {overhead} usec + queue {average.us(queue_ns)} usec + "
+            f"compute {average.us(compute_ns)} usec)"
+        ),
+    ]
+
+
+class _Averages:
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def us(self, total_ns: int) -> int:
+        """The mean of a sum, in microseconds, and not below 0."""
+        return max(total_ns, 0) // self._count // 1000 if self._count else 0
+
 
 _SHOWN_ERRORS = 3
 _LATE_SHARE = 0.01
@@ -237,3 +381,58 @@ def comparison_lines(results: Sequence[LevelResult], settings: ReportSettings) -
             f"latency {int(result.summary.latency_us(settings.percentile))} usec"
         )
     return "\n".join(lines)
+
+
+class TextWatcher:
+    """Prints levels when they end.
+
+    Args:
+        settings: What is measured.
+        show: Prints a text.
+        complain: Prints an error.
+        label: The name of the server, if there are several.
+        allow_unstable: A level that is not stable is not a problem.
+    """
+
+    def __init__(
+        self,
+        settings: ReportSettings,
+        show: Callable[[str], None],
+        complain: Callable[[str], None],
+        label: str = "",
+        *,
+        allow_unstable: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._show = show
+        self._complain = complain
+        self._label = label
+        self._allow_unstable = allow_unstable
+
+    def level_begins(self, mode: Mode, value: float) -> None:
+        heading = level_heading(mode, value)
+        if heading is not None:
+            self._show(f"{heading} ({self._label})" if self._label else heading)
+        elif self._label:
+            self._show(self._label)
+
+    def window_begins(self, number: int) -> None:
+        """Nothing to print yet."""
+
+    def ticked(self, live: Live) -> None:
+        """Nothing to print: the text has whole windows only."""
+
+    def window_ended(self, number: int, summary: WindowSummary) -> None:
+        if self._settings.verbose:
+            self._show(window_text(number, summary, self._settings))
+
+    def level_ended(self, result: LevelResult) -> None:
+        is_unstable = result.status is LevelStatus.UNSTABLE
+        is_kept = is_unstable and self._allow_unstable
+        problem = None if is_kept else problem_text(result, self._settings)
+        if problem is None or (is_unstable and result.summary.latency is not None):
+            self._show(level_text(result, self._settings))
+        if problem is not None and result.status is LevelStatus.OVER_LIMIT:
+            self._show(problem)
+        elif problem is not None:
+            self._complain(problem)
