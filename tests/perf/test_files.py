@@ -14,10 +14,14 @@ from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules
-from pytriton.tools.perf.output.comparison import comparison_text, pairs_of
 from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
 from pytriton.tools.perf.output.profile_export import write_export
-from pytriton.tools.perf.output.run_document import level_record, read_run
+from pytriton.tools.perf.output.run_document import (
+    comparison_text,
+    level_record,
+    pairs_of,
+    read_run,
+)
 from pytriton.tools.perf.output.text import ReportSettings
 from pytriton.tools.perf.server.gauges import GpuGauges, read_gauges
 from pytriton.tools.perf.server.statistics import Counted, ServerCounts, counted_of

@@ -6,8 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytriton.tools.perf.measuring.results import number_text
-from pytriton.tools.perf.output.comparison import Pair, pairs_of, table_rows
-from pytriton.tools.perf.output.run_document import LevelRecord, RunDocument, ServerRun
+from pytriton.tools.perf.output.run_document import (
+    LevelRecord,
+    Pair,
+    RunDocument,
+    ServerRun,
+    pairs_of,
+    table_rows,
+)
 from pytriton.tools.plots.page import Cell, Page, Section, Table
 
 _CLEAR = 0.03  # a ratio that differs less from 1 is not coloured
