@@ -14,8 +14,12 @@ from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules
-from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
-from pytriton.tools.perf.output.profile_export import write_export
+from pytriton.tools.perf.output.exports import (
+    composing_texts,
+    csv_text,
+    unaccounted_us,
+    write_export,
+)
 from pytriton.tools.perf.output.run_document import (
     comparison_text,
     level_record,

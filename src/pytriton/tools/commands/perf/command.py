@@ -31,9 +31,13 @@ from pytriton.tools.perf.errors import (
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus
-from pytriton.tools.perf.output.csv_report import composing_texts, csv_text, unaccounted_us
+from pytriton.tools.perf.output.exports import (
+    composing_texts,
+    csv_text,
+    unaccounted_us,
+    write_export,
+)
 from pytriton.tools.perf.output.panels import panels_of
-from pytriton.tools.perf.output.profile_export import write_export
 from pytriton.tools.perf.output.run_document import (
     RunDocument,
     ServerRun,
