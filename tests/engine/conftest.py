@@ -10,12 +10,10 @@ import pytest
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine import (
     answer_cache,
-    earliest_timer,
+    batch_start,
     engine,
-    gathering,
     model,
     recording,
-    service,
 )
 from pytriton.serving.engine.cache import ResponseCache
 from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
@@ -89,7 +87,7 @@ class Scene:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    for module in (answer_cache, earliest_timer, engine, gathering, model, recording, service):
+    for module in (answer_cache, batch_start, engine, model, recording):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

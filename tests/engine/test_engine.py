@@ -15,9 +15,8 @@ from pytriton.base.errors import (
     ServerError,
     UnavailableError,
 )
-from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.engine import Engine, parse_version
 from pytriton.serving.engine.model import UNLOADED, Model, ModelState
-from pytriton.serving.engine.registry import parse_version
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
 
 

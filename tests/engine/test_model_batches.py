@@ -51,8 +51,8 @@ def test_whoever_asks_hears_when_a_request_was_placed(scene):
     one.submit()
     placed, cancelled = one.submit(2)
     heard = []
-    one.model.when_passed_on(placed, lambda: heard.append(placed.instance))
-    one.model.when_passed_on(cancelled, lambda: heard.append(None))
+    one.model.call_when_dispatched(placed, lambda: heard.append(placed.instance))
+    one.model.call_when_dispatched(cancelled, lambda: heard.append(None))
 
     cancelled.cancel()
     one.loop.run()

@@ -7,7 +7,8 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
-from pytriton.serving.engine.start_policy import StartPolicy
+from pytriton.serving.engine.batch_start import BatchStart
+from pytriton.serving.engine.stats import ModelStatistics
 
 QUICK_NS = 20_000
 SLOW_NS = 5_000_000
@@ -25,7 +26,7 @@ def policy(max_batch_size: int = 64, *, work_ns: int = QUICK_NS, batches: bool =
         required_inputs=frozenset({"x"}),
         batcher=BatcherSpec() if batches else None,
     )
-    made = StartPolicy(spec)
+    made = BatchStart(spec, ModelStatistics(), (), (), None, None)
     if work_ns:
         made.learn(4, work_ns)
     return made
@@ -70,8 +71,8 @@ def test_model_without_batching_does_not_wait():
 
 def quick(one, monkeypatch):
     """Let a model count as quick, whatever its fake batches take."""
-    one.model._start_policy.learn(1, QUICK_NS)
-    monkeypatch.setattr(StartPolicy, "learn", lambda *_: None)
+    one.model._start.learn(1, QUICK_NS)
+    monkeypatch.setattr(BatchStart, "learn", lambda *_: None)
     return one
 
 

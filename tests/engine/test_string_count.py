@@ -202,7 +202,7 @@ def test_who_waits_for_the_place_of_a_request_hears_of_it(gate):
         engine, _ = make_engine(asyncio.get_running_loop())
         inference = engine.infer(request_of(varied(MANY)), Sink())
         owners = []
-        inference.owner.when_passed_on(inference, lambda: owners.append(inference.owner))
+        inference.owner.call_when_dispatched(inference, lambda: owners.append(inference.owner))
         gate.opened.set()
         await settle(lambda: owners)
 

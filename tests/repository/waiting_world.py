@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.served_model import WaitsFor
 from pytriton.serving.repository.services.deadlock import Wait, WaitGraph
 from tests.fakes import inference
 
@@ -42,8 +43,10 @@ class SimInstance:
 @dataclass(eq=False)
 class SimModel:
     instances: list[SimInstance]
-    missing_instances: int = 0
     queue: list[Inference] = field(default_factory=list)
+
+    def waits_for(self, made: Inference) -> WaitsFor:
+        return WaitsFor(instances=self.instances)
 
 
 class Simulation:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferResponse, RequestTrace, ResponseSink
     from pytriton.runtime.executor.base import Instance
@@ -19,14 +17,6 @@ if TYPE_CHECKING:
 class InferenceOwner(Protocol):
     """The model that serves an inference."""
 
-    @property
-    def instances(self) -> Sequence[Instance]:
-        """The instances that execute batches; empty for models without instances."""
-
-    @property
-    def missing_instances(self) -> int:
-        """The number of instances that have ended and will be replaced."""
-
     def cancel(self, inference: Inference) -> None:
         """Cancel an inference; its sink gets exactly one error."""
 
@@ -35,12 +25,6 @@ class InferenceOwner(Protocol):
 
     def resume(self, inference: Inference) -> None:
         """Continue after `pause`; the sink accepts responses again."""
-
-    def steps_of(self, inference: Inference) -> Collection[Inference]:
-        """Returns the requests to other models that it is made of; none if it has instances."""
-
-    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Call back once the model or instance after this owner has it; never if it ends before."""
 
 
 class Inference(msgspec.Struct, eq=False):

@@ -25,21 +25,22 @@ class Answers:
     Args:
         credit: Grants decoupled models credit for the responses that sinks have taken.
         is_ordered: Whether answers are held back until all earlier requests are answered.
+
+    Attributes:
+        credit: See above.
+        running: The number of requests sent to instances whose final answer was not passed on yet.
+        is_ordered: Whether requests need a ticket.
     """
 
-    __slots__ = ("_credit", "_order", "running")
+    __slots__ = ("_order", "credit", "is_ordered", "running")
 
     def __init__(self, credit: ResponseCredit, *, is_ordered: bool) -> None:
-        self.running = 0  # requests sent to instances whose final answer was not passed on yet
-        self._credit = credit
+        self.running = 0
+        self.is_ordered = is_ordered
+        self.credit = credit
         self._order: OrderedRelease[tuple[Inference, Outcome | Run]] | None = None
         if is_ordered:
             self._order = OrderedRelease()
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether requests need a ticket."""
-        return self._order is not None
 
     def take_tickets(self, inferences: Iterable[Inference]) -> None:
         """Give accepted requests their places in the order."""
@@ -66,7 +67,7 @@ class Answers:
                 deliver(inference, outcome)
             else:
                 deliver(inference, outcome)
-                self._credit.on_taken(inference, outcome)
+                self.credit.on_taken(inference, outcome)
         for run in batch.answered:
             count = run.end - run.first
             self.running -= count

@@ -3,27 +3,35 @@
 
 The scheduler decides which requests run next and where. This class asks it after each change (a
 request arrived, an instance became free, a timer fired), sends batches to instances and passes
-outcomes to the requests' sinks.
+outcomes to the requests' sinks. `BatchStart` decides when to ask, `Answers` delivers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, ServerError
+from pytriton.base.errors import (
+    UNEXPECTED,
+    CancelledError,
+    InternalError,
+    ServerError,
+    UnavailableError,
+)
 from pytriton.runtime.executor.base import Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.answers import Answers
-from pytriton.serving.engine.batch_start import BatchStart
-from pytriton.serving.engine.delivery import deliver, dispatch_error, refuse
-from pytriton.serving.engine.dispatch_watch import DispatchWatch
-from pytriton.serving.engine.earliest_timer import EarliestTimer
-from pytriton.serving.engine.idle_wait import IdleWait
-from pytriton.serving.engine.model_instances import ModelInstances
-from pytriton.serving.engine.model_state import TRANSITIONS, UNLOADED, ModelState
+from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
+from pytriton.serving.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
+from pytriton.serving.engine.model_state import (
+    TRANSITIONS,
+    UNLOADED,
+    IdleWait,
+    ModelState,
+    VersionLifecycle,
+)
 from pytriton.serving.engine.recording import (
     record_answers,
     record_late_failures,
@@ -31,17 +39,22 @@ from pytriton.serving.engine.recording import (
     record_traces,
 )
 from pytriton.serving.engine.response_credit import ResponseCredit
+from pytriton.serving.engine.scheduler import make_scheduler
 from pytriton.serving.engine.scheduling import Dispatch
-from pytriton.serving.engine.start_policy import StartPolicy
-from pytriton.serving.engine.stats import FailureReason
+from pytriton.serving.engine.served_model import WaitsFor
+from pytriton.serving.engine.stats import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import asyncio
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.rate_limiter import InstanceLimits, Pool
+    from pytriton.serving.engine.scheduling import Refusal
     from pytriton.serving.engine.served_model import InstanceSupervisor
     from pytriton.serving.engine.turns import ModelTurns
 
@@ -50,7 +63,69 @@ __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 logger = logging.getLogger(__name__)
 
 
-class Model(ModelInstances):
+class Outage:
+    """The time in which a model has no instance that gets requests; it may have a limit.
+
+    Args:
+        spec: The model, with the time after which requests are refused; 0: never.
+        loop: The event loop.
+        on_limit: Called when this time is over.
+
+    Attributes:
+        reason: Why there is no instance.
+        is_over_limit: Whether it takes too long: requests are refused until there is an instance.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, loop: asyncio.AbstractEventLoop, on_limit: Callable[[], None]
+    ) -> None:
+        self.reason = ""
+        self.is_over_limit = False
+        self._spec = spec
+        self._loop = loop
+        self._on_limit = on_limit
+        self._timer: asyncio.TimerHandle | None = None
+        self._since_ns = 0
+        self._limit_s = 0.0
+
+    def begin(self, reason: str) -> None:
+        """Note that the last instance is gone: requests wait for another."""
+        self.reason = reason
+        self._since_ns = time.monotonic_ns()
+        if self._spec.no_instance_timeout_s:
+            self.limit(self._spec.no_instance_timeout_s)
+
+    def limit(self, limit_s: float) -> None:
+        """Let requests wait so long for an instance, unless they have a limit already."""
+        if self._timer is None:
+            self._limit_s = limit_s
+            self._timer = self._loop.call_later(limit_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.is_over_limit = True
+        self._on_limit()
+
+    def end(self) -> None:
+        """Wait for an instance no longer: there is one, or there will never be one."""
+        self.is_over_limit = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def error(self) -> ServerError:
+        """Returns the error of a request that would have to wait for too long."""
+        elapsed_s = (time.monotonic_ns() - self._since_ns) / 1e9
+        spec = self._spec
+        # More lines follow if a start failed, such as a traceback. Those are for the log only.
+        first_line = self.reason.partition("\n")[0]
+        return UnavailableError(
+            f"model '{spec.identifier}' version {spec.version} has had no instance for "
+            f"{elapsed_s:.1f} s, and requests wait at most {self._limit_s:g} s for "
+            f"one: {first_line}"
+        )
+
+
+class Model(VersionLifecycle):
     """A model version with a queue and instances. Used on the event loop's thread only.
 
     Args:
@@ -79,25 +154,42 @@ class Model(ModelInstances):
         supervisor: InstanceSupervisor | None = None,
         turns: ModelTurns | None = None,
     ) -> None:
-        super().__init__(spec, loop, supervisor, turns)
+        super().__init__()
+        self.spec = spec
         self.is_bound = is_bound
         self.config_json = config_json
+        self.statistics = ModelStatistics()
+        self._loop = loop
         self._body_memory = body_memory
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
-        self._start_policy = StartPolicy(spec)
-        self._credit = ResponseCredit(loop)
-        self._timer = EarliestTimer(loop, self._pump)
-        self._start = BatchStart(
-            self._start_policy, self.statistics, self.instances, self._free, loop, self._pump
-        )
-        self._answers = Answers(self._credit, is_ordered=spec.is_ordered)
         # Answers from the cache would overtake others of their chunk.
         is_disordered = self._cache is not None and spec.is_ordered
         self.takes_columns = spec.fits_columns and not is_disordered
+
+        # Instances. All that are alive are in `instances`; of these, `_serving` get requests, and
+        # the others are passive, retire, are retired or lost.
+        self.instances: list[Instance] = []
+        self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
+        self._serving: set[Instance] = set()
+        self._retiring: set[Instance] = set()  # those that are stopped when they have no requests
+        self._retired: set[Instance] = set()  # those that were, and have not ended yet
+        self._lost: set[Instance] = set()  # those that ended, and whose death will be reported
+        self._missing_instances = 0  # those that died and will be replaced
+        self._supervisor = supervisor
+        self._turns = turns
+        self._outage = Outage(spec, loop, self._refuse_waiting)
+
+        # Requests
+        self._scheduler = make_scheduler(spec)
+        self._timer = EarliestTimer(loop, self._form_batches)
+        self._start = BatchStart(
+            spec, self.statistics, self.instances, self._free, loop, self._form_batches
+        )
+        self._answers = Answers(ResponseCredit(loop), is_ordered=spec.is_ordered)
+        self._dispatch_callbacks: dict[Inference, Callable[[], None]] = {}
         self._idle = IdleWait()
-        self._dispatch_watch = DispatchWatch(loop)
 
     # Lifecycle
 
@@ -111,6 +203,36 @@ class Model(ModelInstances):
         """The number of requests that are being executed."""
         return self._answers.running
 
+    @property
+    def missing_instances(self) -> int:
+        """The number of instances that have ended and will be replaced."""
+        return self._missing_instances
+
+    @missing_instances.setter
+    def missing_instances(self, count: int) -> None:
+        self._missing_instances = count
+        self.on_changed()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves with all its instances; it accepts requests with fewer, too."""
+        is_short = bool(self._missing_instances or self._lost)
+        return self.state is ModelState.READY and not is_short
+
+    @property
+    def resource_pools(self) -> AbstractSet[Pool]:
+        """The resources of the rate limiter that its instances need."""
+        return frozenset() if self._turns is None else self._turns.pools
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether readiness also depends on `check_ready`."""
+        return self._supervisor is not None and self._supervisor.has_ready_check
+
+    async def check_ready(self) -> bool:
+        """Returns the result of the model's own readiness check; True if it has none."""
+        return self._supervisor is None or await self._supervisor.check_ready()
+
     async def drain(self, timeout_s: float | None = None) -> None:
         """Wait until no request is queued or running, at most for `timeout_s`."""
         if self.is_busy:
@@ -122,9 +244,27 @@ class Model(ModelInstances):
         self.give_up(UNLOADED)
         if self._turns is not None:
             self._turns.close()
-        self._service.stop()
+        self._outage.end()
         self._timer.cancel()
         self._start.stop()
+
+    def give_up(self, reason: str) -> None:
+        """Stop all instances for good and refuse the waiting requests."""
+        self.fail(reason)
+        for instance in list(self.instances):
+            instance.stop()
+        self.missing_instances = 0
+        self._give_up_if_empty(reason)
+
+    def _give_up_if_empty(self, reason: str) -> None:
+        """Refuse the waiting requests if there is no instance and none will be started."""
+        if self.instances or self._missing_instances:
+            return
+        self._outage.end()
+        self.fail(reason)
+        error = not_ready_error(self.spec)
+        for inference in self._scheduler.take_all():
+            self._refuse(inference, error, FailureReason.OTHER)
 
     def __repr__(self) -> str:
         return (
@@ -132,6 +272,127 @@ class Model(ModelInstances):
             f"{len(self._scheduler)} queued, {self._answers.running} running, "
             f"{len(self._free)} of {len(self.instances)} instances free>"
         )
+
+    # Instances
+
+    def add_instance(
+        self,
+        instance: Instance,
+        limits: InstanceLimits | None = None,
+        *,
+        is_passive: bool = False,
+        is_additional: bool = False,
+    ) -> None:
+        """Start to use an instance, which may replace one that died.
+
+        Args:
+            instance: The instance.
+            limits: What the rate limiter knows of it; None if that is the same for all.
+            is_passive: Whether it gets no requests.
+            is_additional: Whether it replaces none.
+        """
+        if not is_additional:
+            self.missing_instances = max(0, self._missing_instances - 1)
+        self.instances.append(instance)
+        if not is_passive:
+            self._serve_with(instance, limits)
+        instance.start()
+        self._start.after_iteration()
+
+    def _serve_with(self, instance: Instance, limits: InstanceLimits | None) -> None:
+        self._outage.end()
+        self._serving.add(instance)
+        self._scheduler.add_instance(instance)
+        if self._turns is not None:
+            self._turns.add(instance, limits, self._start_turn)
+        if instance.free_slots:  # it may have ended already, which `start` reports
+            self._free[instance] = None
+
+    def _serve_without(self, instance: Instance, reason: str) -> None:
+        """Serve without an instance; without the last one, requests wait for another."""
+        if instance in self._serving:
+            self._serving.discard(instance)
+            if not self._serving:
+                self._outage.begin(reason)
+
+    def retire(self, instance: Instance) -> None:
+        """Stop an instance as soon as it has answered its requests; it is not replaced.
+
+        Until then it gets no more requests. Only its sequences go on until they end.
+        """
+        if instance not in self.instances or instance in self._retired:
+            return
+        self._retiring.add(instance)
+        self._scheduler.retire_instance(instance)
+        if not self._scheduler.holds(instance):
+            self._free.pop(instance, None)
+        self._serve_without(instance, f"instance {instance.name} was retired")
+        self._loop.call_soon(self._stop_retiring)
+
+    def _stop_retiring(self) -> None:
+        """Stop those of the retiring instances that have nothing to do any more."""
+        for instance in list(self._retiring):
+            if not instance.has_requests and not self._scheduler.holds(instance):
+                self._retiring.discard(instance)
+                self._retired.add(instance)
+                self._free.pop(instance, None)
+                instance.stop()
+
+    def on_unavailable(self, instance: Instance) -> None:
+        """Send an instance no more batches; its death will be reported later."""
+        if instance in self._retired:  # nobody misses it
+            return
+        self._free.pop(instance, None)
+        self._retiring.discard(instance)
+        self._lost.add(instance)
+        self.on_changed()  # it is not ready any more
+        self._serve_without(instance, f"instance {instance.name} is gone")
+        self._refuse_all(self._scheduler.remove_instance(instance))
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        """Forget an instance that died. Its requests have failed already."""
+        self.instances.remove(instance)
+        if instance in self._retired:
+            self._forget_retired(instance)
+            return
+        if self.state in (ModelState.LOADING, ModelState.READY):
+            self.statistics.lost_instances += 1
+        self.on_unavailable(instance)
+        self._lost.remove(instance)
+        if self._turns is not None:
+            self._turns.remove(instance)
+        cause = f"instance {instance.name} is gone, {reason}"
+        self.explain_outage(cause)
+        if self._supervisor is not None and self._supervisor.replaces(instance, reason):
+            self.missing_instances += 1
+            return
+        self.on_changed()  # it is ready without the instance
+        self._give_up_if_empty(cause)
+
+    def _forget_retired(self, instance: Instance) -> None:
+        self._retired.discard(instance)
+        self._refuse_all(self._scheduler.remove_instance(instance))
+        if self._turns is not None:
+            self._turns.remove(instance, with_seat=True)
+        if self._supervisor is not None:
+            self._supervisor.on_retired(instance)
+        self._give_up_if_empty(f"instance {instance.name} was retired")
+
+    def explain_outage(self, reason: str) -> None:
+        """Say why there is no instance, for those whose requests wait for one."""
+        if not self._serving:
+            self._outage.reason = reason
+
+    def limit_wait(self, limit_s: float) -> None:
+        """Refuse requests after this time without an instance, as its start has failed."""
+        if not self._serving:
+            self._outage.limit(limit_s)
+
+    def _refuse_waiting(self) -> None:
+        """Refuse what has waited for an instance, and what comes until there is one again."""
+        error = self._outage.error()
+        for inference in self._scheduler.take_all():
+            self._refuse(inference, error, FailureReason.OTHER)
 
     # Requests
 
@@ -144,6 +405,8 @@ class Model(ModelInstances):
         if self._cache is not None and (response := self._cache.answer(inference)) is not None:
             self._answers.pass_on_cached(inference, response)
             return
+        if self._outage.is_over_limit:
+            raise self._outage.error()
         self._scheduler.add(inference, now_ns)
         self.statistics.pending_count += 1
         if self._answers.is_ordered:
@@ -164,14 +427,11 @@ class Model(ModelInstances):
                     self._answers.pass_on_cached(inference, response)
                 if not inferences:
                     return
-            refused = self._scheduler.add_all(inferences, now_ns)
+            refused = self._queue_all(inferences, now_ns)
         except Exception as failure:  # noqa: BLE001  it is logged
             self._log_unexpected(failure, "it queued requests")
             self._refuse_chunk(inferences)
             return
-        self.statistics.pending_count += len(inferences) - len(refused)
-        if self._answers.is_ordered:
-            self._answers.take_tickets([each for each in inferences if each not in refused])
         if not self._free:
             deadline_ns = self._scheduler.next_deadline_ns()
             if deadline_ns:
@@ -183,6 +443,18 @@ class Model(ModelInstances):
         for inference, error in refused.items():
             refuse(inference, error)
 
+    def _queue_all(
+        self, inferences: Sequence[Inference], now_ns: int
+    ) -> dict[Inference, ServerError]:
+        """Queue the members of a chunk; returns those that were refused, each with its error."""
+        if self._outage.is_over_limit:
+            return {each: self._outage.error() for each in inferences}
+        refused = self._scheduler.add_all(inferences, now_ns)
+        self.statistics.pending_count += len(inferences) - len(refused)
+        if self._answers.is_ordered:
+            self._answers.take_tickets([each for each in inferences if each not in refused])
+        return refused
+
     def _refuse_chunk(self, inferences: Sequence[Inference]) -> None:
         """End those of the requests that are not answered, after an unexpected error."""
         for inference in inferences:
@@ -192,11 +464,15 @@ class Model(ModelInstances):
 
     def is_start_due(self, count: int) -> bool:
         """See `ServedModel`."""
-        return self._start.would_be_now(count)
+        return self._start.is_early(count)
 
-    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
+    def waits_for(self, inference: Inference) -> WaitsFor | None:
+        """See `QueueOwner`."""
+        return WaitsFor(instances=self.instances, more_follow=self._missing_instances > 0)
+
+    def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after a queued request was sent to an instance, unless it ends before."""
-        self._dispatch_watch.add(inference, callback)
+        self._dispatch_callbacks[inference] = callback
 
     def cancel(self, inference: Inference) -> None:
         """Remove a queued request; for a running one, notify the instance."""
@@ -213,26 +489,44 @@ class Model(ModelInstances):
 
     def pause(self, inference: Inference) -> None:
         """Grant a decoupled model no more credit: the sink is behind with its responses."""
-        self._credit.pause(inference)
+        self._answers.credit.pause(inference)
 
     def resume(self, inference: Inference) -> None:
         """Grant credit again: the sink has caught up."""
-        self._credit.resume(inference)
+        self._answers.credit.resume(inference)
 
     # Scheduling
 
-    def _start_soon(self) -> None:
-        self._start.after_iteration()
-
-    def _pump(self) -> None:
+    def _form_batches(self) -> None:
         """Form batches; a scheduler that fails loses the requests that wait, not its model."""
+        self._start.began()
+        now_ns = time.monotonic_ns()
+        scheduler = self._scheduler
+        wake_ns = 0
         try:
-            self._form_batches()
+            if self._turns is not None and len(scheduler):
+                self._turns.wait(self._free)
+            while self._free and self._turns is None:
+                decision = scheduler.next(now_ns, self._free)
+                if not isinstance(decision, Dispatch):
+                    wake_ns = decision or 0
+                    break
+                self._dispatch(decision, now_ns)
+            deadline_ns = scheduler.next_deadline_ns()
+            if deadline_ns:
+                self._refuse_all(scheduler.expire(now_ns))
+                deadline_ns = scheduler.next_deadline_ns()
+                wake_ns = min(filter(None, (wake_ns, deadline_ns)), default=0)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it formed batches")
-            for inference in self._scheduler.take_all():
+            for inference in scheduler.take_all():
                 self._refuse(inference, InternalError(UNEXPECTED), FailureReason.OTHER)
-            self.statistics.pending_count = len(self._scheduler)
+            self.statistics.pending_count = len(scheduler)
+            return
+        if wake_ns:
+            self._timer.set(wake_ns)
+        if self._retiring:  # their sequences may have ended
+            self._loop.call_soon(self._stop_retiring)
 
     def _log_unexpected(self, error: Exception, activity: str) -> None:
         logger.error(
@@ -242,29 +536,6 @@ class Model(ModelInstances):
             activity,
             exc_info=error,
         )
-
-    def _form_batches(self) -> None:
-        self._start.began()
-        now_ns = time.monotonic_ns()
-        scheduler = self._scheduler
-        wake_ns = 0
-        if self._turns is not None and len(scheduler):
-            self._turns.wait(self._free)
-        while self._free and self._turns is None:
-            decision = scheduler.next(now_ns, self._free)
-            if not isinstance(decision, Dispatch):
-                wake_ns = decision or 0
-                break
-            self._dispatch(decision, now_ns)
-        deadline_ns = scheduler.next_deadline_ns()
-        if deadline_ns:
-            self._refuse_all(scheduler.expire(now_ns))
-            deadline_ns = scheduler.next_deadline_ns()
-            wake_ns = min(filter(None, (wake_ns, deadline_ns)), default=0)
-        if wake_ns:
-            self._timer.set(wake_ns)
-        if self._retiring:  # their sequences may have ended
-            self._loop.call_soon(self._stop_retiring)
 
     def _start_turn(self, instance: Instance) -> bool:
         """Start a batch on an instance whose turn it is; returns False if none is ready."""
@@ -293,8 +564,11 @@ class Model(ModelInstances):
         del self._free[instance]
         if instance.free_slots:
             self._free[instance] = None
-        if self._dispatch_watch:
-            self._dispatch_watch.notify(inferences)
+        if self._dispatch_callbacks:
+            for inference in inferences:
+                callback = self._dispatch_callbacks.pop(inference, None)
+                if callback is not None:
+                    self._loop.call_soon(callback)
 
     def _fail_dispatch(self, inferences: list[Inference], error: ServerError, now_ns: int) -> None:
         batch = RunningBatch(0, inferences, now_ns, set())
@@ -313,15 +587,20 @@ class Model(ModelInstances):
     ) -> None:
         if is_pending:
             self.statistics.pending_count -= 1
-        self._dispatch_watch.discard(inference)
+        self._dispatch_callbacks.pop(inference, None)
         self.statistics.record_failures(
             1, time.monotonic_ns() - inference.request.received_ns, reason
         )
         self._answers.skip(inference)
         deliver(inference, Outcome(0, None, error))
-        self._check_idle()
+        if self._idle.is_awaited and not self.is_busy:
+            self._idle.end()
 
-    # Events of instances
+    def _refuse_all(self, refusals: Iterable[Refusal]) -> None:
+        for refusal in refusals:
+            self._refuse(refusal.inference, refusal.error, refusal.reason)
+
+    # Outcomes
 
     def on_outcomes(
         self,
@@ -366,10 +645,10 @@ class Model(ModelInstances):
             self._turns.settle(instance)
         if instance.free_slots and (not self._retiring or self._may_go_on(instance)):
             self._free[instance] = None
-            if self._start_policy.is_quick:  # its caches are still warm
+            if self._start.is_quick:  # its caches are still warm
                 self._free.move_to_end(instance, last=False)
             if self.statistics.pending_count:
-                self._pump()
+                self._form_batches()
         if self.spec.sequence is not None:  # its sequences may be idle now
             deadline_ns = self._scheduler.next_deadline_ns()
             if deadline_ns:
@@ -387,7 +666,7 @@ class Model(ModelInstances):
         if batch.is_lost:
             self.statistics.requeued_requests += count
         self._start.after_iteration()
-        if self._scheduler is not self._queue:  # it refuses all that waits
+        if self._outage.is_over_limit:
             self._refuse_waiting()
 
     def _finish(
@@ -406,7 +685,8 @@ class Model(ModelInstances):
                 self._cache.store(batch, outcomes)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it stored the answers of a batch in the cache")
-        self._check_idle()
+        if self._idle.is_awaited and not self.is_busy:
+            self._idle.end()
 
     def _record(
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
@@ -415,11 +695,7 @@ class Model(ModelInstances):
             record_responses(self.statistics, batch, outcomes, times_ns, now_ns)
         else:
             record_answers(self.statistics, batch, outcomes, times_ns, now_ns)
-            self._start_policy.learn(len(batch.inferences), times_ns[1] - times_ns[0])
-
-    def _check_idle(self) -> None:
-        if self._idle.is_awaited and not self.is_busy:
-            self._idle.tell()
+            self._start.learn(len(batch.inferences), times_ns[1] - times_ns[0])
 
 
 def _as_failures(batch: RunningBatch, outcomes: list[Outcome]) -> list[Outcome]:

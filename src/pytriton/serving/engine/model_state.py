@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of a model version and the transitions between them."""
+"""The states of a model version, the transitions between them, and the wait for an idle model."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNLOADED = "unloaded"  # the reason of a version that was unloaded on purpose
 
@@ -23,3 +28,75 @@ TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
     ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE}),
     ModelState.UNAVAILABLE: frozenset({ModelState.LOADING}),
 }
+
+
+def _do_nothing() -> None:
+    """Report no change: the model is not registered yet."""
+
+
+class VersionLifecycle:
+    """The state of one model version, and why it is in that state.
+
+    It is a base class and not a part, because each request reads `state`.
+
+    Attributes:
+        on_changed: Called after the state or readiness has changed; the engine sets it.
+        state: The state between loading and unloading.
+        reason: Why it is in this state; empty if there is no special reason.
+    """
+
+    def __init__(self) -> None:
+        self.on_changed: Callable[[], None] = _do_nothing
+        self.state = ModelState.LOADING
+        self.reason = ""
+
+    def become(self, state: ModelState, reason: str = "") -> None:
+        """Change the state; a transition that the table does not allow is a bug."""
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+        self.reason = reason
+        self.on_changed()
+
+    def withdraw(self) -> None:
+        """Become unavailable because it is unloaded on purpose."""
+        if self.state is ModelState.READY:
+            self.become(ModelState.UNLOADING)
+        if self.state is not ModelState.UNAVAILABLE:
+            self.become(ModelState.UNAVAILABLE, UNLOADED)
+
+    def fail(self, reason: str) -> None:
+        """Become unavailable because it cannot serve any more, unless it is so already."""
+        if self.state in (ModelState.LOADING, ModelState.READY):
+            self.become(ModelState.UNAVAILABLE, reason)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it was unloaded on purpose, so that readiness does not wait for it."""
+        return self.state is ModelState.UNLOADING or self.reason == UNLOADED
+
+
+class IdleWait:
+    """The coroutines that wait until a model has no requests.
+
+    Attributes:
+        is_awaited: Whether there are any; a model calls `end` only then.
+    """
+
+    __slots__ = ("_future", "is_awaited")
+
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self._future: asyncio.Future[None] | None = None
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait for `end`, at most for `timeout_s`."""
+        if self._future is None or self._future.done():
+            self._future = asyncio.get_running_loop().create_future()
+            self.is_awaited = True
+        await asyncio.wait([self._future], timeout=timeout_s)
+
+    def end(self) -> None:
+        """Resume the coroutines: the model is idle."""
+        self.is_awaited = False
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)

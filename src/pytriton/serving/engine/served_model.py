@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a model version to the engine and the front ends.
+"""The interfaces of a model version: to its callers, and to those that load, watch and stop it.
 
-`pytriton.serving.engine.model.Model` implements it with a queue and instances,
-`serving.engine.ensemble.ensemble_model.EnsembleModel` with the models of its steps. A model in
-another server would be another implementation.
+`pytriton.serving.engine.model.Model` implements both with a queue and instances, and
+`serving.engine.ensemble.ensemble_model.EnsembleModel` with the models of its steps. A front end in
+another process has `RemoteModel`, which only takes requests.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
 
 from pytriton.runtime.executor.inference import InferenceOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
 
 
 class ServedModel(InferenceOwner, Protocol):
-    """One version of a model."""
+    """One version of a model, as its callers see it: they read what it is, and submit requests.
+
+    No member loads, changes or stops the model.
+    """
+
+    on_changed: Callable[[], None]  # called after its state or readiness has changed
 
     @property
     def spec(self) -> ModelSpec:
@@ -38,14 +45,6 @@ class ServedModel(InferenceOwner, Protocol):
     @property
     def config_json(self) -> bytes:
         """Its configuration as clients read it."""
-
-    @property
-    def statistics(self) -> ModelStatistics:
-        """Counts and durations since it was loaded."""
-
-    # Lifecycle
-
-    on_changed: Callable[[], None]  # called after its state or readiness has changed
 
     @property
     def state(self) -> ModelState:
@@ -64,34 +63,11 @@ class ServedModel(InferenceOwner, Protocol):
         """Whether it was unloaded on purpose, so that readiness does not wait for it."""
 
     @property
-    def is_busy(self) -> bool:
-        """Whether requests are queued or running."""
-
-    @property
-    def running_count(self) -> int:
-        """The number of requests that are being executed."""
-
-    @property
-    def resource_pools(self) -> AbstractSet[Pool]:
-        """The resources of the rate limiter that its instances need; none without a limiter."""
-
-    @property
     def has_ready_check(self) -> bool:
         """Whether readiness also depends on `check_ready`."""
 
     async def check_ready(self) -> bool:
         """Returns the result of the model's own readiness check."""
-
-    def become(self, state: ModelState, reason: str = "") -> None:
-        """Change the state."""
-
-    async def drain(self, timeout_s: float | None = None) -> None:
-        """Wait until no request is queued or running, at most for `timeout_s`."""
-
-    def stop(self) -> None:
-        """Stop it; waiting requests get an error."""
-
-    # Requests
 
     def body_memory(self, size: int, header_bytes: int) -> memoryview | None:
         """Allocate memory for a request body, and the header before its tensors.
@@ -142,6 +118,69 @@ class ServedModel(InferenceOwner, Protocol):
 
         A caller that gathers requests into a chunk should then submit it.
         """
+
+
+class ManagedModel(ServedModel, Protocol):
+    """One version of a model in the engine's process: its lifecycle, its load, its statistics."""
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        """Counts and durations since it was loaded."""
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """The instances that execute batches; an ensemble has none."""
+
+    @property
+    def missing_instances(self) -> int:
+        """The number of instances that have ended and will be replaced."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are queued or running."""
+
+    @property
+    def running_count(self) -> int:
+        """The number of requests that are being executed."""
+
+    @property
+    def resource_pools(self) -> AbstractSet[Pool]:
+        """The resources of the rate limiter that its instances need; none without a limiter."""
+
+    def become(self, state: ModelState, reason: str = "") -> None:
+        """Change the state."""
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until no request is queued or running, at most for `timeout_s`."""
+
+    def stop(self) -> None:
+        """Stop it; waiting requests get an error."""
+
+
+class WaitsFor(msgspec.Struct, gc=False):
+    """What a request that no instance executes waits for: one of both is empty."""
+
+    instances: Sequence[Instance] = ()  # a free slot of one of these
+    more_follow: bool = False  # instances that are being replaced
+    requests: Collection[Inference] = ()  # answers to these requests, the steps of an ensemble
+
+
+class QueueOwner(InferenceOwner, Protocol):
+    """An owner of requests in the engine's process: it knows what each of them waits for.
+
+    Calls between models, which could wait for one another in a cycle, need this.
+    """
+
+    def waits_for(self, inference: Inference) -> WaitsFor | None:
+        """Returns what a request waits for; None: it continues by itself, or that is not known."""
+
+    def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
+        """Call back once the next model or instance has the request; never if it ends before."""
+
+
+def queue_owner(inference: Inference) -> QueueOwner | None:
+    """Returns the owner of a request of the engine's process; None if none has accepted it."""
+    return cast("QueueOwner | None", inference.owner)
 
 
 class InstanceSupervisor(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 FIRST_REPORT_S = 30.0  # each later report comes after twice the time
 
@@ -29,9 +29,9 @@ class StallWatch:
     """Compares the counts of models with those of the last check."""
 
     def __init__(self) -> None:
-        self._progress: dict[ServedModel, _Progress] = {}
+        self._progress: dict[ManagedModel, _Progress] = {}
 
-    def check(self, models: Iterable[ServedModel], now_s: float) -> list[str]:
+    def check(self, models: Iterable[ManagedModel], now_s: float) -> list[str]:
         """Returns the messages to log about models that make no progress.
 
         Args:
@@ -55,7 +55,7 @@ class StallWatch:
         return reports
 
 
-def _counts(model: ServedModel) -> tuple[int, ...]:
+def _counts(model: ManagedModel) -> tuple[int, ...]:
     statistics = model.statistics
     responses = sum(response.compute_infer.count for response in statistics.responses)
     return (
@@ -66,7 +66,7 @@ def _counts(model: ServedModel) -> tuple[int, ...]:
     )
 
 
-def _report(model: ServedModel, elapsed_s: float) -> str:
+def _report(model: ManagedModel, elapsed_s: float) -> str:
     return (
         f"model '{model.spec.name}' version {model.spec.version} has finished nothing for "
         f"{elapsed_s:.0f} s: {model.running_count} requests are being executed, "

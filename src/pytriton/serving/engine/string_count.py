@@ -21,11 +21,11 @@ from pytriton.runtime.executor.base import Outcome
 from pytriton.serving.engine.delivery import deliver, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable
 
     from pytriton.base.messages import InferRequest
-    from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.served_model import WaitsFor
 
     Submit = Callable[[Inference], None]
 
@@ -44,12 +44,9 @@ def count_strings(request: InferRequest) -> None:
 class StringCounter:
     """Counts the strings of an engine's requests, and owns the requests meanwhile."""
 
-    instances: Sequence[Instance] = ()
-    missing_instances = 0
-
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._when_passed_on: dict[Inference, Callable[[], None]] = {}
+        self._callbacks: dict[Inference, Callable[[], None]] = {}
         # By model and sequence, if a request of the sequence is counted: those behind it.
         self.behind: dict[tuple[str, int | str], deque[tuple[Inference, Submit]]] = {}
 
@@ -97,7 +94,7 @@ class StringCounter:
         counting.add_done_callback(on_counted)
 
     def _pass_on(self, inference: Inference, submit: Submit, failure: BaseException | None) -> None:
-        callback = self._when_passed_on.pop(inference, None)
+        callback = self._callbacks.pop(inference, None)
         if inference.is_over:
             return
         if failure is not None:
@@ -122,13 +119,13 @@ class StringCounter:
         """Undo `pause`."""
         inference.is_paused = False
 
-    def steps_of(self, inference: Inference) -> Collection[Inference]:
-        """Returns no steps: it has none before its model has it."""
-        return ()
+    def waits_for(self, inference: Inference) -> WaitsFor | None:
+        """Returns None: a request continues by itself when its strings are counted."""
+        return None
 
-    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
+    def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call `callback` after its model has queued it, unless it ends before."""
-        self._when_passed_on[inference] = callback
+        self._callbacks[inference] = callback
 
 
 def _sequence(request: InferRequest) -> tuple[str, int | str]:

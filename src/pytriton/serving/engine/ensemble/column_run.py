@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.graph import Step
     from pytriton.serving.engine.ensemble.plan import Plan
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 _MAX_SIGNATURES = 256
 
@@ -40,7 +40,7 @@ _MAX_SIGNATURES = 256
 class ColumnOwner(Protocol):
     """The ensemble, as its chunks see it."""
 
-    def find(self, step: Step) -> ServedModel | None:
+    def find(self, step: Step) -> ManagedModel | None:
         """Returns the model of a step, if it is ready."""
 
     def on_members_answered(
@@ -77,7 +77,7 @@ class StepChunk:
     )
 
     def __init__(
-        self, sink: ColumnRuns, slab: Slab, signature: Signature, model: ServedModel, step: Step
+        self, sink: ColumnRuns, slab: Slab, signature: Signature, model: ManagedModel, step: Step
     ) -> None:
         self.sink: ChunkSink = sink
         self.slab = slab
@@ -129,7 +129,7 @@ class ColumnRuns:
         self.running = 0  # members
         self._owner = owner
         # By step, rows and columns of inputs. None: such a request does not fit to the model.
-        self._signatures: dict[object, tuple[ServedModel, Signature | None]] = {}
+        self._signatures: dict[object, tuple[ManagedModel, Signature | None]] = {}
         self._open: dict[int, list[StepChunk]] = {}  # by the `id` of the client's chunk
         self._cancelled: set[Inference] = set()  # members that have not ended yet
 
@@ -177,7 +177,7 @@ class ColumnRuns:
         requests = _step_requests(slab, step, signature, now_ns)
         model.submit_chunk(make_members(chunk, model, requests), now_ns, is_complete=is_complete)
 
-    def _signature(self, step: Step, model: ServedModel, slab: Slab) -> Signature | None:
+    def _signature(self, step: Step, model: ManagedModel, slab: Slab) -> Signature | None:
         """Returns the signature of a step's requests; None if they do not fit to its model."""
         columns = tuple(
             InputColumn(each.name, source.dtype, source.shape, source.row_bytes)
@@ -290,7 +290,7 @@ class ColumnRuns:
         self._owner.continue_member(member, slab.plan, values, done, slab.compute_ns)
 
 
-def takes_step_chunks(model: ServedModel) -> bool:
+def takes_step_chunks(model: ManagedModel) -> bool:
     """Returns whether a model takes chunks as a step: no sequence model, which needs the ids."""
     return model.takes_columns and model.spec.sequence is None
 
@@ -319,7 +319,7 @@ def _step_requests(
 
 
 def _checked_signature(
-    step: Step, model: ServedModel, columns: tuple[InputColumn, ...], rows: int
+    step: Step, model: ManagedModel, columns: tuple[InputColumn, ...], rows: int
 ) -> Signature | None:
     """Validate a request with these inputs, and make a signature of it."""
     is_batched = model.spec.max_batch_size > 0

@@ -26,13 +26,12 @@ from pytriton.serving.engine.ensemble.recording import (
 )
 from pytriton.serving.engine.ensemble.reshaping import Reshaping
 from pytriton.serving.engine.ensemble.step_gate import make_gates
-from pytriton.serving.engine.idle_wait import IdleWait
-from pytriton.serving.engine.model_state import ModelState
-from pytriton.serving.engine.model_status import ModelStatus
+from pytriton.serving.engine.model_state import IdleWait, ModelState, VersionLifecycle
+from pytriton.serving.engine.served_model import WaitsFor
 from pytriton.serving.engine.stats import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.messages import InferTensor
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.ensemble.plan import Plan
     from pytriton.serving.engine.ensemble.run import Answer
     from pytriton.serving.engine.rate_limiter import Pool
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 _MAX_PLANS = 256
 
 
-class EnsembleModel(ModelStatus):
+class EnsembleModel(VersionLifecycle):
     """A version of an ensemble. Used on the event loop's thread only.
 
     Args:
@@ -65,6 +64,8 @@ class EnsembleModel(ModelStatus):
     """
 
     prefers_columns = False  # for a single request, a chunk takes more time
+    instances: Sequence[Instance] = ()
+    missing_instances = 0
 
     def __init__(
         self,
@@ -77,13 +78,12 @@ class EnsembleModel(ModelStatus):
         config_json: bytes = b"",
         begin_trace: BeginStepTrace | None = None,
     ) -> None:
-        super().__init__(None)
+        super().__init__()
         self.spec = spec
         self.graph = graph
         self.is_bound = False
         self.config_json = config_json
         self.statistics = ModelStatistics()
-        self.instances: Sequence[Instance] = ()
         self._engine = engine
         self._begin_trace = begin_trace
         self._loop = loop
@@ -95,7 +95,7 @@ class EnsembleModel(ModelStatus):
         self._gates = make_gates(graph, self._submit_held_step)
         self._reshaping = Reshaping(spec)
         # Those used last. A request that runs may still use one that is being unloaded.
-        self._models: dict[int, ServedModel] = {}
+        self._models: dict[int, ManagedModel] = {}
         for step in graph.steps:
             self.find(step)
         self._idle = IdleWait()
@@ -246,20 +246,21 @@ class EnsembleModel(ModelStatus):
         if request is not None:
             request.update_pause()
 
-    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
+    def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call back when a step of a request was started, or when another step waits."""
         request = self._requests.get(inference)
         if request is not None:
             request.watch(callback)
 
-    def steps_of(self, inference: Inference) -> Collection[Inference]:
-        """Returns the requests to models that a request waits for."""
+    def waits_for(self, inference: Inference) -> WaitsFor | None:
+        """See `QueueOwner`: the open steps of a request."""
         request = self._requests.get(inference)
-        return () if request is None else request.open_inferences
+        steps = () if request is None else request.open_inferences
+        return WaitsFor(requests=steps) if steps else None
 
     # Steps
 
-    def find(self, step: Step) -> ServedModel | None:
+    def find(self, step: Step) -> ManagedModel | None:
         """Returns the model of a step, if it is ready."""
         model = self._engine.find(step.model_name, step.version)
         if model is not None:
@@ -355,7 +356,7 @@ class EnsembleModel(ModelStatus):
 
     def _check_idle(self) -> None:
         if not self.is_busy:
-            self._idle.tell()
+            self._idle.end()
 
     def _record(self, request: EnsembleRequest) -> None:
         """Count a request that succeeded."""

@@ -12,6 +12,7 @@ from pytriton.base.messages import InferRequest
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.payload import unshareable
 from pytriton.serving.engine.ensemble.run import Call, EnsembleRun, StuckError
+from pytriton.serving.engine.served_model import queue_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.ensemble.graph import Step
     from pytriton.serving.engine.ensemble.plan import Plan
     from pytriton.serving.engine.ensemble.run import Answer
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 
 class RequestOwner(Protocol):
@@ -245,8 +246,9 @@ class EnsembleRequest:
         """Call back once when it waits for other requests than now, or when one of them runs."""
         self._watchers.append(callback)
         for inference in self.open_inferences:
-            if inference.instance is None and inference.owner is not None:
-                inference.owner.when_passed_on(inference, self.notify_watchers)
+            owner = queue_owner(inference)
+            if inference.instance is None and owner is not None:
+                owner.call_when_dispatched(inference, self.notify_watchers)
 
     def notify_watchers(self) -> None:
         """Call those that watch."""
@@ -264,7 +266,7 @@ class RunningStep:
     def __init__(self, request: EnsembleRequest, call: Call) -> None:
         self._request = request
         self.call = call
-        self.model: ServedModel | None = None  # set when it is submitted
+        self.model: ManagedModel | None = None  # set when it is submitted
         inference = request.inference
         whole, step = inference.request, call.step
         self.inference = Inference(

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble import ensemble_model, graph
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.ensemble_steps import StepFinder, StepModels
     from pytriton.serving.repository.loading.plans import VersionPlan
 
-    MakeEnsemble = Callable[[VersionPlan, StepModels], ServedModel]
+    MakeEnsemble = Callable[[VersionPlan, StepModels], ManagedModel]
 else:
     ensemble_model = LazyModule("pytriton.serving.engine.ensemble.ensemble_model")
     graph = LazyModule("pytriton.serving.engine.ensemble.graph")
@@ -29,8 +29,8 @@ class StepUse:
     """Which models of steps are in use by versions of ensembles, so that they are not stopped."""
 
     def __init__(self) -> None:
-        self._users: dict[ServedModel, set[EnsembleVersion]] = {}
-        self._released: dict[ServedModel, asyncio.Event] = {}
+        self._users: dict[ManagedModel, set[EnsembleVersion]] = {}
+        self._released: dict[ManagedModel, asyncio.Event] = {}
 
     def begin(self, version: EnsembleVersion) -> None:
         """Count a version as a user of its steps."""
@@ -47,7 +47,7 @@ class StepUse:
                 del self._users[model]
                 self._released.pop(model).set()
 
-    async def released(self, model: ServedModel) -> None:
+    async def released(self, model: ManagedModel) -> None:
         """Wait until no ensemble uses the model as a step."""
         event = self._released.get(model)
         if event is not None:
@@ -61,7 +61,7 @@ class EnsembleVersion:
     """A loaded version of an ensemble. See `LoadedVersion`."""
 
     def __init__(
-        self, model: ServedModel, steps: StepModels, finder: StepFinder, use: StepUse
+        self, model: ManagedModel, steps: StepModels, finder: StepFinder, use: StepUse
     ) -> None:
         self.model = model
         self.steps = steps
@@ -112,7 +112,7 @@ def ensemble_maker(
 ) -> MakeEnsemble:
     """Returns the function that makes the engine's models of ensembles."""
 
-    def make(plan: VersionPlan, steps: StepModels) -> ServedModel:
+    def make(plan: VersionPlan, steps: StepModels) -> ManagedModel:
         return ensemble_model.EnsembleModel(
             spec_from_config(
                 steps.config, plan.version, _labels(plan, steps), namespace=plan.namespace

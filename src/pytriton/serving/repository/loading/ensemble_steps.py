@@ -21,7 +21,7 @@ from pytriton.serving.repository.names import ModelNames
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 
 class StepsError(InvalidArgumentError):
@@ -57,7 +57,7 @@ class TrackedModel(Protocol):
 class StepModels:
     """The models that an ensemble is made of at one moment."""
 
-    models: dict[tuple[str, int], ServedModel]  # by name and version, as steps write it
+    models: dict[tuple[str, int], ManagedModel]  # by name and version, as steps write it
     configs: dict[str, Any]  # their ModelConfig messages by name
     config: Any  # that of the ensemble, with what follows from the others
     identifiers: dict[str, str] = field(default_factory=dict)  # of the models by name
@@ -169,7 +169,7 @@ class StepFinder:
             )
         return identifier
 
-    def _find(self, ensemble: str, model: str, version: int) -> ServedModel:
+    def _find(self, ensemble: str, model: str, version: int) -> ManagedModel:
         served = self._engine.find(model, _version_text(version))
         if served is not None:
             return served
@@ -197,5 +197,5 @@ def _version_text(version: int) -> str:
     return "" if version == NEWEST else str(version)
 
 
-def _config_of(model: ServedModel) -> Any:
+def _config_of(model: ManagedModel) -> Any:
     return config_from_dict(orjson.loads(model.config_json))

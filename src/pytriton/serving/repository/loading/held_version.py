@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.plans import LoadedVersion
     from pytriton.serving.repository.reading.layout import Holder
 
@@ -20,7 +20,7 @@ class HeldVersion:
         holder.retain()
 
     @property
-    def model(self) -> ServedModel:
+    def model(self) -> ManagedModel:
         """See `LoadedVersion`."""
         return self._version.model
 

@@ -16,7 +16,7 @@ from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import identifier_of
 from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.serving.engine.rate_limiter import InstanceLimits
-from pytriton.serving.engine.served_model import ServedModel
+from pytriton.serving.engine.served_model import ManagedModel
 from pytriton.serving.repository.reading.backend_choice import BackendCode
 
 
@@ -84,7 +84,7 @@ class LoadedVersion(Protocol):
     """A loaded version that can be put in service and stopped."""
 
     @property
-    def model(self) -> ServedModel:
+    def model(self) -> ManagedModel:
         """The engine's model. It has all its instances, and its state is still LOADING."""
 
     @property

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest
 from pytriton.runtime.executor.base import Instance
+from pytriton.serving.engine.served_model import WaitsFor, queue_owner
 from pytriton.serving.repository.services.deadlock import Wait, WaitGraph
 
 if TYPE_CHECKING:
@@ -224,17 +225,17 @@ class ModelCall:
     def refuse_if_deadlocked(self) -> None:
         """Refuse the call if it would never be answered."""
         inference = self._inference
-        if inference is None or inference.owner is None or self._has_answer:
+        owner = None if inference is None else queue_owner(inference)
+        if inference is None or owner is None or self._has_answer:
             return
         waits = self._owner.waits
+        awaited = owner.waits_for(inference) or WaitsFor()
         if waits.is_deadlocked(inference):
-            self._give_up(inference)
-        elif inference.instance is None and waits.may_block_later(inference.owner.instances):
-            inference.owner.when_passed_on(inference, self.refuse_if_deadlocked)
+            self._give_up(inference, len(awaited.instances))
+        elif inference.instance is None and waits.may_block_later(awaited.instances):
+            owner.call_when_dispatched(inference, self.refuse_if_deadlocked)
 
-    def _give_up(self, inference: Inference) -> None:
-        assert inference.owner is not None
-        count = len(inference.owner.instances)
+    def _give_up(self, inference: Inference, count: int) -> None:
         waiting = (
             f"all {count} instance(s) of model '{self._model_name}' wait"
             if count

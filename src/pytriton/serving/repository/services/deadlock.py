@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytriton.runtime.executor.base import Instance
+from pytriton.serving.engine.served_model import queue_owner
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
@@ -107,13 +108,14 @@ class WaitGraph:
         """
         if inference.instance is not None:
             return self._batch_blockers(inference.instance, inference.batch_id)
-        owner = inference.owner
-        if owner is None or inference.deadline_ns or owner.missing_instances:
+        owner = queue_owner(inference)
+        awaited = None if owner is None else owner.waits_for(inference)
+        if awaited is None or awaited.more_follow or inference.deadline_ns:
             return None
-        if not owner.instances:  # an ensemble waits for the requests of its steps
-            return owner.steps_of(inference) or None
+        if not awaited.instances:
+            return awaited.requests or None
         blockers: list[Inference] = []
-        for instance in owner.instances:
+        for instance in awaited.instances:
             if instance not in full:
                 slot_blockers = self._slot_blockers(instance) or self._holders_calls(instance)
                 if not slot_blockers:

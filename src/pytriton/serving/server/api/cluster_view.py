@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         ClusterStatus,
         NodeStatus,
     )
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 RUNNING = "running"
 MISSING = "missing"  # it ended, and its successor is not known to the cluster yet
@@ -75,7 +75,7 @@ class ClusterView:
     instances: Sequence[InstanceRow]
 
 
-def cluster_view(status: ClusterStatus, models: Iterable[ServedModel]) -> ClusterView:
+def cluster_view(status: ClusterStatus, models: Iterable[ManagedModel]) -> ClusterView:
     """Join what the cluster tells with the models of the engine.
 
     Args:

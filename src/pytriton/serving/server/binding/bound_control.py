@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class BoundControl:
         """Returns whether a model of that name is bound."""
         return any(model.spec.name == name for model in self._models())
 
-    def _models(self) -> Iterator[ServedModel]:
+    def _models(self) -> Iterator[ManagedModel]:
         return (model for model in self._engine.models() if model.is_bound)
 
-    def _versions(self, name: str) -> list[ServedModel]:
+    def _versions(self, name: str) -> list[ManagedModel]:
         return [model for model in self._models() if model.spec.name == name]
 
     # ModelControl
@@ -80,7 +80,7 @@ class BoundControl:
         """Returns whether every model is ready, except for those that were unloaded."""
         return all(model.is_ready or model.is_withdrawn for model in self._models())
 
-    async def _finish(self, model: ServedModel) -> None:
+    async def _finish(self, model: ManagedModel) -> None:
         await model.drain()
         if model.state is ModelState.UNLOADING:  # it was not loaded again meanwhile
             model.become(ModelState.UNAVAILABLE, UNLOADED)
@@ -88,7 +88,7 @@ class BoundControl:
                 "successfully unloaded '%s' version %d", model.spec.name, model.spec.version
             )
 
-    def _restore(self, model: ServedModel) -> None:
+    def _restore(self, model: ManagedModel) -> None:
         if not model.is_withdrawn:
             return
         if model.state is ModelState.UNLOADING:
@@ -101,7 +101,7 @@ class BoundControl:
         logger.info("successfully loaded '%s'", model.spec.name)
 
 
-def _describe(models: list[ServedModel]) -> str:
+def _describe(models: list[ManagedModel]) -> str:
     return "".join(
         f"version {model.spec.version} is at {model.state.value} state: {model.reason};\n"
         for model in models

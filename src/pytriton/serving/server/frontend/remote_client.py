@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, RegistryTaken
 from pytriton.serving.engine.control import IndexEntry
-from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.frontend.remote_model import RemoteModel
@@ -46,7 +46,7 @@ class RemoteClient:
         on_frame: Callable[[Frame], None],
         on_lost: Callable[[Exception], None],
     ) -> None:
-        self._engine = engine = Engine()
+        self._engine = engine = RequestEngine[RemoteModel]()
         self._models: dict[int, RemoteModel] = {}
         self.trace_rates: dict[str, int] = {}
         self._is_serving = False

@@ -8,27 +8,17 @@ from typing import TYPE_CHECKING
 from pytriton.serving.engine.model_state import UNLOADED, ModelState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Sequence
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.frontend_frames import ModelDescription, ModelStatus
-    from pytriton.serving.engine.rate_limiter import Pool
-    from pytriton.serving.engine.stats import ModelStatistics
     from pytriton.serving.server.frontend.core_link import CoreLink
 
 
 class RemoteModel:
-    """Passes requests to the core. See `ServedModel`; the core decides on its lifecycle."""
+    """Passes requests to the core, which decides on its lifecycle. See `ServedModel`."""
 
-    # Instances are known to the core only.
-    instances: Sequence[Instance] = ()
-    missing_instances = 0
-    resource_pools: AbstractSet[Pool] = frozenset()
-    running_count = 0
-    is_busy = False
     prefers_columns = True  # two processes have less to write and to read
 
     def __init__(self, link: CoreLink, description: ModelDescription, spec: ModelSpec) -> None:
@@ -86,32 +76,6 @@ class RemoteModel:
     def is_start_due(self, count: int) -> bool:
         """Returns False: the core decides, and messages with many requests are best."""
         return False
-
-    def when_passed_on(self, inference: Inference, callback: Callable[[], None]) -> None:
-        """Do nothing: only models call other models, and they do so in the core."""
-
-    def steps_of(self, inference: Inference) -> Collection[Inference]:
-        """Returns no steps: they are known to the core only."""
-        return ()
-
-    # Known to the core only
-
-    @property
-    def statistics(self) -> ModelStatistics:
-        """Not available here: `RemoteClient.statistics` asks the core."""
-        raise NotImplementedError
-
-    def become(self, state: ModelState, reason: str = "") -> None:
-        """Not available here."""
-        raise NotImplementedError
-
-    async def drain(self, timeout_s: float | None = None) -> None:
-        """Not available here."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """Not available here."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<RemoteModel {self.spec.name} version {self.spec.version} {self.state.value}>"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.metrics import cluster as cluster_metrics
@@ -129,7 +129,7 @@ class MetricsApi(HttpHandler):
         return PendingExchange(HttpExchange(), task)
 
     async def _answer(
-        self, connection: HttpConnection, models: list[ServedModel], gpus: GpuReader | None
+        self, connection: HttpConnection, models: list[ManagedModel], gpus: GpuReader | None
     ) -> None:
         try:
             parts = await self._read(models, gpus)
@@ -149,16 +149,16 @@ class MetricsApi(HttpHandler):
             await self._refresh_gpus(self._gpus)
         return self._page.machine_now() if self._options.cpu else None, self._gpu_readings
 
-    def _models(self) -> list[ServedModel]:
+    def _models(self) -> list[ManagedModel]:
         # A version that failed to load, or is unloaded, has no statistics to show.
         return [model for model in self._engine.models() if _has_served(model)]
 
-    def _others(self, models: list[ServedModel]) -> Iterator[Family]:
+    def _others(self, models: list[ManagedModel]) -> Iterator[Family]:
         yield from self._accepting()
         yield from cluster_metrics.cluster_families(self._cluster(), models)
         yield from self._custom()
 
-    async def _read(self, models: list[ServedModel], gpus: GpuReader | None) -> Sequence[bytes]:
+    async def _read(self, models: list[ManagedModel], gpus: GpuReader | None) -> Sequence[bytes]:
         if gpus is not None:
             await self._refresh_gpus(gpus)
         page = self._page.begin({} if gpus is None else gpus.uuids)
@@ -197,6 +197,6 @@ def _limits(options: ServerOptions) -> Limits:
     return msgspec.structs.replace(limits, http_max_input_bytes=most)
 
 
-def _has_served(model: ServedModel) -> bool:
+def _has_served(model: ManagedModel) -> bool:
     is_loaded = model.state in (ModelState.READY, ModelState.UNLOADING)
     return is_loaded or bool(model.instances or model.missing_instances)

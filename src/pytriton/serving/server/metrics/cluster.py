@@ -12,7 +12,7 @@ from pytriton.serving.server.metrics.exposition import Family, Number, Sample, g
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.engine.stats import ModelStatistics
     from pytriton.serving.server.api.cluster_view import ClusterView, NodeRow
 
@@ -56,7 +56,7 @@ NAMES = (
 
 
 def cluster_families(
-    status: ClusterStatus | None, models: Iterable[ServedModel]
+    status: ClusterStatus | None, models: Iterable[ManagedModel]
 ) -> Iterator[Family]:
     """Yields the families; none for a server without a cluster.
 
@@ -122,7 +122,7 @@ def _resources(node: str, amounts: Mapping[str, Number]) -> list[Sample]:
     ]
 
 
-def _key(model: ServedModel) -> ModelKey:
+def _key(model: ManagedModel) -> ModelKey:
     return ModelKey(model.spec.namespace, model.spec.name, model.spec.version)
 
 

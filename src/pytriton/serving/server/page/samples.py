@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.metrics.gpus import GpuReading
     from pytriton.serving.server.metrics.machine import MachineReading
 
@@ -126,11 +126,11 @@ class Sampler:
         return machine
 
 
-def _is_shown(model: ServedModel) -> bool:
+def _is_shown(model: ManagedModel) -> bool:
     return model.state in (ModelState.READY, ModelState.UNLOADING) or bool(model.instances)
 
 
-def _entry(model: ServedModel) -> dict[str, Any]:
+def _entry(model: ManagedModel) -> dict[str, Any]:
     """Returns the numbers of one model since it was loaded, as small as they can be."""
     spec, statistics = model.spec, model.statistics
     durations = statistics.inference_durations()
