@@ -20,7 +20,7 @@ from pytriton.runtime.executor.columns import (
     shared_request,
 )
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine.answers import Answers
+from pytriton.serving.engine.delivery import Answers
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.contract.benches import COUPLED, Bench, floats, to_arrays, to_tensor
 from tests.contract.worker_bench import WORKERS, WorkerBench

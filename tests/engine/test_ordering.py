@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.engine.ordering import OrderedRelease
+from pytriton.serving.engine.delivery import OrderedRelease
 
 
 def test_result_waits_for_all_earlier_ones():

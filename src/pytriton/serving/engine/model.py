@@ -22,9 +22,15 @@ from pytriton.base.errors import (
 )
 from pytriton.runtime.executor.base import Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
-from pytriton.serving.engine.answers import Answers
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
-from pytriton.serving.engine.delivery import deliver, dispatch_error, not_ready_error, refuse
+from pytriton.serving.engine.delivery import (
+    Answers,
+    ResponseCredit,
+    deliver,
+    dispatch_error,
+    not_ready_error,
+    refuse,
+)
 from pytriton.serving.engine.model_state import (
     TRANSITIONS,
     UNLOADED,
@@ -38,7 +44,6 @@ from pytriton.serving.engine.recording import (
     record_responses,
     record_traces,
 )
-from pytriton.serving.engine.response_credit import ResponseCredit
 from pytriton.serving.engine.scheduler import make_scheduler
 from pytriton.serving.engine.scheduling import Dispatch
 from pytriton.serving.engine.served_model import WaitsFor
