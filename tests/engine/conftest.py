@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine import (
-    answer_cache,
-    batch_start,
-    engine,
-    model,
-    recording,
-)
+from pytriton.serving.engine import answer_cache, batch_start, engine, model, stats
 from pytriton.serving.engine.cache import ResponseCache
 from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.model import Model, ModelState
@@ -87,7 +81,7 @@ class Scene:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    for module in (answer_cache, batch_start, engine, model, recording):
+    for module in (answer_cache, batch_start, engine, model, stats):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

@@ -38,16 +38,17 @@ from pytriton.serving.engine.model_state import (
     ModelState,
     VersionLifecycle,
 )
-from pytriton.serving.engine.recording import (
+from pytriton.serving.engine.scheduler import make_scheduler
+from pytriton.serving.engine.scheduling import Dispatch
+from pytriton.serving.engine.served_model import WaitsFor
+from pytriton.serving.engine.stats import (
+    FailureReason,
+    ModelStatistics,
     record_answers,
     record_late_failures,
     record_responses,
     record_traces,
 )
-from pytriton.serving.engine.scheduler import make_scheduler
-from pytriton.serving.engine.scheduling import Dispatch
-from pytriton.serving.engine.served_model import WaitsFor
-from pytriton.serving.engine.stats import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
     import asyncio
