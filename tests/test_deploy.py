@@ -11,7 +11,7 @@ import shlex
 import pytest
 
 from pytriton.serving.engine.config import config_from_text, normalise_config, validate_config
-from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
+from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.parser import parse
 from pytriton.serving.server.metrics.cluster import cluster_families

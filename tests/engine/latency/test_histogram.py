@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.engine.latency.histogram import Histogram, count_within
-from pytriton.serving.engine.latency.latencies import DEFAULT_LATENCY_BUCKETS_S
+from pytriton.serving.engine.latencies import DEFAULT_LATENCY_BUCKETS_S, Histogram, count_within
 
 SECOND_NS = 1_000_000_000
 

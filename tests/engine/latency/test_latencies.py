@@ -7,15 +7,16 @@ import logging
 
 from pytriton.runtime.executor.base import Outcome
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.latency.latencies import (
+from pytriton.serving.engine.latencies import (
     BATCH_SIZE,
     DEFAULT_LATENCY_BUCKETS_S,
     FIRST_RESPONSE,
     REQUEST,
+    SLICE_NS,
     Latencies,
     LatencyPlan,
+    Quantile,
 )
-from pytriton.serving.engine.latency.summary import SLICE_NS, Quantile
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
 from tests.fakes import model_spec, response
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.engine.latency.summary import SLICE_NS, SLICES, Summary
+from pytriton.serving.engine.latencies import SLICE_NS, SLICES, Summary
 
 RANKS = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 

@@ -10,8 +10,7 @@ import pytest
 
 from pytriton.base.model_spec import ModelSpec
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.serving.engine.latency.latencies import Latencies, LatencyPlan
-from pytriton.serving.engine.latency.summary import Quantile
+from pytriton.serving.engine.latencies import Latencies, LatencyPlan, Quantile
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
 from pytriton.serving.server.metrics.exposition import Family, Sample
 from pytriton.serving.server.metrics.gpus import GpuReading

@@ -8,8 +8,7 @@ import logging
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.engine.latency.latencies import LatencyPlan
-from pytriton.serving.engine.latency.summary import Quantile
+from pytriton.serving.engine.latencies import LatencyPlan, Quantile
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.server_options import ServerOptions
 

@@ -21,7 +21,7 @@ from pytriton.base.errors import (
 from pytriton.base.model_spec import identifier_of
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.delivery import refuse
-from pytriton.serving.engine.latency.latencies import plan_latencies
+from pytriton.serving.engine.latencies import plan_latencies
 from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
 from pytriton.serving.engine.string_count import StringCounter
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.messages import InferRequest, RequestTrace, ResponseSink
-    from pytriton.serving.engine.latency.latencies import LatencyPlan
+    from pytriton.serving.engine.latencies import LatencyPlan
 
 _M = TypeVar("_M", bound=ServedModel)
 

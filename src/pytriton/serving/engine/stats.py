@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.messages import ExecutionTimes
-from pytriton.serving.engine.latency.latencies import Latencies
+from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.base import Outcome, RunningBatch

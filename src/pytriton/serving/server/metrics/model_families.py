@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytriton.serving.engine.latency import latencies as names
-from pytriton.serving.engine.latency.histogram import Histogram, count_within
-from pytriton.serving.engine.latency.latencies import Latencies, Summaries
-from pytriton.serving.engine.latency.summary import Summary
+from pytriton.serving.engine import latencies as names
+from pytriton.serving.engine.latencies import Histogram, Latencies, Summaries, Summary, count_within
 from pytriton.serving.engine.stats import Duration, FailureReason, InferenceDurations
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.exposition import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pytriton.serving.engine.latency.latencies import LatencyPlan
+from pytriton.serving.engine.latencies import LatencyPlan
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics import cluster, model_families

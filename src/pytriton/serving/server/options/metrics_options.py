@@ -8,12 +8,12 @@ import re
 
 import msgspec
 
-from pytriton.serving.engine.latency.latencies import (
+from pytriton.serving.engine.latencies import (
     DEFAULT_BATCH_SIZE_BUCKETS,
     DEFAULT_LATENCY_BUCKETS_S,
     LatencyPlan,
+    Quantile,
 )
-from pytriton.serving.engine.latency.summary import Quantile
 from pytriton.serving.engine.metric_rules import are_bounds
 from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
 
