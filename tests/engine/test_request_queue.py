@@ -11,8 +11,7 @@ import pytest
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
-from pytriton.serving.engine.batcher import GreedyBatcher
-from pytriton.serving.engine.request_queue import DeadlineHeap, RequestQueue
+from pytriton.serving.engine.batcher import DeadlineHeap, GreedyBatcher, RequestQueue
 from tests.fakes import inference
 
 MS = 1_000_000

@@ -16,8 +16,7 @@ from pytriton.base.lazy_module import LazyModule
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine.batcher import Batcher, make_batcher
-from pytriton.serving.engine.request_queue import add_each
+from pytriton.serving.engine.batcher import Batcher, add_each, make_batcher
 from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch, Refusal, Scheduler
 from pytriton.serving.engine.stats import FailureReason
 

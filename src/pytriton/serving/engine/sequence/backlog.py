@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from pytriton.serving.engine.request_queue import DeadlineHeap
+from pytriton.serving.engine.batcher import DeadlineHeap
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference

@@ -15,7 +15,7 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, ServerErro
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
-from pytriton.serving.engine.request_queue import add_each
+from pytriton.serving.engine.batcher import add_each
 from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal, refuse_each
 from pytriton.serving.engine.sequence.backlog import Backlog
 from pytriton.serving.engine.sequence.live_sequence import LiveSequence, SequenceState
