@@ -27,9 +27,8 @@ from pytriton.base.model_spec import (
 )
 from pytriton.base.protos import model_config_pb2
 from pytriton.serving.engine.config_hints import hint
-from pytriton.serving.engine.config_rules import ENSEMBLE, validate_config
+from pytriton.serving.engine.config_rules import ENSEMBLE, histogram_buckets, validate_config
 from pytriton.serving.engine.instance_rules import is_idempotent, no_instance_timeout_s
-from pytriton.serving.engine.metric_rules import histogram_buckets
 from pytriton.serving.engine.openai_rules import openai_spec
 from pytriton.serving.engine.sequence.sequence_config import sequence_spec
 

@@ -7,18 +7,115 @@ They are checked on the normalised message; `serving.engine.config` reads and no
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import model_config_pb2
-from pytriton.serving.engine.batch_io_rules import check_batch_tensors
-from pytriton.serving.engine.metric_rules import check_metrics
 from pytriton.serving.engine.sequence.sequence_rules import (
     validate_sequence_batching,
     validate_states,
 )
+
+_COUNT_TYPES = (model_config_pb2.TYPE_INT32, model_config_pb2.TYPE_FP32)
+
+
+def check_batch_tensors(config: Any) -> None:
+    """Check the computed inputs and outputs of a batch.
+
+    Raises:
+        InvalidArgumentError: for the first rule that the configuration breaks.
+    """
+    input_names = {tensor.name for tensor in config.input}
+    for batch_input in config.batch_input:
+        _check_source(config, "input", batch_input, input_names)
+        if batch_input.data_type not in _COUNT_TYPES:
+            raise InvalidArgumentError(_data_type_problem(config, batch_input.data_type))
+    output_names = {tensor.name for tensor in config.output}
+    for batch_output in config.batch_output:
+        _check_source(config, "output", batch_output, input_names)
+        _check_targets(config, batch_output, output_names)
+
+
+def _check_source(config: Any, kind: str, tensor: Any, input_names: set[str]) -> None:
+    kinds = tensor.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number
+    if tensor.kind not in kinds:
+        raise InvalidArgumentError(f"batch {kind} has unknown kind {tensor.kind} for {config.name}")
+    name, sources = kinds[tensor.kind].name, tensor.source_input
+    if len(sources) != 1:
+        raise InvalidArgumentError(
+            f"batch {kind} kind '{name}' expects 1 source input, got {len(sources)} "
+            f"for {config.name}"
+        )
+    if sources[0] not in input_names:
+        raise InvalidArgumentError(f"unknown source input name '{sources[0]}' for {config.name}")
+
+
+def _data_type_problem(config: Any, data_type: int) -> str:
+    if data_type == model_config_pb2.TYPE_INVALID:
+        return "unexpected batch input data type 'TYPE_INVALID'"
+    return f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}"
+
+
+def _check_targets(config: Any, batch_output: Any, output_names: set[str]) -> None:
+    if not batch_output.target_name:
+        raise InvalidArgumentError(f"batch output must specify 'target_name' for {config.name}")
+    seen = set()
+    for name in batch_output.target_name:
+        if name not in output_names:
+            raise InvalidArgumentError(f"unknown target output name '{name}' for {config.name}")
+        if name in seen:
+            raise InvalidArgumentError(
+                f"target output name '{name}' can only be specified once for {config.name}"
+            )
+        seen.add(name)
+
+
+# Names that begin with two underscores are reserved, and the server adds the first one.
+_is_tag_name = re.compile(r"(?!_)[a-zA-Z0-9_]*").fullmatch
+
+
+def check_metrics(config: Any) -> None:
+    """Check `metric_tags` and `model_metrics`; raises InvalidArgumentError for a wrong value."""
+    for tag in config.metric_tags:
+        if not _is_tag_name(tag):
+            raise InvalidArgumentError(
+                f"metric tag '{tag}' must have only letters, digits and underscores, and must not "
+                f"begin with an underscore for {config.name}"
+            )
+    for control in config.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            raise InvalidArgumentError("metric control must specify 'metric_identifier'")
+        if not control.metric_identifier.family:
+            raise InvalidArgumentError("metric identifier must specify non-empty 'family'")
+        if not control.HasField("histogram_options"):
+            raise InvalidArgumentError("metric control must specify 'histogram_options'")
+        buckets = control.histogram_options.buckets
+        if not buckets:
+            raise InvalidArgumentError("histogram options must specify non-empty 'buckets'")
+        if not are_bounds(buckets):
+            raise InvalidArgumentError(
+                f"the buckets of '{control.metric_identifier.family}' must be finite numbers in "
+                f"ascending order for {config.name}"
+            )
+
+
+def histogram_buckets(config: Any) -> dict[str, tuple[float, ...]]:
+    """Returns the bounds that a configuration sets, by metric family; the last one wins."""
+    return {
+        control.metric_identifier.family: tuple(control.histogram_options.buckets)
+        for control in config.model_metrics.metric_control
+    }
+
+
+def are_bounds(bounds: Any) -> bool:
+    """Returns whether numbers can be the bounds of a histogram."""
+    rises = all(low < high for low, high in pairwise(bounds))
+    return rises and all(map(math.isfinite, bounds))
+
 
 ENSEMBLE = "ensemble"
 MAX_INSTANCES = 1024  # of a version on one machine: each is a process

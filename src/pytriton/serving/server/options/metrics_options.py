@@ -8,13 +8,13 @@ import re
 
 import msgspec
 
+from pytriton.serving.engine.config_rules import are_bounds
 from pytriton.serving.engine.latencies import (
     DEFAULT_BATCH_SIZE_BUCKETS,
     DEFAULT_LATENCY_BUCKETS_S,
     LatencyPlan,
     Quantile,
 )
-from pytriton.serving.engine.metric_rules import are_bounds
 from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
 
 logger = logging.getLogger(__name__)
