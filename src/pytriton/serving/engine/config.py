@@ -8,6 +8,9 @@ Inside the engine a configuration is Triton's `ModelConfig` message; the hot pat
 
 from __future__ import annotations
 
+import difflib
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,21 +18,27 @@ import numpy as np
 import orjson
 from google.protobuf import json_format, text_format
 
+from pytriton.base import dtypes
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.model_spec import (
     BatcherSpec,
     ModelSpec,
+    OpenAISpec,
     QueuePolicySpec,
     Reshape,
     TensorSpec,
     TimeoutAction,
 )
+from pytriton.base.openai_routes import (
+    ROUTES_PARAMETER,
+    TEMPLATE_PARAMETER,
+    OpenAI,
+    read_openai_parameters,
+)
 from pytriton.base.protos import model_config_pb2
-from pytriton.serving.engine.config_hints import hint
+from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.serving.engine.config_rules import ENSEMBLE, histogram_buckets, validate_config
-from pytriton.serving.engine.instance_rules import is_idempotent, no_instance_timeout_s
-from pytriton.serving.engine.openai_rules import openai_spec
 from pytriton.serving.engine.sequence.sequence_config import sequence_spec
 
 __all__ = [
@@ -40,6 +49,181 @@ __all__ = [
     "spec_from_config",
     "validate_config",
 ]
+
+_UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
+_CUTOFF = 0.75  # names that are less alike are no misspellings
+
+
+def hint(problem: str) -> str:
+    """Returns the sentence that helps with a problem that protobuf names; "" if there is none."""
+    pool: Any = model_config_pb2.DESCRIPTOR.pool
+    if found := _UNKNOWN_FIELD.search(problem):
+        fields = list(pool.FindMessageTypeByName(found[1]).fields_by_name)
+        near = difflib.get_close_matches(found[2], fields, n=1, cutoff=_CUTOFF)
+        return f' Did you mean "{near[0]}"?' if near else ""
+    if found := _UNKNOWN_VALUE.search(problem):
+        values = pool.FindEnumTypeByName(found[1]).values_by_name
+        names = [name for name in values if not name.endswith("_INVALID")]
+        return f" Expected one of {', '.join(names)}."
+    return ""
+
+
+IDEMPOTENT_PARAMETER = "IDEMPOTENT"
+NO_INSTANCE_PARAMETER = "RAY_NO_INSTANCE_TIMEOUT_S"
+
+_ANSWERS = {"true": True, "false": False}
+
+
+def is_idempotent(config: Any) -> bool:
+    """Returns whether requests may be executed again if their instance is lost before it answers.
+
+    Args:
+        config: The ModelConfig message.
+
+    Raises:
+        InvalidArgumentError: The parameter is wrong, or the model has sequences.
+    """
+    if IDEMPOTENT_PARAMETER not in config.parameters:
+        return False
+    text = config.parameters[IDEMPOTENT_PARAMETER].string_value
+    answer = _ANSWERS.get(text.strip().lower())
+    if answer is None:
+        raise InvalidArgumentError(
+            f"expected 'true' or 'false' as parameter {IDEMPOTENT_PARAMETER} of model "
+            f"'{config.name}', got '{text}'"
+        )
+    if answer and config.HasField("sequence_batching"):
+        raise InvalidArgumentError(
+            f"parameter {IDEMPOTENT_PARAMETER} of model '{config.name}' cannot be 'true': its "
+            "requests belong to sequences, and the state of a sequence ends with its instance"
+        )
+    return answer
+
+
+def no_instance_timeout_s(config: Any) -> float:
+    """Returns how long requests wait while a model has no instance; 0: as long as it takes.
+
+    Args:
+        config: The ModelConfig message.
+
+    Raises:
+        InvalidArgumentError: The parameter is not a number that can be used.
+    """
+    return seconds_parameter(config, NO_INSTANCE_PARAMETER, 0.0)
+
+
+def seconds_parameter(config: Any, name: str, default_s: float) -> float:
+    """Returns the seconds that a parameter of a model says.
+
+    Raises:
+        InvalidArgumentError: It is not a number that can be used.
+    """
+    if name not in config.parameters:
+        return default_s
+    text = config.parameters[name].string_value
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < math.inf:
+        raise InvalidArgumentError(
+            f"expected a number of seconds as parameter {name} of model '{config.name}', "
+            f"got '{text}'"
+        )
+    return seconds
+
+
+MESSAGES = "messages"
+PROMPTS = ("prompt", "text_input", "text", "input")
+TEXTS = ("text", "text_output", "output")
+EMBEDDINGS = ("embedding", "embeddings")
+
+_TEXT_TYPES = frozenset({dtypes.BYTES})
+_FLOAT_TYPES = frozenset({dtypes.FP16, dtypes.BF16, dtypes.FP32, dtypes.FP64})
+
+
+def openai_spec(
+    config: Any, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]
+) -> OpenAISpec | None:
+    """Returns which routes serve a model, and by which tensors; None if it has not opted in.
+
+    Args:
+        config: The ModelConfig message.
+        inputs: The model's inputs.
+        outputs: The model's outputs.
+
+    Raises:
+        InvalidArgumentError: A parameter is wrong, or a tensor is missing that a route needs.
+    """
+    if ROUTES_PARAMETER not in config.parameters:
+        return None
+    parameters = {
+        key: config.parameters[key].string_value
+        for key in (ROUTES_PARAMETER, TEMPLATE_PARAMETER)
+        if key in config.parameters
+    }
+    try:
+        openai = read_openai_parameters(parameters)
+    except PyTritonBadParameterError as error:
+        raise InvalidArgumentError(
+            f"parameter '{ROUTES_PARAMETER}' of model '{config.name}': {error}"
+        ) from error
+    assert openai is not None
+    required = {name: tensor for name, tensor in inputs.items() if not tensor.optional}
+    spec = OpenAISpec(
+        chat=openai.chat,
+        completions=openai.completions,
+        embeddings=openai.embeddings,
+        template=openai.template,
+        messages=_named(inputs, (MESSAGES,), _TEXT_TYPES),
+        prompt=_named(inputs, PROMPTS, _TEXT_TYPES) or _only(required, _TEXT_TYPES, MESSAGES),
+        text=_named(outputs, TEXTS, _TEXT_TYPES) or _only(outputs, _TEXT_TYPES),
+        embedding=_named(outputs, EMBEDDINGS, _FLOAT_TYPES) or _only(outputs, _FLOAT_TYPES),
+    )
+    problem = _problem(openai, spec)
+    if problem:
+        raise InvalidArgumentError(f"model '{config.name}' cannot serve OpenAI's routes: {problem}")
+    return spec
+
+
+def _named(
+    tensors: Mapping[str, TensorSpec],
+    names: Sequence[str],
+    types: frozenset[dtypes.DataType],
+) -> str:
+    """Returns the first of these names that a tensor of a type has; empty if there is none."""
+    return next((each for each in names if each in tensors and tensors[each].dtype in types), "")
+
+
+def _only(
+    tensors: Mapping[str, TensorSpec], types: frozenset[dtypes.DataType], other: str = ""
+) -> str:
+    """Returns the name of the only tensor of a type; empty if there are none or several."""
+    names = [name for name, each in tensors.items() if each.dtype in types and name != other]
+    return names[0] if len(names) == 1 else ""
+
+
+def _problem(openai: OpenAI, spec: OpenAISpec) -> str:
+    if openai.chat and not (spec.messages or spec.prompt):
+        return f"chat expects an input {MESSAGES} or {' or '.join(PROMPTS)} of strings, got none"
+    if (openai.completions or openai.embeddings) and not spec.prompt:
+        return (
+            "completions and embeddings expect an input "
+            f"{' or '.join(PROMPTS)}, or one required input, of strings, got none"
+        )
+    if (openai.chat or openai.completions) and not spec.text:
+        return (
+            f"chat and completions expect an output {' or '.join(TEXTS)}, or one output, of "
+            "strings, got none"
+        )
+    if openai.embeddings and not spec.embedding:
+        return (
+            f"embeddings expect an output {' or '.join(EMBEDDINGS)}, or one output, of floats, "
+            "got none"
+        )
+    return ""
+
 
 _TWO_CPU_INSTANCES = frozenset({"onnxruntime", "tensorflow"})  # backends with this default
 _DEFAULT_SEQUENCE_IDLE_US = 1_000_000

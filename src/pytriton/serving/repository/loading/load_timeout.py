@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.time_limit import within
-from pytriton.serving.engine.instance_rules import seconds_parameter
+from pytriton.serving.engine.config import seconds_parameter
 
 PARAMETER = "LOAD_TIMEOUT_SECS"  # of a model, in place of the server's setting
 
