@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pytriton.base.dtypes import BYTES, FP32, INT32, DataType
 from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.serving.engine.answer_cache import EXACT_BYTES, cache_key
 from pytriton.serving.engine.cache import ResponseCache
-from pytriton.serving.engine.cache_key import EXACT_BYTES, cache_key
 
 
 def tensor(

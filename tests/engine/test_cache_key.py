@@ -12,7 +12,7 @@ import pytest
 from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import ModelSpec, TensorSpec
-from pytriton.serving.engine.cache_key import EXACT_BYTES, CacheKeys, cache_key
+from pytriton.serving.engine.answer_cache import EXACT_BYTES, CacheKeys, cache_key
 from pytriton.serving.engine.validation import validate
 from tests.fakes import model_spec
 

@@ -3,22 +3,192 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import struct
 import time
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.serving.engine.cache_key import CacheKeys, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.base import Outcome, RunningBatch
-    from pytriton.runtime.executor.columns import Run
+    from pytriton.runtime.executor.columns import Chunk, Run
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import CachedResponse, ResponseCache
     from pytriton.serving.engine.stats import ModelStatistics
+
+# The key holds the bytes of tensors up to this size, and the SHA-256 digest of larger ones. SHA-256
+# is the fastest cryptographic digest of hashlib on processors with instructions for it (1.6 GB/s
+# measured, BLAKE2b 0.6), but takes twice as long as a copy of 512 bytes.
+EXACT_BYTES = 512
+
+# The number of shapes whose keys are quick; clients choose the shapes of some models.
+_MAX_BEGINNINGS = 1024
+
+# MessagePack, because it distinguishes all that a model can: 1, 1.0 and True; text and bytes.
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class CacheKeys:
+    """Makes the keys of validated requests of one loaded model.
+
+    The key of a plain request is a beginning, which is the same for all requests of its shape, and
+    the bytes of its inputs: 0.5 us instead of the 1.5 us of `cache_key`.
+
+    Args:
+        spec: The model.
+        load_id: Another number for each load of any model.
+    """
+
+    __slots__ = ("_beginnings", "_has_plain_inputs", "_load_id", "_names", "_spec")
+
+    def __init__(self, spec: ModelSpec, load_id: int) -> None:
+        self._spec = spec
+        self._load_id = load_id
+        # If none is optional or ragged and none has strings, then the number of rows and the batch
+        # key say how many bytes each input has, and nothing has to separate them.
+        self._has_plain_inputs = bool(spec.inputs) and all(
+            each.dtype.itemsize and name in spec.required_inputs and not each.is_ragged
+            for name, each in spec.inputs.items()
+        )
+        self._names = tuple(spec.inputs)
+        self._beginnings: dict[Any, bytes] = {}  # empty if an input is too large for the key
+
+    def key(self, request: InferRequest) -> bytes:
+        """Returns the key of a request."""
+        if (
+            self._has_plain_inputs
+            and not request.parameters
+            and not request.flags
+            and not request.timeout_us
+            and request.correlation_id == 0
+        ):
+            kind = (request.rows, request.batch_key, request.outputs)
+            beginning = self._beginnings.get(kind)
+            if beginning is None:
+                sizes = [_size(tensor.data) for tensor in request.inputs.values()]
+                beginning = self._begin(kind, sizes)
+            if beginning:
+                inputs = request.inputs
+                key = beginning
+                for name in self._names:  # in the model's order, not in the client's
+                    key += inputs[name].data
+                return key
+        return cache_key(request, self._spec.version, self._load_id)
+
+    def member_keys(self, members: Sequence[Inference]) -> list[bytes]:
+        """Returns the keys of all members of a chunk: those that they would have alone."""
+        chunk, request = members[0].chunk, members[0].request
+        assert chunk is not None
+        if (
+            self._has_plain_inputs
+            and type(chunk.row_starts) is range  # all have the same number of rows
+            and [member.request for member in members].count(request) == len(members)
+            and not request.timeout_us  # chunks have nothing else that a key holds
+        ):
+            inputs = chunk.signature.inputs
+            kind = (request.rows, request.batch_key, request.outputs)
+            beginning = self._beginnings.get(kind)
+            if beginning is None:
+                beginning = self._begin(kind, [request.rows * each.row_bytes for each in inputs])
+            if beginning:
+                count = len(members)
+                columns = [
+                    _pieces(chunk, index, count, request.rows) for index in range(len(inputs))
+                ]
+                return list(map(b"".join, zip(repeat(beginning), *columns)))
+        is_batched = self._spec.max_batch_size > 0
+        return [self.key(_ordinary_request(member, is_batched=is_batched)) for member in members]
+
+    def _begin(self, kind: tuple[Any, ...], sizes: Iterable[int]) -> bytes:
+        is_small = all(size <= EXACT_BYTES for size in sizes)
+        if len(self._beginnings) == _MAX_BEGINNINGS:
+            self._beginnings.clear()
+        # An array of four elements: never the beginning of what `cache_key` returns.
+        beginning = _encode((self._load_id, *kind)) if is_small else b""
+        self._beginnings[kind] = beginning
+        return beginning
+
+
+def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
+    """Returns the cache key of any request.
+
+    Two requests share a response only if no model could distinguish them. So the key includes the
+    bytes and shapes of the inputs, the requested outputs (the response has only these, and a model
+    may compute only these), the parameters, the correlation id, the sequence flags and the timeout.
+    It does not include the id of the request.
+
+    Args:
+        request: The request; the order of its inputs does not matter.
+        version: The version that serves the request; the request itself may name none.
+        load_id: Changes whenever the model is loaded, since its responses may change, too.
+    """
+    inputs = {}
+    for name, tensor in request.inputs.items():
+        data = tensor.data
+        size = _size(data)
+        # With the size, a digest never equals a small tensor that holds the same bytes.
+        content = data if size <= EXACT_BYTES else sha256(data).digest()
+        inputs[name] = (tensor.dtype.number, tensor.shape, size, content)
+    return _encode(
+        (
+            request.model_name,
+            version,
+            load_id,
+            request.outputs,
+            request.parameters,
+            request.correlation_id,
+            request.flags,
+            request.timeout_us,
+            inputs,
+        )
+    )
+
+
+def _size(data: Any) -> int:
+    return data.nbytes if type(data) is memoryview else len(data)
+
+
+def cut(column: Any, size: int, count: int) -> Iterable[bytes]:
+    """Returns `count` copies of parts of a buffer, all of one size; faster than slices."""
+    if not size:
+        return repeat(b"", count)
+    return chain.from_iterable(_parts_of(size)(column))
+
+
+@functools.lru_cache(64)
+def _parts_of(size: int) -> Callable[[Any], Iterator[tuple[bytes]]]:
+    return struct.Struct(f"{size}s").iter_unpack
+
+
+def _pieces(chunk: Chunk, column: int, count: int, rows: int) -> Iterable[Any]:
+    """Returns the bytes of an input for each member of a chunk; each has this number of rows."""
+    pieces = chunk.pieces(column, 0, count)
+    if len(pieces) == count:
+        return pieces
+    return cut(b"".join(pieces), rows * chunk.signature.inputs[column].row_bytes, count)
+
+
+def _ordinary_request(member: Inference, *, is_batched: bool) -> InferRequest:
+    """Returns the request of a member as if it had come alone."""
+    chunk, request = member.chunk, member.request
+    assert chunk is not None
+    inputs = {}
+    for index, column in enumerate(chunk.signature.inputs):
+        data = b"".join(chunk.pieces(index, member.index, member.index + 1))
+        shape = (request.rows, *column.shape) if is_batched else column.shape
+        inputs[column.name] = InferTensor(column.name, column.dtype, shape, data)
+    return msgspec.structs.replace(request, inputs=inputs)
+
 
 # Fewer responses than this are stored one by one.
 _FEW = 4
