@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, NotFoundError, ServerError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.model import Model, ModelState
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled, doubling_spec

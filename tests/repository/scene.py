@@ -12,8 +12,8 @@ from typing import Any
 
 from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.config import config_to_json
-from pytriton.serving.engine.control import IndexEntry
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.repository.loading.ensemble_steps import StepModels

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from pytriton.base.errors import UnavailableError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_code, write_config, write_model
 
 

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.states import DUPLICATE
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import write_ensemble, write_step

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from pytriton.base.errors import InternalError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.poller import Poller
 from tests.repository.scene import write_code, write_config, write_model
 

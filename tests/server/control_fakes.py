@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 
 from pytriton.base.errors import ServerError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 
 ROUNDS = 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.command.serving_protocol import (
     Backend,
     LoadProgress,

@@ -39,8 +39,7 @@ from pytriton.serving.server.repository_core import RepositoryCore, make_core
 if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.client import Answer
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import Answer, IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.metrics.exposition import Family
 

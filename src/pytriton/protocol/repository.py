@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses requests of the model_repository extension: JSON bodies and gRPC messages.
 
-`pytriton.serving.engine.control.ModelControl` interprets the names and files in them.
+`pytriton.serving.engine.client.ModelControl` interprets the names and files in them.
 """
 
 from __future__ import annotations

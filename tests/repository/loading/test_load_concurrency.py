@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from tests.repository.scene import ALL_VERSIONS, write_code, write_model
 
 

@@ -13,7 +13,7 @@ from pytriton.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_code, write_model
 
 

@@ -9,8 +9,8 @@ import os
 import pytest
 
 from pytriton.base.errors import ErrorCode, ServerError
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.config import config_from_text
-from pytriton.serving.engine.control import IndexEntry
 from pytriton.serving.repository.reading.agents import run_agents
 from pytriton.serving.repository.reading.layout import ModelPlace
 from tests.repository.scene import CODE, CONFIG, write_code, write_config, write_model

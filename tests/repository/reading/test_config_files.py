@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytriton.base.errors import ErrorCode, ServerError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.reading.config_files import (
     read_config,
     read_initial_states,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.reading import source
 from tests.repository.scene import CONFIG, DEADLINE_S, write_code, write_model
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import orjson
 
 from pytriton.base.model_spec import ModelSpec
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.serving.engine.control import IndexEntry
 from pytriton.serving.engine.stats import (
     BatchRecord,
     FailureReason,

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.errors import InternalError
 from pytriton.base.protos import service_pb2
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from tests.fakes import FakeSupervisor
 from tests.server.control_fakes import FakeControl, SteppedLoop
 from tests.server.grpc_fakes import GrpcClient

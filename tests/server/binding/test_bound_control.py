@@ -11,7 +11,7 @@ from pytriton.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.server.binding.bound_control import BoundControl

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.server.binding.bound_control import BoundControl

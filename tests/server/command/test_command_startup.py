@@ -12,7 +12,7 @@ import signal
 import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.command.run import run
 from pytriton.serving.server.command.serving_protocol import LoadProgress
 from pytriton.serving.server.command.shutdown import Exit

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.command.serving_protocol import Backend
 from pytriton.serving.server.command.startup_tables import (
     agent_table,

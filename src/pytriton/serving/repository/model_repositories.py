@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.loading.ensemble_steps import StepsError
 from pytriton.serving.repository.model_set import ModelSet
 from pytriton.serving.repository.place_finder import LocalFinder, PlaceFinder

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
     from pytriton.runtime.executor.worker import Launcher
     from pytriton.runtime.transport.control import Bind
-    from pytriton.serving.engine.control import ModelControl, ModelRegistrations
+    from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.server.binding import function_loader
     from pytriton.serving.server.binding.binder import SupervisedModel
     from pytriton.serving.server.metrics.exposition import Family

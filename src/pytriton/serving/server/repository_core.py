@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from pytriton.runtime.executor.python_process import StartedZygote
-    from pytriton.serving.engine.control import ModelControl, ModelRegistrations
+    from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
     from pytriton.serving.server.metrics import page as metrics_page

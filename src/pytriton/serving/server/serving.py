@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.executor.python_process import StartedZygote
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.server.command.serving_protocol import Build
     from pytriton.serving.server.options.server_options import ServerOptions
 

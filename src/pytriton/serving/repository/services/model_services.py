@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferTensor, ResponseSink
     from pytriton.runtime.transport.worker_frames import InferCall, LogLine
-    from pytriton.serving.engine.control import ModelControl
+    from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.turns import Turns
     from pytriton.serving.repository.services.bls import BeginTrace, CallingInstance, ModelCall

@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from pytriton.base.model_spec import ModelSpec, TensorSpec
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.stats import ModelStatistics
 
 # The Triton release whose protocol this server speaks; clients show it as the server's version.

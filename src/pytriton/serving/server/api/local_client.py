@@ -13,15 +13,14 @@ from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.control import IndexEntry, ModelControl
+    from pytriton.serving.engine.client import IndexEntry, ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from pytriton.serving.engine.client import Answer
-    from pytriton.serving.engine.control import IndexEntry, ModelControl, ModelRegistrations
+    from pytriton.serving.engine.client import Answer, IndexEntry, ModelControl, ModelRegistrations
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.server.tracing.settings import TraceSettings
 

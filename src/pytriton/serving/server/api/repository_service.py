@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from pytriton.protocol.repository import LoadOverrides
-    from pytriton.serving.engine.client import Answer, EngineClient
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import Answer, EngineClient, IndexEntry
 
 
 class RepositoryService:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.model import UNLOADED, ModelState
 
 if TYPE_CHECKING:

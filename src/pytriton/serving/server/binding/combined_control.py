@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytriton.serving.engine.control import IndexEntry, ModelControl
+    from pytriton.serving.engine.client import IndexEntry, ModelControl
     from pytriton.serving.server.binding.bound_control import BoundControl
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.server.options.server_options import ServerOptions
 
 

@@ -25,7 +25,7 @@ from pytriton.serving.server.options.repository_options import ALL_MODELS
 from pytriton.serving.server.process.logs import log_table
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.server.command.serving_protocol import OpenPorts, Serving
     from pytriton.serving.server.command.startup_progress import ProgressLine
     from pytriton.serving.server.options.endpoints import Endpoint

@@ -14,7 +14,7 @@ from pytriton.base.request_ids import visible
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.server.command.serving_protocol import Backend
     from pytriton.serving.server.options.server_options import ServerOptions
 

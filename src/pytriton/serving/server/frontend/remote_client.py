@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, RegistryTaken
-from pytriton.serving.engine.control import IndexEntry
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.records import decode_spec

@@ -23,8 +23,7 @@ from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 if TYPE_CHECKING:
     from pytriton.base.model_spec import TensorSpec
     from pytriton.protocol.repository_pb import ModelLoadRequest
-    from pytriton.serving.engine.client import Answer, EngineClient
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import Answer, EngineClient, IndexEntry
     from pytriton.serving.server.api.repository_service import RepositoryService
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 

@@ -20,8 +20,7 @@ from pytriton.protocol.shared_memory import check_cuda_region, read_system_regio
 from pytriton.serving.server.api import documents
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.client import Answer, EngineClient
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import Answer, EngineClient, IndexEntry
     from pytriton.serving.server.api.repository_service import RepositoryService
     from pytriton.serving.server.http.bodies import Bodies, Deferred
     from pytriton.serving.server.http.connection import HttpConnection

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.transport.control import Started
-    from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.control import IndexEntry, ModelControl
+    from pytriton.serving.engine.client import EngineClient, IndexEntry, ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.connection import HttpConnection

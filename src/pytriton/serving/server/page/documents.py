@@ -12,7 +12,7 @@ from pytriton.serving.server.api.documents import TRITON_VERSION
 if TYPE_CHECKING:
     from pytriton.base.model_spec import TensorSpec
     from pytriton.runtime.transport.control import Started
-    from pytriton.serving.engine.control import IndexEntry
+    from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.cluster_view import ClusterView, InstanceRow
     from pytriton.serving.server.options.endpoints import Endpoint
