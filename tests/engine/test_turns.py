@@ -10,8 +10,7 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, SequenceSpec
 from pytriton.serving.engine.model import Model, ModelState
-from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter, ResourceNeed
-from pytriton.serving.engine.turns import Turns
+from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter, ResourceNeed, Turns
 from tests.fakes import (
     FakeInstance,
     FakeLoop,

@@ -16,8 +16,7 @@ from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.ensemble.graph import make_graph
 from pytriton.serving.engine.ensemble.step_rules import complete_ensemble
 from pytriton.serving.engine.model import Model
-from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter
-from pytriton.serving.engine.turns import Turns
+from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter, Turns
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink
 
 

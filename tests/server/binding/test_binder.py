@@ -22,8 +22,7 @@ from pytriton.runtime.transport.control import Bind, ControlLink, Done, Started,
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import ModelState
-from pytriton.serving.engine.rate_limiter import RateLimiter
-from pytriton.serving.engine.turns import Turns
+from pytriton.serving.engine.rate_limiter import RateLimiter, Turns
 from pytriton.serving.server.binding import binder, bound_spec
 from pytriton.serving.server.binding.binder import BinderSession
 from tests.fakes import RecordingSink

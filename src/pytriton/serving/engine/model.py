@@ -59,10 +59,9 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseCache
-    from pytriton.serving.engine.rate_limiter import InstanceLimits, Pool
+    from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
     from pytriton.serving.engine.scheduling import Refusal
     from pytriton.serving.engine.served_model import InstanceSupervisor
-    from pytriton.serving.engine.turns import ModelTurns
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.cache import ResponseCache
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.rate_limiter import RateLimiter
+from pytriton.serving.engine.rate_limiter import RateLimiter, Turns
 from pytriton.serving.engine.stall_watch import StallWatch
-from pytriton.serving.engine.turns import Turns
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.process.log_control import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings

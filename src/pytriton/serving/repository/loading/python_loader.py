@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
     from pytriton.runtime.executor.remote.placement import Placement
     from pytriton.serving.engine.cache import ResponseCache
-    from pytriton.serving.engine.rate_limiter import InstanceLimits
-    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
     from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.serving.repository.services.model_services import ModelServices
 

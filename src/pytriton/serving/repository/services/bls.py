@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.worker_frames import InferCall
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.engine.turns import Turns
 
 logger = logging.getLogger(__name__)
 

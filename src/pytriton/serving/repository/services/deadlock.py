@@ -24,7 +24,7 @@ from pytriton.serving.engine.served_model import queue_owner
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.engine.rate_limiter import Turns
 
 
 @dataclass(frozen=True, slots=True)

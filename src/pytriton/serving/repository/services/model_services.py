@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.worker_frames import InferCall, LogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.repository.services.bls import BeginTrace, CallingInstance, ModelCall
     from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 

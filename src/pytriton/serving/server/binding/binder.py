@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.model_labels import ModelLabels
     from pytriton.serving.engine.cache import ResponseCache
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.engine.rate_limiter import Turns
 
     LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
 

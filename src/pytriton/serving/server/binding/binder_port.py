@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.engine.cache import ResponseCache
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.turns import Turns
+    from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.server.binding.binder import LoadFunction
 
 logger = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.control import Bind, RayInstances
     from pytriton.runtime.transport.worker_frames import InferCall, LogLine
     from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import InstanceSupervisor
-    from pytriton.serving.engine.turns import Turns
 
 logger = logging.getLogger(__name__)
 
