@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pytriton.base.errors import ServerError
-from pytriton.base.messages import InferResponse
+from pytriton.base.errors import InternalError, ServerError
+from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor
 from pytriton.base.model_spec import sequence_parameters
 from pytriton.runtime.executor.base import Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
@@ -19,23 +19,15 @@ from pytriton.serving.engine.delivery import deliver, not_ready_error
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
 from pytriton.serving.engine.ensemble.ensemble_request import EnsembleRequest
 from pytriton.serving.engine.ensemble.plan import make_plan
-from pytriton.serving.engine.ensemble.recording import (
-    record_first_response,
-    record_success,
-    record_trace,
-)
-from pytriton.serving.engine.ensemble.reshaping import Reshaping
-from pytriton.serving.engine.ensemble.step_gate import make_gates
 from pytriton.serving.engine.model_state import IdleWait, ModelState, VersionLifecycle
 from pytriton.serving.engine.served_model import WaitsFor
-from pytriton.serving.engine.stats import FailureReason, ModelStatistics
+from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytriton.base.messages import InferTensor
-    from pytriton.base.model_spec import ModelSpec
+    from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseCache
@@ -46,6 +38,170 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.ensemble.run import Answer
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.served_model import ManagedModel
+
+
+def record_success(
+    statistics: ModelStatistics,
+    inferences: Sequence[Inference],
+    compute_ns: Sequence[int],
+    now_ns: int,
+) -> None:
+    """Count requests that succeeded, each as one execution.
+
+    Args:
+        statistics: The statistics of the ensemble.
+        inferences: The requests.
+        compute_ns: The input, infer and output times of the steps of each of them, summed.
+        now_ns: The time.
+    """
+    input_ns, infer_ns, output_ns = compute_ns
+    now_ms = time.time_ns() // 1_000_000
+    requests = [inference.request for inference in inferences]
+    for request in dict.fromkeys(requests):  # members of a chunk share one
+        rows = request.rows or 1
+        record = BatchRecord(
+            rows,
+            0,
+            input_ns,
+            input_ns + infer_ns,
+            input_ns + infer_ns + output_ns,
+            1,
+            rows,
+            now_ns - request.received_ns,
+        )
+        statistics.record_alike(record, requests.count(request), now_ms)
+
+
+def record_first_response(statistics: ModelStatistics, inference: Inference) -> None:
+    """Count the time to the first response of an ensemble that may have several."""
+    if statistics.latencies is not None and not inference.response_count:
+        elapsed_ns = time.monotonic_ns() - inference.request.received_ns
+        statistics.latencies.on_first_response(elapsed_ns)
+    inference.response_count += 1
+
+
+def record_trace(inference: Inference, started_ns: int, now_ns: int) -> None:
+    """Add the time of all steps to the trace of a request, if it has one."""
+    if inference.trace is not None:
+        inference.trace.add_execution(
+            ExecutionTimes(inference.queued_ns, started_ns, started_ns, now_ns, now_ns)
+        )
+
+
+class Reshaping:
+    """Converts the shapes of tensors where a request enters and leaves an ensemble.
+
+    Args:
+        spec: The specification of the ensemble.
+    """
+
+    __slots__ = ("_batching", "_inputs", "_outputs")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._batching = spec.max_batch_size > 0
+        self._inputs = _reshapes(spec.inputs)
+        self._outputs = _reshapes(spec.outputs)
+
+    def __bool__(self) -> bool:
+        """Whether any tensor is reshaped."""
+        return bool(self._inputs or self._outputs)
+
+    def inputs(self, tensors: dict[str, InferTensor]) -> dict[str, InferTensor]:
+        """Returns the inputs of a valid request as the steps get them."""
+        if not self._inputs:
+            return tensors
+        return {name: self._convert(tensor, self._inputs) for name, tensor in tensors.items()}
+
+    def outputs(self, tensors: list[InferTensor]) -> list[InferTensor]:
+        """Returns outputs as clients get them.
+
+        Raises:
+            InternalError: The steps made an output of another size than the configuration says.
+        """
+        if not self._outputs:
+            return tensors
+        return [self._convert(tensor, self._outputs) for tensor in tensors]
+
+    def _convert(self, tensor: InferTensor, reshapes: Mapping[str, Reshape]) -> InferTensor:
+        reshape = reshapes.get(tensor.name)
+        if reshape is None:
+            return tensor
+        shape = reshape.convert(tensor.shape, batching=self._batching)
+        if shape is None:
+            raise InternalError(
+                f"output tensor shape does not match size of output for '{tensor.name}'"
+            )
+        return InferTensor(tensor.name, tensor.dtype, shape, tensor.data, tensor.strings)
+
+
+def _reshapes(tensors: Mapping[str, TensorSpec]) -> dict[str, Reshape]:
+    return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
+
+
+T = TypeVar("T")
+
+
+class StepGate(Generic[T]):
+    """The requests of one step, over all requests of its ensemble.
+
+    Args:
+        limit: How many may run at a time.
+        start: Starts one that has waited; it may end before this returns.
+    """
+
+    __slots__ = ("_is_starting", "_limit", "_running", "_start", "_waiting")
+
+    def __init__(self, limit: int, start: Callable[[T], None]) -> None:
+        self._limit = limit
+        self._start = start
+        self._running: set[T] = set()
+        self._waiting: dict[T, None] = {}  # in order
+        self._is_starting = False
+
+    def enter(self, each: T) -> bool:
+        """Returns whether a request may run now; otherwise it waits."""
+        if len(self._running) < self._limit:
+            self._running.add(each)
+            return True
+        self._waiting[each] = None
+        return False
+
+    def leave(self, each: T) -> None:
+        """Note that a request has ended; the next one starts."""
+        self._running.discard(each)
+        if self._is_starting:  # the loop below goes on: a call for each would nest too deep
+            return
+        self._is_starting = True
+        try:
+            while self._waiting and len(self._running) < self._limit:
+                following = next(iter(self._waiting))
+                del self._waiting[following]
+                self._running.add(following)
+                self._start(following)
+        finally:
+            self._is_starting = False
+
+    def give_up(self, each: T) -> bool:
+        """Remove a request that waits; returns whether it did."""
+        if each not in self._waiting:
+            return False
+        del self._waiting[each]
+        return True
+
+    def __repr__(self) -> str:
+        return f"<StepGate {len(self._running)} of {self._limit} run, {len(self._waiting)} wait>"
+
+
+def make_gates(graph: EnsembleGraph, start: Callable[[T], None]) -> dict[int, StepGate[T]]:
+    """Returns the gates of the steps whose number of requests a decoupled step decides."""
+    if not graph.max_inflight:
+        return {}
+    return {
+        step.index: StepGate(graph.max_inflight, start)
+        for step in graph.steps
+        if graph.depth(step.inputs[0].tensor) > 0
+    }
+
 
 _MAX_PLANS = 256
 
