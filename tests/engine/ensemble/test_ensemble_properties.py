@@ -16,8 +16,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Step, make_graph
-from pytriton.serving.engine.ensemble.plan import make_plan
+from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Step, make_graph, make_plan
 from pytriton.serving.engine.ensemble.run import Answer, Call, EnsembleRun
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor

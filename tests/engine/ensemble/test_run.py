@@ -10,8 +10,7 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
-from pytriton.serving.engine.ensemble.graph import make_graph
-from pytriton.serving.engine.ensemble.plan import make_plan
+from pytriton.serving.engine.ensemble.graph import make_graph, make_plan
 from pytriton.serving.engine.ensemble.run import Answer, Call, EnsembleRun, StuckError
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 

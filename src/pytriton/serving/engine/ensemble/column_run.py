@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferResponse, ResponseSink
     from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkSink
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.ensemble.graph import Step
-    from pytriton.serving.engine.ensemble.plan import Plan
+    from pytriton.serving.engine.ensemble.graph import Plan, Step
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.engine.stats import BatchRecord
 

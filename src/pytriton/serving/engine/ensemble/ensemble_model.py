@@ -18,7 +18,7 @@ from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.delivery import deliver, not_ready_error
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
 from pytriton.serving.engine.ensemble.ensemble_request import EnsembleRequest
-from pytriton.serving.engine.ensemble.plan import make_plan
+from pytriton.serving.engine.ensemble.graph import make_plan
 from pytriton.serving.engine.model_state import IdleWait, ModelState, VersionLifecycle
 from pytriton.serving.engine.served_model import WaitsFor
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.cache import ResponseCache
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace, RunningStep
-    from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Step
-    from pytriton.serving.engine.ensemble.plan import Plan
+    from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step
     from pytriton.serving.engine.ensemble.run import Answer
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.served_model import ManagedModel

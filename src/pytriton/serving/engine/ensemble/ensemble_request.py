@@ -25,8 +25,7 @@ if TYPE_CHECKING:
         TracedSink,
     )
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.serving.engine.ensemble.graph import Step
-    from pytriton.serving.engine.ensemble.plan import Plan
+    from pytriton.serving.engine.ensemble.graph import Plan, Step
     from pytriton.serving.engine.ensemble.run import Answer
     from pytriton.serving.engine.served_model import ManagedModel
 

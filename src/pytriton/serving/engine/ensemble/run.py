@@ -18,8 +18,7 @@ from pytriton.runtime.transport.arena import give_up
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES, unshareable
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.ensemble.graph import Step, StepInput
-    from pytriton.serving.engine.ensemble.plan import Plan
+    from pytriton.serving.engine.ensemble.graph import Plan, Step, StepInput
 
 
 class StuckError(Exception):
