@@ -20,8 +20,8 @@ from pytriton.serving.engine.cache import ResponseCache
 from pytriton.serving.engine.config import spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.serving.engine.ensemble.ensemble_rules import complete_ensemble
 from pytriton.serving.engine.ensemble.graph import make_graph
-from pytriton.serving.engine.ensemble.step_rules import complete_ensemble
 from pytriton.serving.engine.model import Model
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import DoublingInstance, Ends, signature

@@ -11,10 +11,11 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import model_config_pb2
 from pytriton.serving.engine.ensemble.ensemble_rules import (
     circular_dependency,
+    complete_ensemble,
     composing_models,
     validate_ensemble,
+    validate_steps,
 )
-from pytriton.serving.engine.ensemble.step_rules import complete_ensemble, validate_steps
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 WARMUP = model_config_pb2.ModelWarmup(name="w", batch_size=1)

@@ -14,9 +14,9 @@ from pytriton.serving.engine.config import config_from_dict
 from pytriton.serving.engine.ensemble.ensemble_rules import (
     NEWEST,
     circular_dependency,
+    complete_ensemble,
     composing_models,
 )
-from pytriton.serving.engine.ensemble.step_rules import complete_ensemble
 from pytriton.serving.repository.names import ModelNames
 
 if TYPE_CHECKING:
