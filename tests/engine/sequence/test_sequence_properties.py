@@ -19,8 +19,13 @@ from pytriton.base.model_spec import SequenceSpec
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import CLOSED_SINK
 from pytriton.serving.engine.scheduling import Dispatch
-from pytriton.serving.engine.sequence.live_sequence import TRANSITIONS, LiveSequence, SequenceState
-from pytriton.serving.engine.sequence.scheduler import END, START
+from pytriton.serving.engine.sequence.scheduler import (
+    END,
+    START,
+    TRANSITIONS,
+    LiveSequence,
+    SequenceState,
+)
 from pytriton.serving.engine.sequence.strategies import make_sequence_scheduler
 from tests.fakes import FakeInstance, inference, model_spec, response
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import SequenceSpec
     from pytriton.runtime.executor.base import Instance
-    from pytriton.serving.engine.sequence.live_sequence import LiveSequence
+    from pytriton.serving.engine.sequence.scheduler import LiveSequence
     from pytriton.serving.engine.sequence.slots import Choice
 
 

@@ -7,31 +7,200 @@ wait for a slot, the end of those that are idle. A strategy decides which slots 
 
 from __future__ import annotations
 
+import enum
+import itertools
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.messages import InferTensor
+from pytriton.base.model_spec import ControlKind
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
-from pytriton.serving.engine.batcher import add_each
+from pytriton.serving.engine.batcher import DeadlineHeap, add_each
 from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal, refuse_each
-from pytriton.serving.engine.sequence.backlog import Backlog
-from pytriton.serving.engine.sequence.live_sequence import LiveSequence, SequenceState
-from pytriton.serving.engine.sequence.opening import SequenceOpening
 from pytriton.serving.engine.sequence.slots import best_slots
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from pytriton.base.messages import InferRequest
-    from pytriton.base.model_spec import ModelSpec
+    from pytriton.base.model_spec import ModelSpec, SequenceSpec
     from pytriton.runtime.executor.base import Instance, RunningBatch
     from pytriton.serving.engine.scheduling import Decision
-    from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
+    from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
     from pytriton.serving.engine.sequence.slots import InstanceSlots
+
+_START = 1
+
+
+class SequenceOpening:
+    """The rules for a request of a sequence that is not known, with Triton's words."""
+
+    def __init__(self, model_name: str, spec: SequenceSpec) -> None:
+        self._model_name = model_name
+        self._max_queue_size = spec.max_queue_size
+        self._generates_ids = spec.generates_ids
+        self._ids = itertools.count(1)
+        self._has_text_ids = any(
+            control.kind is ControlKind.CORRID and control.dtype is dtypes.BYTES
+            for control in spec.controls
+        )
+
+    def admit(self, request: InferRequest, known: Container[int | str]) -> bool:
+        """Check that a request may start a sequence; returns whether it got an id that is new.
+
+        Args:
+            request: The request.
+            known: The ids of the sequences that are open.
+
+        Raises:
+            InvalidArgumentError: It has no id, or does not say that it starts a sequence.
+        """
+        if request.correlation_id:
+            if not request.flags & _START:
+                raise InvalidArgumentError(
+                    f"inference request for sequence {request.correlation_id} to model "
+                    f"'{self._model_name}' must specify the START flag on the first request of "
+                    "the sequence"
+                )
+            return False
+        if not self._generates_ids:
+            raise InvalidArgumentError(
+                f"inference request to model '{self._model_name}' must specify a non-zero or "
+                "non-empty correlation ID"
+            )
+        candidates = map(str, self._ids) if self._has_text_ids else self._ids
+        request.correlation_id = next(each for each in candidates if each not in known)
+        request.flags |= _START
+        return True
+
+    def check_backlog(self, request: InferRequest, size: int) -> None:
+        """Check that one more sequence may wait for a slot.
+
+        Raises:
+            UnavailableError: There are enough already.
+        """
+        if 0 < self._max_queue_size <= size:
+            request_id = request.id or "<id_unknown>"
+            raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
+
+
+class Backlog:
+    """Sequences in the order of their arrival. A request may limit how long its sequence waits."""
+
+    def __init__(self) -> None:
+        # Each with the tokens of its deadlines.
+        self._sequences: OrderedDict[LiveSequence, list[int]] = OrderedDict()
+        self._deadlines = DeadlineHeap()
+
+    def append(self, sequence: LiveSequence) -> None:
+        """Add a sequence as the last one."""
+        self._sequences[sequence] = []
+
+    def limit(self, sequence: LiveSequence, inference: Inference, now_ns: int) -> None:
+        """Apply the timeout of a request that was added to a sequence in this backlog."""
+        inference.deadline_ns = now_ns + 1000 * inference.request.timeout_us
+        self._sequences[sequence].append(self._deadlines.add(inference))
+
+    def pop_first(self) -> LiveSequence:
+        """Remove and return the sequence that has waited for longest."""
+        sequence = next(iter(self._sequences))
+        self.remove(sequence)
+        return sequence
+
+    def remove(self, sequence: LiveSequence) -> None:
+        """Remove a sequence; the timeouts of its requests do not count any more."""
+        for token in self._sequences.pop(sequence):
+            self._deadlines.discard(token)
+        for inference in sequence.waiting:
+            inference.deadline_ns = 0
+
+    def pop_expired(self, now_ns: int) -> list[Inference]:
+        """Returns the requests whose timeout is over; the caller removes their sequences."""
+        return self._deadlines.pop_expired(now_ns)
+
+    def earliest_ns(self) -> int:
+        """Returns the time at which the next timeout is over; 0 if there is none."""
+        return self._deadlines.earliest_ns()
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __repr__(self) -> str:
+        return f"<Backlog {len(self)} sequences, {len(self._deadlines)} timeouts>"
+
+
+class SequenceState(enum.Enum):
+    """What a sequence does; docs/sequences.md has a picture."""
+
+    BACKLOG = 0  # it has requests and waits for a slot
+    IDLE = 1  # in a slot, without a request
+    READY = 2  # in a slot, its first request may be executed
+    RUNNING = 3  # in a slot, one request is being executed
+    ENDED = 4
+
+
+TRANSITIONS: dict[SequenceState, frozenset[SequenceState]] = {
+    SequenceState.BACKLOG: frozenset({SequenceState.READY, SequenceState.ENDED}),
+    SequenceState.IDLE: frozenset({SequenceState.READY, SequenceState.ENDED}),
+    SequenceState.READY: frozenset({SequenceState.RUNNING, SequenceState.ENDED}),
+    SequenceState.RUNNING: frozenset(
+        {SequenceState.IDLE, SequenceState.READY, SequenceState.ENDED}
+    ),
+    SequenceState.ENDED: frozenset(),
+}
+
+
+class LiveSequence:
+    """A sequence, from the request that starts it until its slot is free again.
+
+    Attributes:
+        id: The correlation id.
+        state: What it does now.
+        waiting: Its requests that wait for an execution, in order.
+        running: The request that is being executed.
+        slots: The slots of the instance that executes it; None in the backlog and at the end.
+        slot: The number of its slot there.
+        states: What the server keeps for the model between requests.
+        is_closed: Whether it takes no more requests: it ends when those that it has are done.
+        has_generated_id: Whether the server chose the id and has to tell it to the client.
+    """
+
+    __slots__ = (
+        "has_generated_id",
+        "id",
+        "is_closed",
+        "running",
+        "slot",
+        "slots",
+        "state",
+        "states",
+        "waiting",
+    )
+
+    def __init__(
+        self, correlation_id: int | str, state: SequenceState, states: SequenceStates
+    ) -> None:
+        self.id = correlation_id
+        self.state = state
+        self.waiting: deque[Inference] = deque()
+        self.running: Inference | None = None
+        self.slots: InstanceSlots | None = None
+        self.slot = 0
+        self.states = states
+        self.is_closed = False
+        self.has_generated_id = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<LiveSequence {self.id!r} {self.state.name} {len(self.waiting)} waiting"
+            f"{' closed' if self.is_closed else ''}>"
+        )
+
 
 logger = logging.getLogger(__name__)
 

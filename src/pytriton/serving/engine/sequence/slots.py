@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.sequence.live_sequence import LiveSequence
+    from pytriton.serving.engine.sequence.scheduler import LiveSequence
 
 
 # The requests of a batch (None: an empty slot, which a null request fills), or the time in ns at
