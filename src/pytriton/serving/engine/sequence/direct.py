@@ -7,7 +7,7 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from pytriton.serving.engine.sequence.slots import FULL
+from pytriton.serving.engine.sequence.scheduler import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import SequenceSpec
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.sequence.scheduler import LiveSequence
-    from pytriton.serving.engine.sequence.slots import Choice
+    from pytriton.serving.engine.sequence.scheduler import Choice, LiveSequence
 
 
 class DirectSlots:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.model_spec import BatcherSpec
 from pytriton.serving.engine.batcher import make_dynamic_batcher
-from pytriton.serving.engine.sequence.slots import FULL
+from pytriton.serving.engine.sequence.scheduler import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytriton.base.model_spec import SequenceSpec
     from pytriton.runtime.executor.base import Instance
-    from pytriton.serving.engine.sequence.scheduler import LiveSequence
-    from pytriton.serving.engine.sequence.slots import Choice
+    from pytriton.serving.engine.sequence.scheduler import Choice, LiveSequence
 
 
 class OldestSlots:

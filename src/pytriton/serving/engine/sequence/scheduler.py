@@ -11,7 +11,7 @@ import enum
 import itertools
 import logging
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
@@ -21,7 +21,6 @@ from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
 from pytriton.serving.engine.batcher import DeadlineHeap, add_each
 from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, Refusal, refuse_each
-from pytriton.serving.engine.sequence.slots import best_slots
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
@@ -32,7 +31,57 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.base import Instance, RunningBatch
     from pytriton.serving.engine.scheduling import Decision
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
-    from pytriton.serving.engine.sequence.slots import InstanceSlots
+
+
+# The requests of a batch (None: an empty slot, which a null request fills), or the time in ns at
+# which to ask again, or None: ask after the next change.
+Choice = list["Inference"] | list["Inference | None"] | int | None
+
+FULL = -1
+
+
+class InstanceSlots(Protocol):
+    """The sequences of one instance. Each occupies a slot; the first request of some is ready."""
+
+    instance: Instance
+
+    @property
+    def rank(self) -> int:
+        """How good its next free slot is, 0 for the best; `FULL` if there is none."""
+
+    @property
+    def sequences(self) -> Iterable[LiveSequence]:
+        """The sequences that occupy slots."""
+
+    def take(self, sequence: LiveSequence) -> None:
+        """Give a sequence a slot."""
+
+    def release(self, sequence: LiveSequence) -> None:
+        """Free the slot of a sequence, of which no request is ready."""
+
+    def add_ready(self, sequence: LiveSequence) -> None:
+        """Note that the first waiting request of a sequence may be executed."""
+
+    def remove_ready(self, sequence: LiveSequence) -> None:
+        """Undo `add_ready`; the request is still the first one that waits."""
+
+    def next(self, now_ns: int) -> Choice:
+        """Decide what the instance, which can take a batch, executes now.
+
+        The chosen requests are not ready any more.
+        """
+
+
+def best_slots(all_slots: Iterable[InstanceSlots]) -> InstanceSlots | None:
+    """Returns the slots with the best free one; None if all are occupied."""
+    best = None
+    best_rank = FULL
+    for slots in all_slots:
+        rank = slots.rank
+        if rank != FULL and (best is None or rank < best_rank):
+            best, best_rank = slots, rank
+    return best
+
 
 _START = 1
 

@@ -13,7 +13,7 @@ from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.base import Instance
-    from pytriton.serving.engine.sequence.slots import InstanceSlots
+    from pytriton.serving.engine.sequence.scheduler import InstanceSlots
 
 
 def make_sequence_scheduler(spec: ModelSpec) -> SequenceScheduler:
