@@ -21,10 +21,10 @@ from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.sequence import iterative_inputs, strategies
-    from pytriton.serving.engine.sequence.iterative_inputs import IterativeInputs
+    from pytriton.serving.engine.sequence import sequence_inputs, strategies
+    from pytriton.serving.engine.sequence.sequence_inputs import IterativeInputs
 else:
-    iterative_inputs = LazyModule("pytriton.serving.engine.sequence.iterative_inputs")
+    sequence_inputs = LazyModule("pytriton.serving.engine.sequence.sequence_inputs")
     strategies = LazyModule("pytriton.serving.engine.sequence.strategies")
 
 _SEQUENCE_START = 1
@@ -37,7 +37,7 @@ def make_scheduler(spec: ModelSpec) -> Scheduler:
         return strategies.make_sequence_scheduler(spec)
     batcher = make_batcher(spec)
     if spec.iterative:
-        return IterativeScheduler(batcher, iterative_inputs.make_iterative_inputs(spec))
+        return IterativeScheduler(batcher, sequence_inputs.make_iterative_inputs(spec))
     return SharedQueue(batcher, is_idempotent=spec.is_idempotent)
 
 
