@@ -15,7 +15,7 @@ from typing import Any
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import model_config_pb2
-from pytriton.serving.engine.sequence.sequence_rules import (
+from pytriton.serving.engine.sequence.sequence_config import (
     validate_sequence_batching,
     validate_states,
 )

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the sequence batcher's settings from a model configuration.
 
-The rules that it must follow are in `pytriton.serving.engine.sequence.sequence_rules`.
+The rules that it must follow are in `pytriton.serving.engine.sequence.sequence_config`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BY_NUMBER, DataType
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.base.protos import model_config_pb2
 
 # Settings that Triton's message has no fields for are parameters of the model.
 MAX_QUEUE_SIZE = "sequence_max_queue_size"
@@ -137,3 +138,157 @@ def _generates_ids(config: Any) -> bool:
 
 def _parameter(config: Any, name: str) -> str:
     return config.parameters[name].string_value.strip() if name in config.parameters else ""
+
+
+_CONTROL = model_config_pb2.ModelSequenceBatching.Control
+_CORRID = _CONTROL.CONTROL_SEQUENCE_CORRID
+_PAIRS = ("int32_false_true", "fp32_false_true", "bool_false_true")
+_CORRID_TYPES = frozenset(
+    getattr(model_config_pb2, f"TYPE_{name}")
+    for name in ("UINT64", "INT64", "UINT32", "INT32", "STRING")
+)
+
+
+def validate_sequence_batching(config: Any) -> None:
+    """Check strategies and control inputs, which must be correct before the model is loaded.
+
+    Raises:
+        InvalidArgumentError: for the first rule that the configuration breaks.
+    """
+    batching = config.sequence_batching
+    if batching.HasField("oldest"):
+        for size in batching.oldest.preferred_batch_size:
+            if size <= 0:
+                raise _refused(config, "preferred batch size must be positive")
+            if size > config.max_batch_size:
+                raise _refused(config, "preferred batch size must be <= max batch size")
+    elif not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
+        raise _refused(config, "minimum slot utilization must be in range (0.0, 1.0]")
+    _check_controls(config, batching.control_input)
+
+
+def _check_controls(config: Any, control_inputs: Iterable[Any]) -> None:
+    names = set()
+    kinds = set()
+    for control_input in control_inputs:
+        name = control_input.name
+        if not name:
+            raise _refused(config, "control tensor must have a name")
+        if name in names:
+            problem = f"control tensor '{name}' is specified for multiple control kinds"
+            raise _refused(config, problem)
+        names.add(name)
+        for control in control_input.control:
+            if control.kind not in _CONTROL.Kind.values():
+                raise _refused(config, f"control tensor '{name}' has unknown kind {control.kind}")
+            kind = _CONTROL.Kind.Name(control.kind)
+            if kind in kinds:
+                raise _refused(config, f"specifies multiple {kind} tensors")
+            kinds.add(kind)
+            if control.kind == _CORRID:
+                _check_correlation_id(config, control)
+            else:
+                _check_flag(config, kind, control)
+
+
+def _check_flag(config: Any, kind: str, control: Any) -> None:
+    given = [pair for pair in _PAIRS if len(getattr(control, pair))]
+    one_of = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
+    if not given:
+        raise _refused(config, f"must specify either {one_of.format('or')} for {kind}")
+    if len(given) > 1:
+        raise _refused(config, f"specifies more than one from {one_of.format('and')} for {kind}")
+    if len(getattr(control, given[0])) != 2:
+        raise _refused(config, f"control '{given[0]}' must have exactly 2 entries for {kind}")
+
+
+def _check_correlation_id(config: Any, control: Any) -> None:
+    if any(len(getattr(control, pair)) for pair in _PAIRS):
+        raise _refused(
+            config,
+            "must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' "
+            "for CONTROL_SEQUENCE_CORRID",
+        )
+    if control.data_type not in _CORRID_TYPES:
+        raise InvalidArgumentError(
+            f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {config.name}. Allowed "
+            "data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+        )
+
+
+def validate_states(config: Any) -> None:
+    """Check the names of control inputs, and the implicit states of a sequence model.
+
+    Triton lets a control input replace a client's tensor of the same name, without a word.
+
+    Raises:
+        InvalidArgumentError: for the first rule that the configuration breaks.
+    """
+    batching = config.sequence_batching
+    taken = {tensor.name for tensor in config.input}
+    for control in batching.control_input:
+        if control.name in taken:
+            raise _refused(config, f"control tensor '{control.name}' has the name of an input")
+    taken |= {control.name for control in batching.control_input}
+    outputs = set()
+    for state in batching.state:
+        if not state.input_name or not state.output_name:
+            raise _refused(config, "state must specify 'input_name' and 'output_name'")
+        label = f"state '{state.input_name}'"
+        if state.data_type not in BY_NUMBER:
+            raise _refused(config, f"{label} must specify 'data_type'")
+        if any(dim < -1 for dim in state.dims):
+            problem = "dimension must be integer >= 0, or -1 to indicate a variable-size dimension"
+            raise _refused(config, f"{label} {problem}")
+        if state.input_name in taken:
+            raise _refused(config, f"{label} has the name of another input")
+        if state.output_name in outputs:
+            problem = f"{label} has the output '{state.output_name}' of another state"
+            raise _refused(config, problem)
+        taken.add(state.input_name)
+        outputs.add(state.output_name)
+        _check_initial_state(state)
+
+
+def _check_initial_state(state: Any) -> None:
+    name, dims = state.input_name, state.dims
+    if not len(state.initial_state):
+        return
+    if len(state.initial_state) > 1:
+        raise InvalidArgumentError(
+            f"initial_state field for state input '{name}' must contain exactly one or zero "
+            f"element. Found '{len(state.initial_state)}' elements."
+        )
+    initial = state.initial_state[0]
+    if not initial.name:
+        raise InvalidArgumentError(
+            f"Field 'name' must be set when using initial_state for state input '{name}'."
+        )
+    if initial.data_type != state.data_type:
+        raise InvalidArgumentError(
+            f"The data type used for 'initial_state' field of state '{name}' does not match the "
+            "state data type."
+        )
+    if len(initial.dims) != len(dims):
+        raise InvalidArgumentError(
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions "
+            f"for state input '{name}'. {len(initial.dims)} != {len(dims)}"
+        )
+    for given, expected in zip(initial.dims, dims, strict=True):
+        if given < 0:
+            raise InvalidArgumentError(
+                f"'initial_state' field for state input name '{name}' contains variable dimensions."
+            )
+        if expected not in (given, -1):
+            raise InvalidArgumentError(
+                f"'initial_state' dim for input name '{name}' doesn't match 'state' dim "
+                f"description. {given} != {expected}"
+            )
+    if initial.WhichOneof("state_data") is None:
+        raise InvalidArgumentError(
+            f"initial_state setting expects state'{name}' to have state_data set"
+        )
+
+
+def _refused(config: Any, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"sequence batching {problem} for {config.name}")
