@@ -11,14 +11,47 @@ from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 from pytriton.base import dtypes
+from pytriton.base.dtypes import BYTES, UINT64
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.serving.engine.sequence.correlation_id import check_correlation_id
+from pytriton.base.model_spec import ControlKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytriton.base.messages import InferRequest, InferTensor
-    from pytriton.base.model_spec import ModelSpec, TensorSpec
+    from pytriton.base.model_spec import ModelSpec, SequenceSpec, TensorSpec
+
+
+def check_correlation_id(request: InferRequest, model_name: str, sequence: SequenceSpec) -> None:
+    """Check that a text is for a text input, and a number for one of numbers.
+
+    Triton 2.51 lets the model read foreign memory if they differ.
+
+    Raises:
+        InvalidArgumentError: They differ.
+    """
+    correlation_id = request.correlation_id
+    if not correlation_id:  # the scheduler refuses that, or generates one
+        return
+    is_text = isinstance(correlation_id, str)
+    for control in sequence.controls:
+        if control.kind is ControlKind.CORRID and is_text is not (control.dtype is BYTES):
+            given = BYTES if is_text else UINT64
+            raise InvalidArgumentError(
+                f"[request id: {request.id or '<id_unknown>'}] sequence batching control "
+                f"'{control.name}' data-type is '{given.name}', but model "
+                f"'{model_name}' expects '{control.dtype.name}'"
+            )
+
+
+def accepted_types(spec: ModelSpec) -> tuple[type[int | str], ...]:
+    """Returns the types of the ids that `check_correlation_id` accepts."""
+    controls = spec.sequence.controls if spec.sequence is not None else ()
+    dtypes = [control.dtype for control in controls if control.kind is ControlKind.CORRID]
+    if not dtypes:
+        return (int, str)
+    return (str,) if dtypes[0] is BYTES else (int,)
+
 
 _MAX_SIZE = 2**63 - 1
 _BATCH_NOTE = (

@@ -18,7 +18,7 @@ from pytriton.protocol.json_columns import (
     request_structure,
 )
 from pytriton.protocol.kserve_json import ALL_JSON
-from pytriton.serving.engine.sequence.correlation_id import accepted_types
+from pytriton.serving.engine.validation import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
 from pytriton.serving.server.http.handler import HttpExchange
