@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.errors import InternalError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.repository.poller import Poller
+from pytriton.serving.repository.model_repositories import Poller
 from tests.repository.scene import write_code, write_config, write_model
 
 

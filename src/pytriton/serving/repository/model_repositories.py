@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +15,6 @@ from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.loading.ensemble_steps import StepsError
 from pytriton.serving.repository.model_set import ModelSet
 from pytriton.serving.repository.place_finder import LocalFinder, PlaceFinder
-from pytriton.serving.repository.poller import Poller
 from pytriton.serving.repository.reading.layout import (
     ModelPlace,
     check_model_name,
@@ -32,6 +31,58 @@ if TYPE_CHECKING:
     from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
 
 logger = logging.getLogger(__name__)
+
+
+_MIN_TIMEOUT_S = 1.0  # before the next poll starts beside one that does not end
+
+
+class Poller:
+    """Polls repeatedly, with an interval between the end of a poll and the next one.
+
+    A poll that does not end, because a model hangs while it is loaded, does not stop later polls.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        poll: Callable[[], Awaitable[None]],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._interval_s = interval_s
+        self._poll = poll
+        self._sleep = sleep
+        self._task: asyncio.Task[None] | None = None
+        self._polls: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start; the first poll comes after the first interval."""
+        self._task = asyncio.ensure_future(self._run())
+
+    async def stop(self) -> None:
+        """Stop polling and cancel running polls."""
+        tasks = [*self._polls, self._task] if self._task is not None else []
+        self._task = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self) -> None:
+        while True:
+            await self._sleep(self._interval_s)
+            poll = asyncio.ensure_future(self._poll_once())
+            self._polls.add(poll)
+            poll.add_done_callback(self._polls.discard)
+            await asyncio.wait({poll}, timeout=max(self._interval_s, _MIN_TIMEOUT_S))
+
+    async def _poll_once(self) -> None:
+        try:
+            await self._poll()
+        except ServerError as error:
+            logger.warning("the repositories could not be polled: %s", error.message)
+        except Exception:  # the next poll may succeed
+            logger.exception("the repositories could not be polled")
+
 
 ALL_MODELS = "*"
 _LOOK_TIMEOUT_S = 5.0
