@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytriton.base.errors import ServerError
 from pytriton.serving.engine.model import Model
-from pytriton.serving.repository.step_order import superfluous
+from pytriton.serving.repository.model_set import superfluous
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import step_config, write_ensemble, write_step
 from tests.repository.scene import Scene, write_config

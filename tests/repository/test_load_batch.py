@@ -7,7 +7,7 @@ import asyncio
 import gc
 
 from pytriton.base.errors import UnavailableError
-from pytriton.serving.repository.load_batch import run_in_order
+from pytriton.serving.repository.model_set import run_in_order
 
 
 def test_work_that_is_given_up_and_fails_leaves_no_error_to_nobody(caplog):

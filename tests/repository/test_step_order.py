@@ -8,8 +8,13 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.repository.load_batch import run_in_order
-from pytriton.serving.repository.step_order import bottom_up, dependents, superfluous, waits
+from pytriton.serving.repository.model_set import (
+    bottom_up,
+    dependents,
+    run_in_order,
+    superfluous,
+    waits,
+)
 
 STEPS = {"e": ["a", "b"], "n": ["e", "c"], "other": ["b"]}
 NAMES = "abcdefgh"
