@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.base.model_spec import identifier_of
-from pytriton.serving.repository.names import ModelNames
+from pytriton.serving.repository.reading.layout import ModelNames
 
 NAMES = ModelNames(["/a", "/b", "/c"])
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError
-from pytriton.serving.repository.place_finder import PlaceFinder
 from pytriton.serving.repository.reading.layout import (
     ModelPlace,
+    PlaceFinder,
     RenamedPlace,
     check_model_name,
     find_models,

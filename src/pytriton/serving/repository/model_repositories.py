@@ -14,9 +14,10 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, ServerErro
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.loading.ensemble_steps import StepsError
 from pytriton.serving.repository.model_set import ModelSet
-from pytriton.serving.repository.place_finder import LocalFinder, PlaceFinder
 from pytriton.serving.repository.reading.layout import (
+    LocalFinder,
     ModelPlace,
+    PlaceFinder,
     check_model_name,
     read_files_state,
 )

@@ -23,8 +23,8 @@ from pytriton.serving.repository.loading.load_coordinator import LoadCoordinator
 from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
 from pytriton.serving.repository.loading.outcomes import given_up
 from pytriton.serving.repository.model_lifecycle import ModelLifecycle
-from pytriton.serving.repository.names import ModelNames
 from pytriton.serving.repository.reading.config_files import read_ensemble
+from pytriton.serving.repository.reading.layout import ModelNames
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine

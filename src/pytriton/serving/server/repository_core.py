@@ -20,9 +20,9 @@ from pytriton.serving.repository.loading.backends import WORKERS
 from pytriton.serving.repository.loading.ensemble_loader import ensemble_maker
 from pytriton.serving.repository.loading.python_loader import PythonLoader
 from pytriton.serving.repository.model_repositories import ModelRepositories
-from pytriton.serving.repository.place_finder import PlaceFinder
 from pytriton.serving.repository.reading.backend_choice import BackendFolders, user_backend_folder
 from pytriton.serving.repository.reading.instances import visible_gpu_ids
+from pytriton.serving.repository.reading.layout import PlaceFinder
 from pytriton.serving.repository.remote.finder import open_finder
 from pytriton.serving.repository.remote.location import is_remote
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics

@@ -17,7 +17,7 @@ from pytriton.serving.engine.ensemble.ensemble_rules import (
     complete_ensemble,
     composing_models,
 )
-from pytriton.serving.repository.names import ModelNames
+from pytriton.serving.repository.reading.layout import ModelNames
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine

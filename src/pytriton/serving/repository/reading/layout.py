@@ -13,7 +13,7 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -326,3 +326,99 @@ def missing_versions(policy: Any, available: Iterable[int]) -> list[int]:
     """Returns the versions that a policy names and that have no directory, in its order."""
     known = set(available)
     return [version for version in policy.specific.versions if version not in known]
+
+
+class PlaceFinder(Protocol):
+    """Finds models."""
+
+    @property
+    def problem(self) -> str:
+        """Why a repository could never be read so far; an empty text if all were."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether `find` waits for a network, so that `known` may be older."""
+
+    def find(self) -> dict[str, list[ModelPlace]]:
+        """Returns the places of all models by identifier. It may wait for the network.
+
+        Raises:
+            InternalError: A repository cannot be read.
+        """
+
+    def known(self) -> dict[str, list[ModelPlace]]:
+        """Like `find`, but without waiting: of repositories far away, what was found last."""
+
+    def close(self) -> None:
+        """Remove what was made for the models; may be called twice."""
+
+
+class LocalFinder:
+    """Finds models in local folders."""
+
+    problem = ""
+    is_far = False
+
+    def __init__(self, repositories: Sequence[Path], namespaces: Sequence[str] = ()) -> None:
+        self._repositories = tuple(repositories)
+        self._namespaces = tuple(namespaces)
+
+    def find(self) -> dict[str, list[ModelPlace]]:
+        """See `PlaceFinder`."""
+        return find_models(self._repositories, self._namespaces)
+
+    known = find
+
+    def close(self) -> None:
+        """See `PlaceFinder`."""
+
+    def __repr__(self) -> str:
+        return f"<LocalFinder {self._repositories!r}>"
+
+
+class ModelNames:
+    """Finds what names can mean.
+
+    Args:
+        namespaces: Those of all repositories; none if models are told apart by their names.
+    """
+
+    def __init__(self, namespaces: Sequence[str] = ()) -> None:
+        self._namespaces = tuple(dict.fromkeys(namespaces))
+
+    def split(self, identifier: str) -> tuple[str, str]:
+        """Returns the namespace of a model, empty if it has none, and its name."""
+        for namespace in self._namespaces:
+            start = identifier_of(namespace, "")
+            if identifier.startswith(start):
+                return namespace, identifier.removeprefix(start)
+        return "", identifier
+
+    def identifiers(self, name: str) -> list[str]:
+        """Returns all identifiers that models of this name could have."""
+        # Models that were bound or whose files were sent have no namespace.
+        return [name, *(identifier_of(namespace, name) for namespace in self._namespaces)]
+
+    def among(self, name: str, known: Container[str]) -> list[str]:
+        """Returns the identifiers of the known models of this name."""
+        return [each for each in self.identifiers(name) if each in known]
+
+    def find(self, name: str, namespace: str, is_known: Callable[[str], bool]) -> str | None:
+        """Returns the model that another one means: of its own namespace, or the only one.
+
+        Args:
+            name: The name.
+            namespace: That of the model that names it.
+            is_known: Returns whether there is a model with an identifier.
+
+        Returns:
+            The identifier; None if no model has this name, or if several have it.
+        """
+        own = identifier_of(namespace, name)
+        if is_known(own):
+            return own
+        found = [each for each in self.identifiers(name) if is_known(each)]
+        return found[0] if len(found) == 1 else None
+
+    def __repr__(self) -> str:
+        return f"<ModelNames of {len(self._namespaces)} namespaces>"

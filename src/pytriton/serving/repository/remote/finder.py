@@ -9,8 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytriton.base.model_spec import identifier_of
-from pytriton.serving.repository.place_finder import LocalFinder, PlaceFinder
-from pytriton.serving.repository.reading.layout import ModelPlace, find_models
+from pytriton.serving.repository.reading.layout import (
+    LocalFinder,
+    ModelPlace,
+    PlaceFinder,
+    find_models,
+)
 from pytriton.serving.repository.remote.copies import LocalCopies
 from pytriton.serving.repository.remote.credentials import choose_access, read_credentials
 from pytriton.serving.repository.remote.location import MOUNT_DIRECTORIES, is_remote, read_location
