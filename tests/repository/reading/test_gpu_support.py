@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from pytriton.serving.repository.reading import config_files
-from pytriton.serving.repository.reading.backend_choice import BackendCode, BackendFolders, CodeKind
+from pytriton.serving.repository.reading.backend_choice import (
+    BackendCode,
+    BackendFolders,
+    CodeKind,
+    may_use_gpus,
+    package_folder,
+)
 from pytriton.serving.repository.reading.config_files import read_config
-from pytriton.serving.repository.reading.gpu_support import may_use_gpus, package_folder
 from pytriton.serving.repository.reading.layout import ModelPlace
 from tests.repository.scene import write_config, write_model
 

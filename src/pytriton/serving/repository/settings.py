@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
-from pytriton.serving.repository.reading.backend_choice import BackendFolders
-from pytriton.serving.repository.reading.executor_choice import Executor
+from pytriton.serving.repository.reading.backend_choice import BackendFolders, Executor
 
 
 class ControlMode(enum.Enum):

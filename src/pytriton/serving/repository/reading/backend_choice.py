@@ -8,15 +8,17 @@ It is pure: what lies in the folders is given as data or asked with a function. 
 from __future__ import annotations
 
 import enum
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.package import PACKAGE_FOLDER
+from pytriton.serving.engine.config_rules import ENSEMBLE
 from pytriton.serving.repository.reading.layout import is_inside
 
 PYTHON = "python"
@@ -299,3 +301,61 @@ def with_code(
     if ENVIRONMENT not in config.parameters and exists(archive):
         completed.parameters[ENVIRONMENT].string_value = str(archive)
     return completed
+
+
+Executor = Literal["local", "ray"]
+PARAMETER = "EXECUTOR"  # of a model, in place of the server's setting
+LOCAL, RAY = "local", "ray"
+
+
+def runs_on_ray(config: Any, default: Executor) -> bool:
+    """Returns whether a model's instances run on Ray; an ensemble has none.
+
+    Raises:
+        InvalidArgumentError: The model's parameter names something else.
+    """
+    if config.platform == ENSEMBLE:
+        return False
+    if PARAMETER not in config.parameters:
+        return default == RAY
+    value = config.parameters[PARAMETER].string_value
+    if value not in (LOCAL, RAY):
+        raise InvalidArgumentError(
+            f"expected '{LOCAL}' or '{RAY}' as parameter {PARAMETER} of model '{config.name}', "
+            f"got '{value}'"
+        )
+    return bool(value == RAY)
+
+
+# Backends of ours: the package and one of its files that only its form for GPUs has. Those without
+# a package do not use GPUs at all.
+_GPU_FILES: dict[str, tuple[str, str] | None] = {
+    "fil": None,
+    "onnxruntime": ("onnxruntime", "capi/libonnxruntime_providers_cuda.so"),
+    "openvino": None,
+    PYTORCH: ("torch", "lib/libtorch_cuda.so"),
+    "sklearn": None,
+}
+
+
+def package_folder(package: str) -> Path | None:
+    """Returns the folder of an installed package, without importing it."""
+    found = importlib.util.find_spec(package)
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def may_use_gpus(code: BackendCode, find: Callable[[str], Path | None] = package_folder) -> bool:
+    """Returns whether models that do not say where they run belong on GPUs, if there are any.
+
+    Args:
+        code: The file that runs the model.
+        find: Returns the folder of an installed package.
+    """
+    if not code.is_ours or code.backend not in _GPU_FILES:
+        return True
+    needed = _GPU_FILES[code.backend]
+    if needed is None:
+        return False
+    package, file = needed
+    folder = find(package)
+    return folder is not None and (folder / file).exists()

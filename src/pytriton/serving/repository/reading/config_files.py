@@ -18,11 +18,12 @@ from pytriton.serving.engine.ensemble.ensemble_rules import validate_ensemble
 from pytriton.serving.repository.reading.backend_choice import (
     ENVIRONMENT,
     BackendFolders,
+    Executor,
     choose_code,
     fill_backend,
+    may_use_gpus,
+    runs_on_ray,
 )
-from pytriton.serving.repository.reading.executor_choice import Executor, runs_on_ray
-from pytriton.serving.repository.reading.gpu_support import may_use_gpus
 from pytriton.serving.repository.reading.layout import (
     ChooseVersions,
     ModelPlace,

@@ -16,13 +16,12 @@ from pytriton.serving.engine.config_rules import ENSEMBLE, validate_instance_gro
 from pytriton.serving.repository.loading.load_timeout import load_timeout_s
 from pytriton.serving.repository.loading.plans import VersionPlan
 from pytriton.serving.repository.reading.agents import run_agents
-from pytriton.serving.repository.reading.backend_choice import choose_code, with_code
+from pytriton.serving.repository.reading.backend_choice import choose_code, runs_on_ray, with_code
 from pytriton.serving.repository.reading.config_files import (
     read_config,
     read_initial_states,
     read_labels,
 )
-from pytriton.serving.repository.reading.executor_choice import runs_on_ray
 from pytriton.serving.repository.reading.instances import plan_instances
 from pytriton.serving.repository.reading.layout import (
     ModelPlace,

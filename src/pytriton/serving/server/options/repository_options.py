@@ -13,7 +13,7 @@ import msgspec
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource
-from pytriton.serving.repository.reading.executor_choice import Executor
+from pytriton.serving.repository.reading.backend_choice import Executor
 from pytriton.serving.repository.remote.location import is_remote, read_location
 from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
 
