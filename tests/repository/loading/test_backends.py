@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.serving.engine.config import config_from_text
-from pytriton.serving.repository.loading.backends import WORKERS, find_loader
+from pytriton.serving.repository.loading.plans import WORKERS, find_loader
 
 
 def config(text):

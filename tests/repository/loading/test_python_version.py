@@ -21,8 +21,7 @@ from pytriton.runtime.executor.worker import (
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.repository.loading import python_version as module
 from pytriton.serving.repository.loading import restart_policy
-from pytriton.serving.repository.loading.load_timeout import LoadTimeoutError
-from pytriton.serving.repository.loading.plans import InstancePlan
+from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.restart_policy import Restart, RestartPolicy
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec

@@ -28,8 +28,8 @@ from pytriton.serving.repository.reading.layout import ModelNames
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.repository.loading.backends import Loaders
     from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
+    from pytriton.serving.repository.loading.plans import Loaders
     from pytriton.serving.repository.reading.layout import ModelPlace
     from pytriton.serving.repository.reading.overrides import Override
     from pytriton.serving.repository.settings import RepositorySettings

@@ -16,8 +16,8 @@ import msgspec
 from pytriton.base.background_tasks import wait_through
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.executor.launcher import WorkerLauncher
-from pytriton.serving.repository.loading.backends import WORKERS
 from pytriton.serving.repository.loading.ensemble_loader import ensemble_maker
+from pytriton.serving.repository.loading.plans import WORKERS
 from pytriton.serving.repository.loading.python_loader import PythonLoader
 from pytriton.serving.repository.model_repositories import ModelRepositories
 from pytriton.serving.repository.reading.backend_choice import BackendFolders, user_backend_folder

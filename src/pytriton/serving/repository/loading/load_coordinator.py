@@ -15,19 +15,17 @@ from pytriton.base.errors import ServerError, resource_error
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.worker import InstanceUnavailableError, ResourceLackError
 from pytriton.serving.engine.model import Model
-from pytriton.serving.repository.loading.backends import find_loader
 from pytriton.serving.repository.loading.held_version import hold
-from pytriton.serving.repository.loading.load_timeout import load_within
 from pytriton.serving.repository.loading.outcomes import LackOfResources
+from pytriton.serving.repository.loading.plans import find_loader, load_within
 from pytriton.serving.repository.reading.source import ModelSource, make_plan
 from pytriton.serving.repository.states import StateTable
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.repository.loading.backends import Loaders
     from pytriton.serving.repository.loading.ensemble_loader import StepUse
     from pytriton.serving.repository.loading.ensemble_steps import StepFinder
-    from pytriton.serving.repository.loading.plans import LoadedVersion
+    from pytriton.serving.repository.loading.plans import LoadedVersion, Loaders
     from pytriton.serving.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)

@@ -7,14 +7,20 @@ channels.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from pytriton.base.errors import UnavailableError
 from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import identifier_of
+from pytriton.base.time_limit import within
 from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.serving.engine.config import seconds_parameter
+from pytriton.serving.engine.config_rules import ENSEMBLE
 from pytriton.serving.engine.rate_limiter import InstanceLimits
 from pytriton.serving.engine.served_model import ManagedModel
 from pytriton.serving.repository.reading.backend_choice import BackendCode
@@ -117,3 +123,52 @@ class BackendLoader(VersionLoader, Protocol):
 
     async def close(self) -> None:
         """Remove the files that were made for models, whose versions were stopped before."""
+
+
+WORKERS = "python"  # the loader of all models that run in worker processes, whatever their backend
+
+Loaders = Mapping[str, VersionLoader]
+
+
+def find_loader(loaders: Loaders, config: Any) -> VersionLoader:
+    """Returns the loader of a model. Which file a worker runs is in the plan that it gets.
+
+    Args:
+        loaders: The loaders of this server: `WORKERS`, and that of ensembles by their platform.
+        config: The ModelConfig message, normalised.
+    """
+    return loaders[ENSEMBLE if config.platform == ENSEMBLE else WORKERS]
+
+
+PARAMETER = "LOAD_TIMEOUT_SECS"  # of a model, in place of the server's setting
+
+_T = TypeVar("_T")
+
+
+class LoadTimeoutError(UnavailableError):
+    """A load took longer than it may."""
+
+
+def load_timeout_s(config: Any, default_s: float) -> float:
+    """Returns the time limit for loading a version of the model; 0: no limit.
+
+    Raises:
+        InvalidArgumentError: The model's parameter is not a number that can be used.
+    """
+    return seconds_parameter(config, PARAMETER, default_s)
+
+
+async def load_within(timeout_s: float, load: Awaitable[_T]) -> _T:
+    """Await a load with a time limit; 0: no limit.
+
+    Raises:
+        LoadTimeoutError: The load took longer and was cancelled.
+    """
+    if not timeout_s:
+        return await load
+    try:
+        return await within(timeout_s, load)
+    except asyncio.TimeoutError:
+        raise LoadTimeoutError(
+            f"it was not loaded within {timeout_s:g} s, and its processes were ended"
+        ) from None

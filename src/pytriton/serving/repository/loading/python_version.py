@@ -16,7 +16,7 @@ from pytriton.runtime.executor.recovery import Recovery
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, ResourceLackError
 from pytriton.serving.engine.model import ModelState
 from pytriton.serving.repository.loading.instance_scaler import InstanceScaler
-from pytriton.serving.repository.loading.load_timeout import LoadTimeoutError, load_within
+from pytriton.serving.repository.loading.plans import LoadTimeoutError, load_within
 from pytriton.serving.repository.loading.restart_policy import (
     MAX_FORK_DELAY_S,
     GiveUp,

@@ -13,8 +13,7 @@ import msgspec
 from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.config_rules import ENSEMBLE, validate_instance_groups
-from pytriton.serving.repository.loading.load_timeout import load_timeout_s
-from pytriton.serving.repository.loading.plans import VersionPlan
+from pytriton.serving.repository.loading.plans import VersionPlan, load_timeout_s
 from pytriton.serving.repository.reading.agents import run_agents
 from pytriton.serving.repository.reading.backend_choice import choose_code, runs_on_ray, with_code
 from pytriton.serving.repository.reading.config_files import (

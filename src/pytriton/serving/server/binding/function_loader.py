@@ -19,8 +19,7 @@ from pytriton.runtime.transport.worker_frames import Initialize
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.scaling import ScalingSettings
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
-from pytriton.serving.repository.loading.load_timeout import load_within
-from pytriton.serving.repository.loading.plans import InstancePlan
+from pytriton.serving.repository.loading.plans import InstancePlan, load_within
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.warmup_run import WarmupRun
 from pytriton.serving.repository.services.model_services import log_line
