@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
+from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
 
 
 @pytest.fixture

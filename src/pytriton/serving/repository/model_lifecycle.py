@@ -24,10 +24,11 @@ from pytriton.base.errors import (
 from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.model import UNLOADED, Model, ModelState
 from pytriton.serving.repository.loading.ensemble_steps import StepsError
-from pytriton.serving.repository.loading.load_coordinator import LoadCoordinator, failure_text
-from pytriton.serving.repository.loading.outcomes import (
+from pytriton.serving.repository.loading.load_coordinator import (
     LackOfResources,
+    LoadCoordinator,
     failure_of,
+    failure_text,
     given_up,
     list_failures,
     outcome_of,

@@ -28,7 +28,7 @@ from pytriton.serving.repository.settings import ControlMode, RepositorySettings
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
-    from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
+    from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
     from pytriton.serving.repository.loading.plans import Loaders
 
 logger = logging.getLogger(__name__)

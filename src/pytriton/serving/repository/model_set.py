@@ -19,9 +19,11 @@ from pytriton.serving.engine.config_rules import ENSEMBLE
 from pytriton.serving.engine.ensemble.ensemble_rules import composing_models
 from pytriton.serving.repository.loading.ensemble_loader import EnsembleLoader, StepUse
 from pytriton.serving.repository.loading.ensemble_steps import StepFinder
-from pytriton.serving.repository.loading.load_coordinator import LoadCoordinator
-from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
-from pytriton.serving.repository.loading.outcomes import given_up
+from pytriton.serving.repository.loading.load_coordinator import (
+    LoadCoordinator,
+    LoadDependencies,
+    given_up,
+)
 from pytriton.serving.repository.model_lifecycle import ModelLifecycle
 from pytriton.serving.repository.reading.config_files import read_ensemble
 from pytriton.serving.repository.reading.layout import ModelNames

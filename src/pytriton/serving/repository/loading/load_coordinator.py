@@ -8,25 +8,97 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytriton.base.errors import ServerError, resource_error
+from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError, resource_error
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.worker import InstanceUnavailableError, ResourceLackError
-from pytriton.serving.engine.model import Model
-from pytriton.serving.repository.loading.held_version import hold
-from pytriton.serving.repository.loading.outcomes import LackOfResources
+from pytriton.serving.engine.model import UNLOADED, Model, ModelState
 from pytriton.serving.repository.loading.plans import find_loader, load_within
 from pytriton.serving.repository.reading.source import ModelSource, make_plan
 from pytriton.serving.repository.states import StateTable
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.ensemble_loader import StepUse
     from pytriton.serving.repository.loading.ensemble_steps import StepFinder
     from pytriton.serving.repository.loading.plans import LoadedVersion, Loaders
+    from pytriton.serving.repository.reading.layout import Holder
     from pytriton.serving.repository.settings import RepositorySettings
+
+
+class HeldVersion:
+    """Passes everything on to a version. Implements `LoadedVersion`."""
+
+    def __init__(self, version: LoadedVersion, holder: Holder) -> None:
+        self._version = version
+        self._holder: Holder | None = holder
+        holder.retain()
+
+    @property
+    def model(self) -> ManagedModel:
+        """See `LoadedVersion`."""
+        return self._version.model
+
+    @property
+    def is_current(self) -> bool:
+        """See `LoadedVersion`."""
+        return self._version.is_current
+
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        """See `LoadedVersion`."""
+        try:
+            await self._version.drain_and_stop(timeout_s)
+        finally:
+            holder, self._holder = self._holder, None  # this may be called twice
+            if holder is not None:
+                holder.release()
+
+    def __repr__(self) -> str:
+        return f"<HeldVersion {self._version!r}>"
+
+
+def hold(version: LoadedVersion, holder: Holder | None) -> LoadedVersion:
+    """Returns a version that keeps its files, if somebody has to know that."""
+    return version if holder is None else HeldVersion(version, holder)
+
+
+class LackOfResources(str):
+    """Why a version could not be loaded now: its machine had no resources for that."""
+
+    __slots__ = ()
+
+
+def outcome_of(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
+    """Returns what a load that has ended came to: a version, or why there is none."""
+    return UNLOADED if load.cancelled() else load.result()
+
+
+def failure_of(outcome: LoadedVersion | str) -> str:
+    """Returns why a version cannot serve: the load failed, or its instances died already."""
+    if isinstance(outcome, str):
+        return outcome
+    is_alive = outcome.model.state is ModelState.LOADING
+    return "" if is_alive else f"Internal: {outcome.model.reason}"
+
+
+def list_failures(failures: Mapping[int, str], end: str = "\n") -> str:
+    """Returns the text about versions that cannot serve, by version."""
+    return "".join(
+        f"version {version} is at UNAVAILABLE state: {reason};{end}"
+        for version, reason in sorted(failures.items())
+    )
+
+
+def given_up(name: str) -> UnavailableError:
+    """Returns the error for a load that was not finished."""
+    return UnavailableError(
+        f"load failed for model '{name}': it was given up, as the model was unloaded or its files "
+        "changed"
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -154,3 +226,64 @@ def failure_text(error: Exception) -> str:
         return f"{error.kind}: {error.message}"
     logger.error("unexpected error while a model was loaded", exc_info=error)
     return f"Internal: {type(error).__name__}: {error}"
+
+
+class LoadDependencies:
+    """A graph of models. Loads of one model run one after the other, so a cycle would not end.
+
+    Args:
+        identifiers: Returns all models that a load by name may load; None: the one of that name.
+    """
+
+    def __init__(self, identifiers: Callable[[str], Sequence[str]] | None = None) -> None:
+        self._identifiers = identifiers
+        self._waits: dict[str, Counter[str]] = {}  # several instances may load the same model
+
+    @contextlib.contextmanager
+    def add(self, name: str, wanted: str) -> Iterator[None]:
+        """Mark, while the context is entered, that the load of `name` waits for that of `wanted`.
+
+        Raises:
+            InvalidArgumentError: `wanted` waits for `name`, or is the same model.
+        """
+        path = self._path(wanted, name)
+        if path:
+            circle = " -> ".join([name, *path])
+            raise InvalidArgumentError(
+                f"model '{name}' cannot wait for '{wanted}' to be loaded while it is being loaded "
+                f"itself, as that waits for its own end: {circle}"
+            )
+        wants = self._waits.setdefault(name, Counter())
+        wants[wanted] += 1
+        try:
+            yield
+        finally:
+            wants[wanted] -= 1
+            if not +wants:
+                del self._waits[name]
+
+    @contextlib.contextmanager
+    def add_named(self, identifier: str, wanted: str) -> Iterator[None]:
+        """Like `add`, for all models that a load of the name `wanted` may load."""
+        with contextlib.ExitStack() as stack:
+            for each in [wanted] if self._identifiers is None else self._identifiers(wanted):
+                stack.enter_context(self.add(identifier, each))
+            yield
+
+    def __len__(self) -> int:
+        return sum(wants.total() for wants in self._waits.values())
+
+    def __repr__(self) -> str:
+        return f"<LoadDependencies {len(self)} loads>"
+
+    def _path(self, start: str, end: str) -> list[str]:
+        """Returns the models on the path from `start` to `end`, both included; empty if none."""
+        paths = {start: [start]}
+        pending = [start]
+        while pending and end not in paths:
+            name = pending.pop()
+            for wanted in +self._waits.get(name, Counter()):
+                if wanted not in paths:
+                    paths[wanted] = [*paths[name], wanted]
+                    pending.append(wanted)
+        return paths.get(end, [])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.base.model_spec import identifier_of
-from pytriton.serving.repository.loading.load_dependencies import LoadDependencies
+from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
 from pytriton.serving.repository.services.bls import ModelCaller
 from pytriton.serving.repository.services.custom_metrics import WorkerMetrics
 
