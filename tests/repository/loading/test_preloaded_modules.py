@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from pytriton.serving.repository.loading.version_code import preloaded_modules
+from pytriton.serving.repository.loading.python_loader import preloaded_modules
 from pytriton.serving.repository.reading.backend_choice import BackendCode, CodeKind
 
 

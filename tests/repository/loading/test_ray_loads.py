@@ -12,12 +12,12 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.serving.engine.config import normalise_config
-from pytriton.serving.repository.loading.ray_loading import (
+from pytriton.serving.repository.loading.python_loader import (
     check_completed,
+    code_path,
     limits_of,
     with_deadline,
 )
-from pytriton.serving.repository.loading.version_code import code_path
 from pytriton.serving.repository.reading.backend_choice import BackendCode, CodeKind
 from tests.fakes import model_spec
 from tests.repository.scene import CONFIG, Scene, write_code, write_model

@@ -6,8 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.config_completion import complete_config
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
@@ -17,8 +21,9 @@ from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
 from pytriton.runtime.transport.loop_spinner import allowed_cores_of_workers
 from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
-from pytriton.runtime.transport.worker_frames import Initialize
+from pytriton.runtime.transport.worker_frames import PACKAGE_FILE, Initialize
 from pytriton.serving.engine.config import config_to_json, spec_from_config
+from pytriton.serving.engine.config_rules import validate_config, validate_contents
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.sequence.sequence_inputs import (
     SequenceInputs,
@@ -27,24 +32,21 @@ from pytriton.serving.engine.sequence.sequence_inputs import (
 )
 from pytriton.serving.engine.served_model import InstanceSupervisor
 from pytriton.serving.repository.loading.python_version import PythonVersion
-from pytriton.serving.repository.loading.ray_loading import (
-    check_completed,
-    limits_of,
-    no_cluster,
-    with_deadline,
-)
-from pytriton.serving.repository.loading.version_code import (
-    check_code,
-    code_path,
-    may_complete_config,
-    model_directory,
-    preloaded_modules,
-)
 from pytriton.serving.repository.loading.warmup_run import WarmupRun
-from pytriton.serving.repository.reading.auto_complete import completed_config
-from pytriton.serving.repository.reading.backend_choice import PYTHON, BackendCode, CodeKind
+from pytriton.serving.repository.reading.auto_complete import completed_config, may_complete
+from pytriton.serving.repository.reading.backend_choice import (
+    MODEL_FILE,
+    PYTHON,
+    BackendCode,
+    CodeKind,
+)
 from pytriton.serving.repository.reading.config_files import check_model_files
-from pytriton.serving.repository.reading.ray_settings import completion_placement
+from pytriton.serving.repository.reading.ray_settings import (
+    DEFAULT_NO_INSTANCE_TIMEOUT_S,
+    NO_INSTANCE_TIMEOUT,
+    completion_placement,
+    read_scaling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -53,8 +55,99 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.placement import Placement
     from pytriton.serving.engine.cache import ResponseCache
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
+    from pytriton.serving.engine.scaling import ScalingSettings
     from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.serving.repository.services.model_services import ModelServices
+
+# By backend of ours. The seven processes of a test that each imported torch were ready after 39 s;
+# forked by one that has imported it, after 17 s.
+_PRELOADED = {"pytorch": ("torch",)}
+_PRELOADED_FOR_LIBRARIES = ("pytriton.runtime.native_backend.worker",)
+_FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
+
+
+def check_code(plan: VersionPlan, code: BackendCode) -> None:
+    """Refuse code that no worker can run.
+
+    Raises:
+        ServerError: Its file is missing or has a wrong name, or an instance has a wrong name.
+    """
+    is_own = code.kind is CodeKind.MODEL
+    if is_own and code.path.suffix != ".py":
+        filename = plan.config.default_model_filename
+        raise InternalError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    # A rule of Triton's Python backend.
+    if code.kind is not CodeKind.LIBRARY and not code.is_ours:
+        for instance in plan.instances:
+            if _FORBIDDEN_IN_NAMES.intersection(instance.name):
+                raise InvalidArgumentError("Invalid stub name: contains invalid characters")
+    if is_own and not code.path.is_file():
+        raise InternalError(f"Python model file not found in '{code.path}'")
+
+
+def model_directory(plan: VersionPlan, code: BackendCode) -> Path:
+    """Returns what `get_model_dir` returns to the code of a backend."""
+    if code.is_ours or code.kind is CodeKind.LIBRARY:
+        return plan.version_directory
+    # As in Triton, it is the directory of the model's file, which may be further down.
+    return (plan.version_directory / (plan.config.default_model_filename or MODEL_FILE)).parent
+
+
+def code_path(plan: VersionPlan, code: BackendCode) -> str:
+    """Returns the path of the code, as the process of an instance finds it."""
+    if not plan.on_ray:
+        return str(code.path)
+    path = code.path.absolute()  # processes there have another working directory
+    if path.is_relative_to(PACKAGE_FOLDER):
+        return f"{PACKAGE_FILE}{path.relative_to(PACKAGE_FOLDER)}"
+    return str(path)
+
+
+def preloaded_modules(code: BackendCode) -> tuple[str, ...]:
+    """Returns the modules that are imported once for all processes that run this kind of code."""
+    if code.kind is CodeKind.LIBRARY:
+        return _PRELOADED_FOR_LIBRARIES
+    return _PRELOADED.get(code.backend, ()) if code.is_ours else ()
+
+
+def may_complete_config(code: BackendCode) -> bool:
+    """Returns whether the code may complete a configuration; a library decides that itself."""
+    if code.kind is CodeKind.LIBRARY:
+        return True
+    return may_complete(code.path.read_text(encoding="utf-8", errors="replace"))
+
+
+async def no_cluster() -> Launcher:
+    """Refuse to run models elsewhere, in a server that has no cluster."""
+    raise UnsupportedError("this server has no Ray cluster that models could run on")
+
+
+def check_completed(plan: VersionPlan, config: Any) -> ScalingSettings | None:
+    """Check a completed configuration; returns how the model is scaled, None: it is not.
+
+    Raises:
+        InvalidArgumentError: It breaks a rule.
+    """
+    if not plan.on_ray:
+        validate_config(config, plan.gpu_ids)
+        return None
+    validate_contents(config)
+    return read_scaling(config)
+
+
+def with_deadline(plan: VersionPlan, spec: ModelSpec) -> ModelSpec:
+    """Returns the specification with a deadline for requests that find no instance on Ray."""
+    if not plan.on_ray or NO_INSTANCE_TIMEOUT in plan.config.parameters:
+        return spec
+    return structs.replace(spec, no_instance_timeout_s=DEFAULT_NO_INSTANCE_TIMEOUT_S)
+
+
+def limits_of(plan: VersionPlan, scaling: ScalingSettings | None) -> list[InstanceLimits]:
+    """Returns the limits of all instances that a version may have at a time."""
+    if scaling is not None:
+        return [plan.instances[0].limits] * scaling.maximum
+    return [each.limits for each in plan.instances]
+
 
 _T = TypeVar("_T")
 
