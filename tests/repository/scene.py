@@ -16,7 +16,7 @@ from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.config import config_to_json
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
-from pytriton.serving.repository.loading.ensemble_steps import StepModels
+from pytriton.serving.repository.loading.ensemble_loader import StepModels
 from pytriton.serving.repository.loading.plans import VersionPlan
 from pytriton.serving.repository.model_repositories import ModelRepositories
 from pytriton.serving.repository.reading.config_files import check_model_files

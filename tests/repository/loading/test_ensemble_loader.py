@@ -18,10 +18,10 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.repository.loading.ensemble_loader import (
     EnsembleLoader,
+    StepFinder,
     StepUse,
     ensemble_maker,
 )
-from pytriton.serving.repository.loading.ensemble_steps import StepFinder
 from pytriton.serving.repository.loading.plans import VersionPlan
 from tests.repository.ensemble_files import ensemble_config, step_config
 

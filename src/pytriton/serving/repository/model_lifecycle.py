@@ -23,7 +23,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.model import UNLOADED, Model, ModelState
-from pytriton.serving.repository.loading.ensemble_steps import StepsError
+from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.loading.load_coordinator import (
     LackOfResources,
     LoadCoordinator,

@@ -12,7 +12,7 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.repository.loading.ensemble_steps import StepsError
+from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.model_set import ModelSet
 from pytriton.serving.repository.reading.layout import (
     LocalFinder,

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import ServerError
 from pytriton.serving.engine.config_rules import ENSEMBLE
 from pytriton.serving.engine.ensemble.ensemble_rules import composing_models
-from pytriton.serving.repository.loading.ensemble_loader import EnsembleLoader, StepUse
-from pytriton.serving.repository.loading.ensemble_steps import StepFinder
+from pytriton.serving.repository.loading.ensemble_loader import EnsembleLoader, StepFinder, StepUse
 from pytriton.serving.repository.loading.load_coordinator import (
     LoadCoordinator,
     LoadDependencies,

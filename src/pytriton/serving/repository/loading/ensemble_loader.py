@@ -4,11 +4,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
+from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.lazy_module import LazyModule
-from pytriton.serving.engine.config import config_to_json, spec_from_config
+from pytriton.serving.engine.config import config_from_dict, config_to_json, spec_from_config
+from pytriton.serving.engine.ensemble.ensemble_rules import (
+    NEWEST,
+    circular_dependency,
+    complete_ensemble,
+    composing_models,
+)
+from pytriton.serving.repository.reading.layout import ModelNames
+
+if TYPE_CHECKING:
+    from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ManagedModel
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.cache import ResponseCache
@@ -16,7 +31,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.ensemble import ensemble_model, graph
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.served_model import ManagedModel
-    from pytriton.serving.repository.loading.ensemble_steps import StepFinder, StepModels
     from pytriton.serving.repository.loading.plans import VersionPlan
 
     MakeEnsemble = Callable[[VersionPlan, StepModels], ManagedModel]
@@ -137,3 +151,180 @@ def _labels(plan: VersionPlan, steps: StepModels) -> dict[str, tuple[str, ...]]:
             if output in model.spec.labels:
                 labels[tensor] = model.spec.labels[output]
     return {**labels, **plan.labels}
+
+
+class StepsError(InvalidArgumentError):
+    """An ensemble does not fit the models that are served, or they are missing.
+
+    Args:
+        message: Triton's words.
+        is_withdrawn: A model was unloaded on purpose.
+        is_awaited: The repositories do not have a model, a process may bind it.
+    """
+
+    def __init__(
+        self, message: str, *, is_withdrawn: bool = False, is_awaited: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.is_withdrawn = is_withdrawn
+        self.is_awaited = is_awaited
+
+
+class TrackedModel(Protocol):
+    """A model of the repositories that was loaded, should have been, or was unloaded."""
+
+    @property
+    def wanted_config(self) -> Any | None:
+        """The configuration with which it should serve; None if it was unloaded or never read."""
+
+    @property
+    def failure(self) -> StepsError | str:
+        """Why it does not serve; for an ensemble that does not fit its steps, the error."""
+
+
+@dataclass(frozen=True)
+class StepModels:
+    """The models that an ensemble is made of at one moment."""
+
+    models: dict[tuple[str, int], ManagedModel]  # by name and version, as steps write it
+    configs: dict[str, Any]  # their ModelConfig messages by name
+    config: Any  # that of the ensemble, with what follows from the others
+    identifiers: dict[str, str] = field(default_factory=dict)  # of the models by name
+    namespace: str = ""  # of the ensemble
+
+
+class StepFinder:
+    """Finds the models of steps in the engine, also bound ones.
+
+    Args:
+        engine: The engine.
+        tracked: The models of the repositories by identifier.
+        names: Finds the models that steps name.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tracked: Mapping[str, TrackedModel],
+        names: ModelNames | None = None,
+    ) -> None:
+        self._engine = engine
+        self._tracked = tracked
+        self._names = names or ModelNames()
+        # The configurations of ensembles that are about to be loaded, to find cycles.
+        self.announced: dict[str, Any] = {}
+
+    def find(self, identifier: str, config: Any) -> StepModels:
+        """Returns the models of an ensemble's steps as they are served now.
+
+        Args:
+            identifier: The identifier of the ensemble.
+            config: Its ModelConfig message, normalised.
+
+        Raises:
+            StepsError: A model is missing or ambiguous, or the ensemble does not fit.
+        """
+        namespace, _ = self._names.split(identifier)
+        steps = composing_models(config)
+        self._check_cycle(identifier, config)
+        identifiers = {model: self._identifier(identifier, model, namespace) for model, _ in steps}
+        # Of several models that are not available, Triton names the last.
+        models = {
+            (model, version): self._find(identifier, identifiers[model], version)
+            for model, version in steps[::-1]
+        }
+        configs = {model: _config_of(served) for (model, _), served in models.items()}
+        try:
+            complete = complete_ensemble(config, configs)
+        except StepsError:
+            raise
+        except InvalidArgumentError as error:
+            raise StepsError(error.message) from error
+        return StepModels(models, configs, complete, identifiers, namespace)
+
+    def is_same(self, steps: StepModels) -> bool:
+        """Returns whether the steps would find the same models again."""
+        return all(
+            (identifier := self.named(name, steps.namespace)) is not None
+            and self._engine.find(identifier, _version_text(version)) is model
+            for (name, version), model in steps.models.items()
+        )
+
+    def named(self, name: str, namespace: str) -> str | None:
+        """Returns the identifier of the model that a step names.
+
+        Args:
+            name: The name.
+            namespace: That of the ensemble.
+
+        Returns:
+            None if no model of this name should serve, or several that are all of other namespaces.
+        """
+        if self._engine.is_bound(name):
+            return name
+        return self._names.find(name, namespace, self._is_wanted)
+
+    def _check_cycle(self, identifier: str, config: Any) -> None:
+        configs = {
+            each: tracked.wanted_config
+            for each, tracked in self._tracked.items()
+            if tracked.wanted_config is not None
+        }
+        configs |= self.announced
+        configs[identifier] = config
+
+        def find(ensemble: str, step: str) -> str:
+            namespace, _ = self._names.split(ensemble)
+            return self._names.find(step, namespace, configs.__contains__) or step
+
+        message = circular_dependency(identifier, configs, find)
+        if message is not None:
+            raise StepsError(message)
+
+    def _is_wanted(self, identifier: str) -> bool:
+        """Returns whether a model should serve: a client or the control mode wants it."""
+        tracked = self._tracked.get(identifier)
+        return tracked is not None and tracked.wanted_config is not None
+
+    def _identifier(self, ensemble: str, model: str, namespace: str) -> str:
+        identifier = self.named(model, namespace)
+        if identifier is None:
+            tracked = self._names.among(model, self._tracked)
+            is_ambiguous = any(map(self._is_wanted, tracked))
+            raise StepsError(
+                f"ensemble {ensemble} contains models that are not available or ambiguous: {model}",
+                is_withdrawn=bool(tracked) and not is_ambiguous,
+                is_awaited=not tracked,
+            )
+        return identifier
+
+    def _find(self, ensemble: str, model: str, version: int) -> ManagedModel:
+        served = self._engine.find(model, _version_text(version))
+        if served is not None:
+            return served
+        if self._engine.ready_versions(model):
+            raise StepsError(
+                f"ensemble '{ensemble}' depends on '{model}' whose required version {version} "
+                "is not loaded."
+            )
+        tracked = self._tracked.get(model)
+        failure = "" if tracked is None else tracked.failure
+        if isinstance(failure, StepsError):
+            raise StepsError(
+                f"ensemble '{ensemble}' depends on '{model}' which is not valid. "
+                f"Model '{model}' failed with error: {failure.message}",
+                is_withdrawn=failure.is_withdrawn,
+                is_awaited=failure.is_awaited,
+            )
+        text = f"ensemble '{ensemble}' depends on '{model}' which has no loaded version."
+        if failure:
+            text += f" Model '{model}' loading failed with error: {failure}"
+        raise StepsError(text)
+
+
+def _version_text(version: int) -> str:
+    return "" if version == NEWEST else str(version)
+
+
+def _config_of(model: ManagedModel) -> Any:
+    return config_from_dict(orjson.loads(model.config_json))

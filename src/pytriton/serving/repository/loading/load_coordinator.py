@@ -22,8 +22,7 @@ from pytriton.serving.repository.states import StateTable
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
-    from pytriton.serving.repository.loading.ensemble_loader import StepUse
-    from pytriton.serving.repository.loading.ensemble_steps import StepFinder
+    from pytriton.serving.repository.loading.ensemble_loader import StepFinder, StepUse
     from pytriton.serving.repository.loading.plans import LoadedVersion, Loaders
     from pytriton.serving.repository.reading.layout import Holder
     from pytriton.serving.repository.settings import RepositorySettings
