@@ -19,11 +19,10 @@ from pytriton.runtime.executor.worker import (
     ResourceLackError,
 )
 from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.repository.loading import python_version
 from pytriton.serving.repository.loading import python_version as module
-from pytriton.serving.repository.loading import restart_policy
 from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError
-from pytriton.serving.repository.loading.python_version import PythonVersion
-from pytriton.serving.repository.loading.restart_policy import Restart, RestartPolicy
+from pytriton.serving.repository.loading.python_version import PythonVersion, Restart, RestartPolicy
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 DEADLINE_S = 60.0
@@ -227,8 +226,8 @@ async def test_start_without_a_free_place_is_repeated_and_is_no_crash(rig, error
 )
 @on_loop
 async def test_failed_start_that_is_not_the_models_fault_never_gives_it_up(rig, error, monkeypatch):
-    monkeypatch.setattr(restart_policy, "LACK_DELAY_S", 0.0)
-    monkeypatch.setattr(restart_policy, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(python_version, "LACK_DELAY_S", 0.0)
+    monkeypatch.setattr(python_version, "FIRST_DELAY_S", 0.0)
     rig = Rig(rig.loop, crash_limit=2)
     await rig.begin()
     rig.start_errors = [error] * 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.serving.repository.loading.restart_policy import (
+from pytriton.serving.repository.loading.python_version import (
     CRASH_LIMIT,
     CRASH_PERIOD_S,
     LACK_DELAY_S,
