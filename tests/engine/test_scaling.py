@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pytriton.serving.engine.scaling import (
+from pytriton.serving.repository.loading.instance_scaler import (
     FIRST_RETRY_S,
     MAX_RETRY_S,
     InstanceLoad,

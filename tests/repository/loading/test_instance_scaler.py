@@ -9,7 +9,7 @@ import functools
 from pytriton.runtime.executor.recovery import Recovery
 from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.serving.engine.model import Model, ModelState
-from pytriton.serving.engine.scaling import FIRST_RETRY_S, ScalingSettings
+from pytriton.serving.repository.loading.instance_scaler import FIRST_RETRY_S, ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec

@@ -8,7 +8,7 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.serving.engine.config import config_from_text, normalise_config
-from pytriton.serving.engine.scaling import ScalingSettings
+from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.reading.backend_choice import runs_on_ray
 from pytriton.serving.repository.reading.ray_settings import (
     choose_kinds,

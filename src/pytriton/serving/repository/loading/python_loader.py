@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.placement import Placement
     from pytriton.serving.engine.cache import ResponseCache
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
-    from pytriton.serving.engine.scaling import ScalingSettings
+    from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
     from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
     from pytriton.serving.repository.services.model_services import ModelServices
 

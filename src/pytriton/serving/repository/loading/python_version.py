@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.base import Instance, WorkerInstance
     from pytriton.serving.engine.model import Model
-    from pytriton.serving.engine.scaling import ScalingSettings
     from pytriton.serving.engine.served_model import InstanceSupervisor
+    from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
     from pytriton.serving.repository.loading.plans import InstancePlan
 
 FIRST_DELAY_S = 0.2  # before the second restart in a row; the first is immediate

@@ -18,7 +18,7 @@ from pytriton.base.protos import model_config_pb2
 from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
 from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.serving.engine.rate_limiter import InstanceLimits
-from pytriton.serving.engine.scaling import ScalingSettings
+from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan
 
 NUM_CPUS = "RAY_NUM_CPUS"

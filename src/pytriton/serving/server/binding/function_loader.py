@@ -17,8 +17,8 @@ from pytriton.runtime.executor.worker import WorkerSpec
 from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.runtime.transport.worker_frames import Initialize
 from pytriton.serving.engine.model import Model
-from pytriton.serving.engine.scaling import ScalingSettings
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
+from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan, load_within
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.warmup_run import WarmupRun
