@@ -10,9 +10,9 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.serving.engine.config import config_from_text, normalise_config
 from pytriton.serving.engine.rate_limiter import InstanceLimits, ResourceNeed
+from pytriton.serving.repository.loading.warmup import build_warmup
 from pytriton.serving.repository.reading.instances import plan_instances
 from pytriton.serving.repository.reading.layout import ModelPlace, missing_versions, select_versions
-from pytriton.serving.repository.reading.warmup import build_warmup
 from tests.repository.scene import write_model
 
 

@@ -32,7 +32,7 @@ from pytriton.serving.engine.sequence.sequence_inputs import (
 )
 from pytriton.serving.engine.served_model import InstanceSupervisor
 from pytriton.serving.repository.loading.python_version import PythonVersion
-from pytriton.serving.repository.loading.warmup_run import WarmupRun
+from pytriton.serving.repository.loading.warmup import WarmupRun
 from pytriton.serving.repository.reading.auto_complete import completed_config, may_complete
 from pytriton.serving.repository.reading.backend_choice import (
     MODEL_FILE,

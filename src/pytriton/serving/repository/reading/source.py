@@ -14,6 +14,7 @@ from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.config_rules import ENSEMBLE, validate_instance_groups
 from pytriton.serving.repository.loading.plans import VersionPlan, load_timeout_s
+from pytriton.serving.repository.loading.warmup import build_warmup
 from pytriton.serving.repository.reading.agents import run_agents
 from pytriton.serving.repository.reading.backend_choice import choose_code, runs_on_ray, with_code
 from pytriton.serving.repository.reading.config_files import (
@@ -37,7 +38,6 @@ from pytriton.serving.repository.reading.ray_settings import (
     ineffective_parameters,
     plan_ray_instances,
 )
-from pytriton.serving.repository.reading.warmup import build_warmup
 from pytriton.serving.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)

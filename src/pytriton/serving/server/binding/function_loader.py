@@ -21,7 +21,7 @@ from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan, load_within
 from pytriton.serving.repository.loading.python_version import PythonVersion
-from pytriton.serving.repository.loading.warmup_run import WarmupRun
+from pytriton.serving.repository.loading.warmup import WarmupRun
 from pytriton.serving.repository.services.model_services import log_line
 from pytriton.serving.server.binding.bound_spec import BoundSpec
 
