@@ -22,8 +22,8 @@ from pytriton.serving.engine.config import (
     normalise_config,
     validate_config,
 )
-from pytriton.serving.repository.reading.auto_complete import FUNCTION, completed_config
 from pytriton.serving.repository.reading.backend_choice import fill_backend
+from pytriton.serving.repository.reading.config_files import FUNCTION, completed_config
 
 _CONFIG_NAME = "config.pbtxt"
 _MODEL_FILE = "model.py"  # unless the configuration names another one

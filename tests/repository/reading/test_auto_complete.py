@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.serving.engine.config import config_from_dict, normalise_config
-from pytriton.serving.repository.reading.auto_complete import completed_config, may_complete
+from pytriton.serving.repository.reading.config_files import completed_config, may_complete
 
 
 @pytest.mark.parametrize(

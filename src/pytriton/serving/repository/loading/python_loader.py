@@ -33,14 +33,17 @@ from pytriton.serving.engine.sequence.sequence_inputs import (
 from pytriton.serving.engine.served_model import InstanceSupervisor
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.warmup import WarmupRun
-from pytriton.serving.repository.reading.auto_complete import completed_config, may_complete
 from pytriton.serving.repository.reading.backend_choice import (
     MODEL_FILE,
     PYTHON,
     BackendCode,
     CodeKind,
 )
-from pytriton.serving.repository.reading.config_files import check_model_files
+from pytriton.serving.repository.reading.config_files import (
+    check_model_files,
+    completed_config,
+    may_complete,
+)
 from pytriton.serving.repository.reading.ray_settings import (
     DEFAULT_NO_INSTANCE_TIMEOUT_S,
     NO_INSTANCE_TIMEOUT,
