@@ -10,7 +10,7 @@ from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.serving.engine.config import config_from_text, normalise_config
 from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.reading.backend_choice import runs_on_ray
-from pytriton.serving.repository.reading.ray_settings import (
+from pytriton.serving.repository.reading.instances import (
     choose_kinds,
     completion_placement,
     ineffective_parameters,

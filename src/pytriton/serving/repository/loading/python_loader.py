@@ -44,7 +44,7 @@ from pytriton.serving.repository.reading.config_files import (
     completed_config,
     may_complete,
 )
-from pytriton.serving.repository.reading.ray_settings import (
+from pytriton.serving.repository.reading.instances import (
     DEFAULT_NO_INSTANCE_TIMEOUT_S,
     NO_INSTANCE_TIMEOUT,
     completion_placement,

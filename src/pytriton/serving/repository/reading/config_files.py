@@ -26,6 +26,7 @@ from pytriton.serving.repository.reading.backend_choice import (
     may_use_gpus,
     runs_on_ray,
 )
+from pytriton.serving.repository.reading.instances import choose_kinds
 from pytriton.serving.repository.reading.layout import (
     ChooseVersions,
     ModelPlace,
@@ -35,7 +36,6 @@ from pytriton.serving.repository.reading.layout import (
     select_versions,
     subdirectories,
 )
-from pytriton.serving.repository.reading.ray_settings import choose_kinds
 
 CONFIG_FILE = "config.pbtxt"
 CONFIG_DIRECTORY = "configs"

@@ -22,7 +22,11 @@ from pytriton.serving.repository.reading.config_files import (
     read_initial_states,
     read_labels,
 )
-from pytriton.serving.repository.reading.instances import plan_instances
+from pytriton.serving.repository.reading.instances import (
+    ineffective_parameters,
+    plan_instances,
+    plan_ray_instances,
+)
 from pytriton.serving.repository.reading.layout import (
     ModelPlace,
     Snapshot,
@@ -34,10 +38,6 @@ from pytriton.serving.repository.reading.layout import (
     version_directories,
 )
 from pytriton.serving.repository.reading.overrides import Override, remove_files, write_files
-from pytriton.serving.repository.reading.ray_settings import (
-    ineffective_parameters,
-    plan_ray_instances,
-)
 from pytriton.serving.repository.settings import RepositorySettings
 
 logger = logging.getLogger(__name__)
