@@ -11,8 +11,8 @@ import pytest
 from pytriton.base.errors import ErrorCode, ServerError
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.config import config_from_text
-from pytriton.serving.repository.reading.agents import run_agents
 from pytriton.serving.repository.reading.layout import ModelPlace
+from pytriton.serving.repository.reading.source import run_agents
 from tests.repository.scene import CODE, CONFIG, write_code, write_config, write_model
 
 FOLDER = "/opt/tritonserver/repoagents"

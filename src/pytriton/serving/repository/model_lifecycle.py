@@ -41,11 +41,12 @@ from pytriton.serving.repository.reading.layout import (
     Snapshot,
     read_files_state,
 )
-from pytriton.serving.repository.reading.overrides import Override, remove_files
 from pytriton.serving.repository.reading.source import (
     ModelSource,
+    Override,
     read_fetched_source,
     read_uploaded_source,
+    remove_files,
 )
 from pytriton.serving.repository.states import DUPLICATE
 

@@ -21,7 +21,7 @@ from pytriton.serving.repository.reading.layout import (
     check_model_name,
     read_files_state,
 )
-from pytriton.serving.repository.reading.overrides import read_override
+from pytriton.serving.repository.reading.source import read_override
 from pytriton.serving.repository.registrations import Registrations
 from pytriton.serving.repository.settings import ControlMode, RepositorySettings
 

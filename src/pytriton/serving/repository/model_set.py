@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
     from pytriton.serving.repository.loading.plans import Loaders
     from pytriton.serving.repository.reading.layout import ModelPlace
-    from pytriton.serving.repository.reading.overrides import Override
+    from pytriton.serving.repository.reading.source import Override
     from pytriton.serving.repository.settings import RepositorySettings
 
     Places = Mapping[str, Sequence[ModelPlace]]

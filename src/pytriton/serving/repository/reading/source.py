@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pytriton.base.errors import ServerError
+from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.base.model_spec import identifier_of
 from pytriton.serving.engine.config_rules import ENSEMBLE, validate_instance_groups
 from pytriton.serving.repository.loading.plans import VersionPlan, load_timeout_s
 from pytriton.serving.repository.loading.warmup import build_warmup
-from pytriton.serving.repository.reading.agents import run_agents
 from pytriton.serving.repository.reading.backend_choice import choose_code, runs_on_ray, with_code
 from pytriton.serving.repository.reading.config_files import (
     read_config,
@@ -31,14 +37,147 @@ from pytriton.serving.repository.reading.layout import (
     ModelPlace,
     Snapshot,
     check_links,
+    contained_file,
+    is_inside,
     missing_versions,
     mistaken_versions,
     select_versions,
     take_snapshot,
     version_directories,
 )
-from pytriton.serving.repository.reading.overrides import Override, remove_files, write_files
 from pytriton.serving.repository.settings import RepositorySettings
+
+CHECKSUM = "checksum"
+# The file that does the work of each agent, as the table at the server's start shows it.
+AGENTS = {CHECKSUM: __file__}
+
+# By the lower-case name before the colon of a parameter. Triton's agent has only the first.
+_ALGORITHMS = {"md5": "MD5", "sha256": "SHA256"}
+_CHUNK_BYTES = 1 << 20  # hashlib lets other threads run while it works on that much
+
+
+def run_agents(config: Any, place: ModelPlace, agent_directory: str) -> None:
+    """Let the agents of a model look at its files; reads all files that they name.
+
+    Args:
+        config: The ModelConfig message.
+        place: The model's directory.
+        agent_directory: Where Triton would look for plug-ins.
+
+    Raises:
+        ServerError: An agent refuses the model, or is not known.
+    """
+    for agent in config.model_repository_agents.agents:
+        if agent.name != CHECKSUM:
+            raise InvalidArgumentError(
+                f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent "
+                f"'{agent.name}', searched: {agent_directory}; this server has its own agent "
+                f"'{CHECKSUM}' and loads no plug-ins"
+            )
+        for key in sorted(agent.parameters):
+            _check_file(place, key, agent.parameters[key])
+
+
+def _check_file(place: ModelPlace, key: str, expected: str) -> None:
+    algorithm, colon, name = key.partition(":")
+    if not colon:
+        raise InvalidArgumentError(f"failed to parse key: {key}")
+    known = _ALGORITHMS.get(algorithm.lower())
+    if known is None:
+        raise UnsupportedError(f"Unsupported checksum algorithm: {algorithm}")
+    got = _digest(place, name, known)
+    if got != expected.strip().lower():
+        raise InvalidArgumentError(
+            f"Mismatched {known} hash for file {name}, expect: {expected}, got: {got}"
+        )
+
+
+def _digest(place: ModelPlace, name: str, algorithm: str) -> str:
+    # Not for secrets: whoever writes the configuration chooses the algorithm.
+    digest = hashlib.new(algorithm.lower(), usedforsecurity=False)
+    try:
+        path = contained_file(place, name)
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
+            raise InvalidArgumentError(f"file '{name}' has no checksum: it is no regular file")
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"failed to open text file for read {name}: {error.strerror}"
+        ) from error
+    return digest.hexdigest()
+
+
+# Of a path that no file can have, alone or beside the others.
+_PATH_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST, errno.ENOTDIR})
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A configuration as JSON, and files by their path in the model's directory."""
+
+    config: str
+    files: Mapping[str, bytes]
+
+
+def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
+    """Returns what to load instead of the repository's files; None if the client sent nothing.
+
+    Raises:
+        InvalidArgumentError: There are files without a configuration, or with a path to outside.
+    """
+    for path in files:
+        if not is_inside(path) or os.path.normpath(path) == os.curdir:
+            raise InvalidArgumentError(
+                f"Invalid file parameter 'file:{path}' with normalized path "
+                f"'{os.path.normpath(path)}' must stay within model directory."
+            )
+    if config is not None:
+        return Override(config, files)
+    if files:
+        raise InvalidArgumentError(
+            "Load parameter 'config' must be specified for model file override"
+        )
+    return None
+
+
+def write_files(override: Override) -> ModelPlace:
+    """Write the files to a new directory that only this user may read.
+
+    Raises:
+        InvalidArgumentError: A file cannot have its path.
+        InternalError: A file cannot be written.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="tritonserver_model_"))
+    try:
+        for name, content in override.files.items():
+            _write(directory / os.path.normpath(name), name, content)
+    except BaseException:
+        remove_files(directory)
+        raise
+    return ModelPlace(directory, directory)
+
+
+def _write(path: Path, name: str, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:  # its own text has the directory, which clients need not know
+        if error.errno in _PATH_ERRORS:
+            raise InvalidArgumentError(
+                f"expected the path of a file in load parameter 'file:{name}', got one that cannot "
+                f"be written: {error.strerror}"
+            ) from None
+        raise InternalError(
+            f"load parameter 'file:{name}' with {len(content)} bytes cannot be written: "
+            f"{error.strerror}"
+        ) from error
+
+
+def remove_files(directory: Path) -> None:
+    """Remove such a directory, as far as possible."""
+    shutil.rmtree(directory, ignore_errors=True)
+
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.request_ids import visible
 from pytriton.serving.engine.model_state import ModelState
-from pytriton.serving.repository.reading.agents import AGENTS
+from pytriton.serving.repository.reading.source import AGENTS
 from pytriton.serving.server.command.startup_hints import port_hint, repository_hints
 from pytriton.serving.server.command.startup_tables import (
     agent_table,
