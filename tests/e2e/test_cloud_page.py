@@ -13,8 +13,11 @@ import sys
 
 import pytest
 
-from pytriton.serving.repository.remote.credentials import choose_access, read_credentials
-from pytriton.serving.repository.remote.location import read_location
+from pytriton.serving.repository.remote.location import (
+    choose_access,
+    read_credentials,
+    read_location,
+)
 from tests import s3_server
 from tests.free_ports import free_ports
 from tests.snippets import snippets

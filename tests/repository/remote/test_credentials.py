@@ -6,8 +6,11 @@ import json
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.serving.repository.remote.credentials import choose_access, read_credentials
-from pytriton.serving.repository.remote.location import read_location
+from pytriton.serving.repository.remote.location import (
+    choose_access,
+    read_credentials,
+    read_location,
+)
 
 S3_FIRST = {"key_id": "id1", "secret_key": "secret1", "region": "eu-west-1", "session_token": ""}
 S3_SECOND = {"key_id": "id2", "secret_key": "secret2", "session_token": "token2", "profile": "p"}

@@ -22,9 +22,14 @@ from pytriton.serving.repository.reading.layout import (
     find_models,
 )
 from pytriton.serving.repository.remote.copies import LocalCopies, LocalCopy
-from pytriton.serving.repository.remote.credentials import choose_access, read_credentials
 from pytriton.serving.repository.remote.listing import snapshot_of
-from pytriton.serving.repository.remote.location import MOUNT_DIRECTORIES, is_remote, read_location
+from pytriton.serving.repository.remote.location import (
+    MOUNT_DIRECTORIES,
+    choose_access,
+    is_remote,
+    read_credentials,
+    read_location,
+)
 from pytriton.serving.repository.remote.repository import Files, RemoteRepository, Transfers
 from pytriton.serving.repository.remote.store import OpenFileSystem, RemoteStore, open_file_system
 

@@ -16,14 +16,13 @@ from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.serving.repository.reading.layout import FetchError
-from pytriton.serving.repository.remote.credentials import Access
 from pytriton.serving.repository.remote.listing import (
     Listing,
     RemoteFile,
     model_names,
     read_listing,
 )
-from pytriton.serving.repository.remote.location import AZURE, GCS, S3, Location
+from pytriton.serving.repository.remote.location import AZURE, GCS, S3, Access, Location
 
 # By scheme: the package that implements it, its name in fsspec, and our extra that installs it.
 _PACKAGES = {
