@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.served_model import WaitsFor
-from pytriton.serving.repository.services.deadlock import Wait, WaitGraph
+from pytriton.serving.repository.services.bls import Wait, WaitGraph
 from tests.fakes import inference
 
 

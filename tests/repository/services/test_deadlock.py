@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytriton.serving.repository.services.deadlock import Wait, WaitGraph
+from pytriton.serving.repository.services.bls import Wait, WaitGraph
 from tests.fakes import inference
 from tests.repository.waiting_world import SimInstance, SimModel, Simulation
 
