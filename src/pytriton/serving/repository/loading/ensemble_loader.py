@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.plans import VersionPlan
 
-    MakeEnsemble = Callable[[VersionPlan, StepModels], ManagedModel]
+    MakeEnsemble = Callable[[VersionPlan, "StepModels"], ManagedModel]
 else:
     ensemble_model = LazyModule("pytriton.serving.engine.ensemble.ensemble_model")
     graph = LazyModule("pytriton.serving.engine.ensemble.graph")
