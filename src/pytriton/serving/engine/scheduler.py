@@ -17,7 +17,13 @@ from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.batcher import Batcher, add_each, make_batcher
-from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Decision, Dispatch, Refusal, Scheduler
+from pytriton.serving.engine.scheduling import (
+    NOT_ITERATIVE,
+    Decision,
+    Dispatch,
+    RefusedRequest,
+    Scheduler,
+)
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
@@ -66,7 +72,7 @@ class SharedQueue:
         """Returns False: every instance executes any request."""
         return False
 
-    def remove_instance(self, instance: Instance) -> list[Refusal]:
+    def remove_instance(self, instance: Instance) -> list[RefusedRequest]:
         """Nothing to do: other instances execute the waiting requests."""
         return []
 
@@ -74,10 +80,10 @@ class SharedQueue:
         """Remove a cancelled request; no other depends on it."""
         return (inference,) if self._batcher.remove(inference) else ()
 
-    def expire(self, now_ns: int) -> list[Refusal]:
+    def expire(self, now_ns: int) -> list[RefusedRequest]:
         """Remove the requests whose queue timeout is over."""
         return [
-            Refusal(inference, UnavailableError(_EXPIRED), FailureReason.REJECTED)
+            RefusedRequest(inference, UnavailableError(_EXPIRED), FailureReason.REJECTED)
             for inference in self._batcher.expire(now_ns)
         ]
 
