@@ -17,7 +17,7 @@ from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Step, make_graph, make_plan
-from pytriton.serving.engine.ensemble.run import Answer, Call, EnsembleRun
+from pytriton.serving.engine.ensemble.run import Answer, EnsembleRun, StepCall
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 from tests.fakes import RecordingSink
@@ -83,7 +83,7 @@ def step_outputs(step: Step, inputs: list[bytes]) -> list[bytes]:
 class OpenCall:
     """A call and the responses that it still has to give."""
 
-    call: Call
+    call: StepCall
     left: list[bytes]
 
 
@@ -115,7 +115,7 @@ def test_random_ensembles_answer_as_a_plain_evaluation_does(random: Random) -> N
 
 def respond(
     run: EnsembleRun, waiting: list[OpenCall], chosen: OpenCall, random: Random
-) -> list[Call]:
+) -> list[StepCall]:
     """Give one more response to a call; its end may come with the last one or after it."""
     outputs = None
     if chosen.left:

@@ -11,7 +11,7 @@ from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.ensemble.graph import make_graph, make_plan
-from pytriton.serving.engine.ensemble.run import Answer, Call, EnsembleRun, StuckError
+from pytriton.serving.engine.ensemble.run import Answer, EnsembleRun, StepCall, StuckError
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 MODELS = {
@@ -36,7 +36,7 @@ class Rig:
         config = ensemble_config(*steps, **fields)
         self.graph = make_graph(config, MODELS)
         self.run = EnsembleRun(make_plan(self.graph, requested))
-        self.calls: list[Call] = []
+        self.calls: list[StepCall] = []
         self.answers: list[Answer] = []
 
     def start(self, *inputs: InferTensor) -> None:
@@ -44,13 +44,13 @@ class Rig:
         self.calls += self.run.start(given, self.graph.inputs)
         self.answers += self.run.take_answers()
 
-    def respond(self, call: Call, *outputs: InferTensor, final: bool = True) -> None:
+    def respond(self, call: StepCall, *outputs: InferTensor, final: bool = True) -> None:
         if final:
             self.calls.remove(call)
         self.calls += self.run.respond(call, outputs, is_final=final)
         self.answers += self.run.take_answers()
 
-    def end(self, call: Call) -> None:
+    def end(self, call: StepCall) -> None:
         self.calls.remove(call)
         self.calls += self.run.respond(call, None, is_final=True)
         self.answers += self.run.take_answers()

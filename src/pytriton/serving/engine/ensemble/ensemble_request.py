@@ -11,7 +11,7 @@ from pytriton.base.errors import CancelledError, InvalidArgumentError, ServerErr
 from pytriton.base.messages import InferRequest
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.payload import unshareable
-from pytriton.serving.engine.ensemble.run import Call, EnsembleRun, StuckError
+from pytriton.serving.engine.ensemble.run import EnsembleRun, StepCall, StuckError
 from pytriton.serving.engine.served_model import queue_owner
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class EnsembleRequest:
         self.compute_ns = [0, 0, 0]  # input, infer and output times of all steps, summed
         self._owner = owner
         self._run = EnsembleRun(plan)
-        self._calls: deque[Call] = deque()  # those to submit
+        self._calls: deque[StepCall] = deque()  # those to submit
         self._is_advancing = False
         self._steps: dict[RunningStep, None] = {}  # those without a final response
         self._held = 0  # the number of those that wait for their turn
@@ -106,7 +106,7 @@ class EnsembleRequest:
         """Continue after the steps that are done; `values` are the tensors still needed."""
         self._advance(self._run.resume(values, done, names))
 
-    def _advance(self, calls: list[Call]) -> None:
+    def _advance(self, calls: list[StepCall]) -> None:
         """Submit steps, then pass on what can be answered now."""
         self._calls += calls
         if self._is_advancing:  # a step was answered at once: the loop below goes on with it
@@ -262,7 +262,7 @@ class RunningStep:
 
     __slots__ = ("_request", "call", "inference", "model")
 
-    def __init__(self, request: EnsembleRequest, call: Call) -> None:
+    def __init__(self, request: EnsembleRequest, call: StepCall) -> None:
         self._request = request
         self.call = call
         self.model: ManagedModel | None = None  # set when it is submitted

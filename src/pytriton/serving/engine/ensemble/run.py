@@ -39,7 +39,7 @@ class Frame:
         self.is_closed = False  # there will be no more of them
 
 
-class Call:
+class StepCall:
     """One request to the model of a step."""
 
     __slots__ = ("frame", "inputs", "step")
@@ -73,13 +73,13 @@ class EnsembleRun:
         self._first = Frame(0)
         self.open_calls = 0  # those that have no final response yet
 
-    def start(self, inputs: Mapping[str, InferTensor], names: Iterable[str]) -> list[Call]:
+    def start(self, inputs: Mapping[str, InferTensor], names: Iterable[str]) -> list[StepCall]:
         """Begin with the inputs of the request; `names` are those that the ensemble has."""
         return self._add(self._first, {name: inputs.get(name) for name in names})
 
     def resume(
         self, values: Mapping[str, InferTensor], done: Iterable[Step], names: Iterable[str]
-    ) -> list[Call]:
+    ) -> list[StepCall]:
         """Begin after some steps, all coupled; `values` are the tensors that are still needed."""
         known: dict[str, InferTensor | None] = dict.fromkeys(names)
         for step in done:
@@ -88,8 +88,8 @@ class EnsembleRun:
         return self._add(self._first, {**known, **values})
 
     def respond(
-        self, call: Call, outputs: Iterable[InferTensor] | None, *, is_final: bool
-    ) -> list[Call]:
+        self, call: StepCall, outputs: Iterable[InferTensor] | None, *, is_final: bool
+    ) -> list[StepCall]:
         """Take a response to a call; returns the calls to make next.
 
         Args:
@@ -115,7 +115,7 @@ class EnsembleRun:
             frame = child
         return self._add(frame, written)
 
-    def _add(self, frame: Frame, tensors: Mapping[str, InferTensor | None]) -> list[Call]:
+    def _add(self, frame: Frame, tensors: Mapping[str, InferTensor | None]) -> list[StepCall]:
         """Add tensors that became known; returns the calls of steps that can run now."""
         values, readers = frame.values, self._plan.readers
         values.update(tensors)
@@ -130,7 +130,7 @@ class EnsembleRun:
         self.open_calls += len(calls)
         return calls
 
-    def _call(self, step: Step, frame: Frame) -> Call:
+    def _call(self, step: Step, frame: Frame) -> StepCall:
         inputs = {}
         plan = self._plan
         for each in step.inputs:
@@ -147,7 +147,7 @@ class EnsembleRun:
                 if len(data) > INLINE_TENSOR_BYTES:
                     give_up(data)
             inputs[each.name] = InferTensor(each.name, value.dtype, shape, data, value.strings)
-        return Call(step, frame, inputs)
+        return StepCall(step, frame, inputs)
 
     def take_answers(self) -> list[Answer]:
         """Returns the answers that can be given now; the last of all is final.
