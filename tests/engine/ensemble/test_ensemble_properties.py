@@ -17,7 +17,7 @@ from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Step, make_graph, make_plan
-from pytriton.serving.engine.ensemble.run import Answer, EnsembleRun, StepCall
+from pytriton.serving.engine.ensemble.run import EnsembleAnswer, EnsembleRun, StepCall
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
 from tests.fakes import RecordingSink
@@ -93,7 +93,7 @@ def test_random_ensembles_answer_as_a_plain_evaluation_does(random: Random) -> N
     plan = make_plan(graph, None)
     run = EnsembleRun(plan)
     first = digest(random.random())
-    answers: list[Answer] = []
+    answers: list[EnsembleAnswer] = []
     calls = run.start({"X": InferTensor("X", dtypes.FP32, (1, 4), first)}, graph.inputs)
     waiting: list[OpenCall] = []
     while True:

@@ -11,7 +11,7 @@ from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.ensemble.graph import make_graph, make_plan
-from pytriton.serving.engine.ensemble.run import Answer, EnsembleRun, StepCall, StuckError
+from pytriton.serving.engine.ensemble.run import EnsembleAnswer, EnsembleRun, StepCall, StuckError
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 
 MODELS = {
@@ -37,7 +37,7 @@ class Rig:
         self.graph = make_graph(config, MODELS)
         self.run = EnsembleRun(make_plan(self.graph, requested))
         self.calls: list[StepCall] = []
-        self.answers: list[Answer] = []
+        self.answers: list[EnsembleAnswer] = []
 
     def start(self, *inputs: InferTensor) -> None:
         given = {each.name: each for each in inputs}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace, RunningStep
     from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step
-    from pytriton.serving.engine.ensemble.run import Answer
+    from pytriton.serving.engine.ensemble.run import EnsembleAnswer
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.served_model import ManagedModel
 
@@ -468,7 +468,7 @@ class EnsembleModel(VersionLifecycle):
 
     # Answers
 
-    def on_answer(self, request: EnsembleRequest, answer: Answer) -> None:
+    def on_answer(self, request: EnsembleRequest, answer: EnsembleAnswer) -> None:
         """Pass an answer on to the client."""
         inference = request.inference
         response = None

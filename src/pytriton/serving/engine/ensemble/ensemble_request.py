@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.ensemble.graph import Plan, Step
-    from pytriton.serving.engine.ensemble.run import Answer
+    from pytriton.serving.engine.ensemble.run import EnsembleAnswer
     from pytriton.serving.engine.served_model import ManagedModel
 
 
@@ -46,7 +46,7 @@ class RequestOwner(Protocol):
     def give_up_step(self, step: RunningStep) -> bool:
         """Forget a step that waits for its turn; returns whether it did."""
 
-    def on_answer(self, request: EnsembleRequest, answer: Answer) -> None:
+    def on_answer(self, request: EnsembleRequest, answer: EnsembleAnswer) -> None:
         """Pass an answer on to the client."""
 
     def on_failed(self, request: EnsembleRequest, error: ServerError) -> None:

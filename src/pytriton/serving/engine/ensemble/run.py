@@ -50,7 +50,7 @@ class StepCall:
         self.inputs = inputs
 
 
-class Answer:
+class EnsembleAnswer:
     """A response to the client: its outputs, or None for an end without tensors."""
 
     __slots__ = ("is_final", "outputs")
@@ -149,7 +149,7 @@ class EnsembleRun:
             inputs[each.name] = InferTensor(each.name, value.dtype, shape, data, value.strings)
         return StepCall(step, frame, inputs)
 
-    def take_answers(self) -> list[Answer]:
+    def take_answers(self) -> list[EnsembleAnswer]:
         """Returns the answers that can be given now; the last of all is final.
 
         Raises:
@@ -162,12 +162,12 @@ class EnsembleRun:
         is_over = self.open_calls == 0
         if is_over and not is_complete:
             raise StuckError
-        answers = [Answer(outputs, is_final=False) for outputs in ready]
+        answers = [EnsembleAnswer(outputs, is_final=False) for outputs in ready]
         if is_over:
             if answers:
                 answers[-1].is_final = True
             else:
-                answers.append(Answer(None, is_final=True))
+                answers.append(EnsembleAnswer(None, is_final=True))
         return answers
 
     def _drain(self, frame: Frame, ready: list[list[InferTensor]]) -> bool:
