@@ -11,7 +11,7 @@ from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.batcher import (
     Batcher,
-    DynamicBatcher,
+    DelayingBatcher,
     FifoBatcher,
     GreedyBatcher,
     make_batcher,
@@ -51,8 +51,8 @@ def add_rows(batcher: Batcher, *rows: int, now_ns: int = 0, **fields: Any) -> li
         (None, FifoBatcher),
         (BatcherSpec(), GreedyBatcher),
         (BatcherSpec(preferred_batch_sizes=(8,)), GreedyBatcher),
-        (BatcherSpec(preferred_batch_sizes=(4, 8)), DynamicBatcher),
-        (BatcherSpec(max_queue_delay_us=1), DynamicBatcher),
+        (BatcherSpec(preferred_batch_sizes=(4, 8)), DelayingBatcher),
+        (BatcherSpec(max_queue_delay_us=1), DelayingBatcher),
     ],
 )
 def test_make_batcher_follows_the_configuration(settings, kind):

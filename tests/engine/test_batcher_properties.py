@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytriton.base.errors import UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine.batcher import DynamicBatcher, GreedyBatcher
+from pytriton.serving.engine.batcher import DelayingBatcher, GreedyBatcher
 from tests.fakes import inference
 
 MAX_ROWS = 8
@@ -123,7 +123,7 @@ class Simulation:
 
     def __init__(self, spec: BatcherSpec, seed: int) -> None:
         is_greedy = not spec.max_queue_delay_us and not set(spec.preferred_batch_sizes) - {MAX_ROWS}
-        self.batcher = (GreedyBatcher if is_greedy else DynamicBatcher)(spec, MAX_ROWS)
+        self.batcher = (GreedyBatcher if is_greedy else DelayingBatcher)(spec, MAX_ROWS)
         self.model = QueueModel(spec)
         self.random = random.Random(seed)
         self.now_ns = 1000
@@ -217,7 +217,7 @@ def test_batcher_agrees_with_the_model(spec, seed):
 @settings(max_examples=50)
 def test_standing_backlog_fills_every_batch(rows, keys, delay_us):
     spec = BatcherSpec(max_queue_delay_us=delay_us)
-    batcher = (DynamicBatcher if delay_us else GreedyBatcher)(spec, MAX_ROWS)
+    batcher = (DelayingBatcher if delay_us else GreedyBatcher)(spec, MAX_ROWS)
     backlog = [inference(rows=count, batch_key=key) for count, key in zip(rows, keys, strict=True)]
     for each in backlog:
         batcher.add(each, 0)

@@ -359,7 +359,7 @@ def make_dynamic_batcher(spec: BatcherSpec, max_batch_size: int) -> Batcher:
     """Returns the fastest batcher that does what the settings say."""
     max_rows = max(max_batch_size, 1)  # requests of a model without batching have one row
     if spec.max_queue_delay_us > 0 or set(spec.preferred_batch_sizes) - {max_rows}:
-        return DynamicBatcher(spec, max_rows)
+        return DelayingBatcher(spec, max_rows)
     return GreedyBatcher(spec, max_rows)
 
 
@@ -454,7 +454,7 @@ class GreedyBatcher(RequestQueue):
         return batch
 
 
-class DynamicBatcher(RequestQueue):
+class DelayingBatcher(RequestQueue):
     """Dynamic batching with preferred sizes or a delay.
 
     A batch runs as soon as it has a preferred size or cannot grow. A batch that could grow is held
