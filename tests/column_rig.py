@@ -31,7 +31,7 @@ from pytriton.runtime.transport.frames import (
     TensorRef,
 )
 from pytriton.runtime.transport.payload import Payload, Received
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.model import Model, ModelState
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.fakes import FakeClock, FakeLoop, RecordingSink, model_spec
@@ -228,7 +228,7 @@ class ColumnScene:
         self,
         clock: FakeClock,
         instances: int = 1,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         **spec: Any,
     ) -> None:
         self.clock = clock

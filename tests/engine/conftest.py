@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine import answer_cache, batch_start, engine, model, stats
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.model import Model, ModelState
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, inference, model_spec
@@ -23,7 +23,7 @@ class Scene:
         clock: FakeClock,
         instances: int = 1,
         concurrency: int = 1,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         supervisor: Any = None,
         **spec: Any,
     ) -> None:

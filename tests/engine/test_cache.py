@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytriton.base.dtypes import BYTES, FP32, INT32, DataType
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.serving.engine.answer_cache import EXACT_BYTES, cache_key
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 
 
 def tensor(
@@ -34,7 +34,7 @@ def request(*inputs: InferTensor, **fields: Any) -> InferRequest:
 
 
 def test_lookup_gives_the_inserted_outputs_and_parameters():
-    cache = ResponseCache(10_000)
+    cache = ResponseStore(10_000)
     key = cache_key(request(), 1)
 
     assert cache.lookup(key) is None
@@ -129,7 +129,7 @@ def test_key_holds_a_digest_instead_of_a_large_tensor():
 
 
 def test_stored_outputs_own_their_bytes():
-    cache = ResponseCache(10_000)
+    cache = ResponseStore(10_000)
     shared_memory = bytearray(b"abcd")
     output = tensor(memoryview(shared_memory), name="OUT")
     parameters = {"note": "x"}
@@ -147,7 +147,7 @@ def test_stored_outputs_own_their_bytes():
 
 
 def test_least_recently_used_entry_leaves_first():
-    cache = ResponseCache(12_000)
+    cache = ResponseStore(12_000)
     for key in (b"a", b"b", b"c"):
         cache.insert(key, [tensor(bytes(2000))])
     cache.lookup(b"a")
@@ -161,7 +161,7 @@ def test_least_recently_used_entry_leaves_first():
 
 @given(st.lists(st.tuples(st.sampled_from(["lookup", "insert"]), st.integers(0, 7))))
 def test_least_recently_used_entries_leave_in_any_order_of_uses(uses):
-    cache = ResponseCache(1000)  # for three entries
+    cache = ResponseStore(1000)  # for three entries
     expected: OrderedDict[bytes, int] = OrderedDict()
     for number, (use, name) in enumerate(uses):
         key = bytes([name])
@@ -183,7 +183,7 @@ def test_least_recently_used_entries_leave_in_any_order_of_uses(uses):
 
 
 def test_hits_take_no_memory_and_keep_their_order():
-    cache = ResponseCache(1000)  # for three entries
+    cache = ResponseStore(1000)  # for three entries
     for key in (b"a", b"b", b"c"):
         cache.insert(key, [tensor()])
     tracemalloc.start()
@@ -206,7 +206,7 @@ def test_hits_take_no_memory_and_keep_their_order():
 
 
 def test_entry_above_the_limit_is_not_stored_and_evicts_nobody():
-    cache = ResponseCache(5000)
+    cache = ResponseStore(5000)
     cache.insert(b"small", [tensor()])
 
     assert not cache.insert(b"large", [tensor(bytes(5000))])
@@ -227,7 +227,7 @@ def test_entry_above_the_limit_is_not_stored_and_evicts_nobody():
     ],
 )
 def test_responses_of_different_form_do_not_mix(others):
-    cache = ResponseCache(100_000)
+    cache = ResponseStore(100_000)
     first = [tensor(b"abcd", name="OUT")]
 
     for key, outputs in ((b"a", first), (b"b", others), (b"c", others), (b"d", first)):
@@ -238,7 +238,7 @@ def test_responses_of_different_form_do_not_mix(others):
 
 
 def test_strings_are_cut_where_their_outputs_end():
-    cache = ResponseCache(100_000)
+    cache = ResponseStore(100_000)
     for key, cut in ((b"a", 5), (b"b", 6)):
         strings = b"\x01\x00\x00\x00u\x02\x00\x00\x00uu"
         parts = strings[:cut], strings[cut:]
@@ -251,7 +251,7 @@ def test_strings_are_cut_where_their_outputs_end():
 
 
 def test_parameters_of_a_response_are_its_own():
-    cache = ResponseCache(100_000)
+    cache = ResponseStore(100_000)
     for key, parameters in ((b"a", None), (b"b", {"p": 1}), (b"c", {}), (b"d", {"p": 2})):
         cache.insert(key, [tensor()], parameters)
 
@@ -260,7 +260,7 @@ def test_parameters_of_a_response_are_its_own():
 
 
 def test_output_of_wide_elements_keeps_all_bytes():
-    cache = ResponseCache(100_000)
+    cache = ResponseStore(100_000)
     data = bytes(range(32))
     cache.insert(b"a", [tensor(data[:4], shape=(4,))])
     cache.insert(b"b", [tensor(memoryview(data).cast("d"), shape=(4,))])
@@ -271,7 +271,7 @@ def test_output_of_wide_elements_keeps_all_bytes():
 
 
 def test_second_insertion_replaces_the_first():
-    cache = ResponseCache(10_000)
+    cache = ResponseStore(10_000)
     cache.insert(b"key", [tensor(bytes(100))])
     size = cache.byte_size
     cache.insert(b"key", [tensor(bytes(104))])
@@ -283,7 +283,7 @@ def test_second_insertion_replaces_the_first():
 
 
 def test_clear_drops_the_entries():
-    cache = ResponseCache(10_000)
+    cache = ResponseStore(10_000)
     cache.insert(b"key", [tensor()])
 
     cache.clear()
@@ -293,7 +293,7 @@ def test_clear_drops_the_entries():
 
 
 def test_repr_shows_the_counts():
-    cache = ResponseCache(10_000)
+    cache = ResponseStore(10_000)
     cache.insert(b"key", [])
     cache.lookup(b"key")
     cache.lookup(b"other")
@@ -309,7 +309,7 @@ def test_repr_shows_the_counts():
     st.lists(st.tuples(st.sampled_from((b"a", b"b", b"c", b"d")), st.integers(0, 5000))),
 )
 def test_limit_holds_after_every_insertion(byte_limit, insertions):
-    cache = ResponseCache(byte_limit)
+    cache = ResponseStore(byte_limit)
     for key, size in insertions:
         is_stored = cache.insert(key, [tensor(bytes(size))])
         found = {each: cache.lookup(each) for each in (b"a", b"b", b"c", b"d")}
@@ -326,7 +326,7 @@ def test_limit_holds_after_every_insertion(byte_limit, insertions):
 )
 def test_memory_stays_below_the_limit(inputs, size):
     byte_limit = 500_000
-    cache = ResponseCache(byte_limit)
+    cache = ResponseStore(byte_limit)
     gc.collect()
     tracemalloc.start()
     try:

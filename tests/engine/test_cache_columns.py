@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import TensorSpec
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from tests.column_rig import NAMES, WIDTH, ColumnScene, values_of
 
 KINDS = pytest.mark.parametrize("joined", [True, False], ids=["joined", "pieces"])
@@ -19,7 +19,7 @@ ROWS = pytest.mark.parametrize("rows", [[1], [2], [1, 1, 1, 1], [2, 2, 2, 2], [2
 
 @pytest.fixture
 def cache():
-    return ResponseCache(1 << 20)
+    return ResponseStore(1 << 20)
 
 
 @pytest.fixture(params=[True, False], ids=["plain", "any"])
@@ -162,7 +162,7 @@ def outputs_of(value: int) -> list[InferTensor]:
     st.lists(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 9)), min_size=1, max_size=6)),
 )
 def test_storing_many_is_the_same_as_storing_each(byte_limit, batches):
-    many, each = ResponseCache(byte_limit), ResponseCache(byte_limit)
+    many, each = ResponseStore(byte_limit), ResponseStore(byte_limit)
     for batch in batches:
         keys = [bytes([name]) * (2 if name > 8 else 1) for name, _ in batch]
         values = [value for _, value in batch]

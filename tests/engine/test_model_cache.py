@@ -9,13 +9,13 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec
 from pytriton.runtime.executor.base import Outcome
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from tests.fakes import SECOND_NS
 
 
 @pytest.fixture
 def cache():
-    return ResponseCache(1 << 20)
+    return ResponseStore(1 << 20)
 
 
 @pytest.fixture

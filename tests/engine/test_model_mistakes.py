@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import UNEXPECTED
 from pytriton.serving.engine import model
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from tests.column_rig import ColumnScene
 
 
@@ -82,7 +82,7 @@ def test_answers_of_a_batch_become_errors(make, monkeypatch, caplog, place, acti
 
 
 def test_mistake_of_the_cache_comes_after_the_answers(make, monkeypatch, caplog):
-    scene = make(cache=ResponseCache(1 << 20), response_cache=True)
+    scene = make(cache=ResponseStore(1 << 20), response_cache=True)
     chunk = scene.submit_chunk([1, 2])
     Mistake(scene.model._cache, "store", monkeypatch)
 
@@ -112,7 +112,7 @@ def test_mistake_while_the_next_batch_is_looked_for_costs_those_that_wait(
 
 @pytest.mark.parametrize("place", ["cache", "queue"])
 def test_members_that_cannot_be_queued_are_refused(make, monkeypatch, caplog, place):
-    scene = make(cache=ResponseCache(1 << 20), response_cache=True)
+    scene = make(cache=ResponseStore(1 << 20), response_cache=True)
     if place == "cache":
         Mistake(scene.model._cache, "answer_members", monkeypatch)
     else:

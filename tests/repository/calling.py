@@ -12,7 +12,7 @@ from pytriton.base.model_spec import TensorSpec
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.worker_frames import InferCall
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.repository.services.bls import MAX_DEPTH, BeginTrace, ModelCall, ModelCaller
@@ -54,7 +54,7 @@ class World:
         self.caller = ModelCaller(
             self.engine, self.loop, max_depth=max_depth, begin_trace=begin_trace
         )
-        self.cache = ResponseCache(1 << 20)
+        self.cache = ResponseStore(1 << 20)
 
     def add(
         self,

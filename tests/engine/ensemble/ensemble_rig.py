@@ -9,7 +9,7 @@ from pytriton.base import dtypes
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.runtime.executor.base import Outcome, RunningBatch
 from pytriton.runtime.executor.inference import Inference
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.config import spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
@@ -30,7 +30,7 @@ class EnsembleRig:
     def __init__(
         self,
         *configs: Any,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         limits: InstanceLimits | None = None,
     ) -> None:
         self.clock = FakeClock()

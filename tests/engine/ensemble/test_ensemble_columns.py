@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pytriton.base.model_spec import SequenceSpec
 from pytriton.runtime.executor.columns import make_members, shared_request
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.config import spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
@@ -44,7 +44,7 @@ class Scene:
         steps: Sequence[Any] = CHAIN,
         *,
         max_batch_size: int = 8,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         **fields: Any,
     ) -> None:
         self.clock = FakeClock()
@@ -229,7 +229,7 @@ def test_ensemble_takes_columns_if_its_steps_follow_one_another() -> None:
     assert Scene().model.takes_columns
     assert not Scene(beside).model.takes_columns
     assert not Scene(
-        CHAIN, response_cache={"enable": True}, cache=ResponseCache(1 << 20)
+        CHAIN, response_cache={"enable": True}, cache=ResponseStore(1 << 20)
     ).model.takes_columns
 
 

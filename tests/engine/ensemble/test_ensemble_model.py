@@ -12,7 +12,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, UnsupportedError
 from pytriton.base.messages import InferRequest, InferTensor, TraceContext
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
 from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.engine.stats import FailureReason
@@ -258,7 +258,7 @@ def test_statistics_count_the_whole_request_and_the_times_of_its_steps(chain: En
 
 def test_cached_answer_runs_no_step() -> None:
     config = ensemble_config(step("a", {"IN": "X"}, {"OUT": "Y"}), response_cache={"enable": True})
-    rig = EnsembleRig(A, config, cache=ResponseCache(1 << 20))
+    rig = EnsembleRig(A, config, cache=ResponseStore(1 << 20))
     rig.infer()
     rig.answer("a", tensor("OUT", b"y" * 16))
     _, sink = rig.infer(id="again")
@@ -279,7 +279,7 @@ def test_output_that_the_cache_still_has_to_copy_is_not_given_up() -> None:
         cached,
         model_config("b", dims=[1 << 16]),
         ensemble_config(*steps, dims=[1 << 16]),
-        cache=ResponseCache(1 << 20),
+        cache=ResponseStore(1 << 20),
     )
     shape = (1, 1 << 16)
     rig.infer("e", InferTensor("X", dtypes.FP32, shape, bytes(4 << 16)))
@@ -336,7 +336,7 @@ def test_many_steps_that_are_answered_at_once_do_not_nest() -> None:
     ]
     cached = model_config("a")
     cached.response_cache.enable = True
-    rig = EnsembleRig(cached, ensemble_config(*steps), cache=ResponseCache(1 << 20))
+    rig = EnsembleRig(cached, ensemble_config(*steps), cache=ResponseStore(1 << 20))
     _, sink = rig.infer()
     rig.answer("a", tensor("OUT"))
     rig.answer("a", tensor("OUT"))  # was asked before the first answer was stored

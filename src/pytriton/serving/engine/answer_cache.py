@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.base import Outcome, RunningBatch
     from pytriton.runtime.executor.columns import Chunk, Run
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.cache import CachedResponse, ResponseCache
+    from pytriton.serving.engine.cache import CachedResponse, ResponseStore
     from pytriton.serving.engine.stats import ModelStatistics
 
 # The key holds the bytes of tensors up to this size, and the SHA-256 digest of larger ones. SHA-256
@@ -199,7 +199,7 @@ _load_ids = itertools.count()  # so that a reloaded model does not use responses
 class AnswerCache:
     """Looks up the requests of a model, stores its responses, and counts hits and misses."""
 
-    def __init__(self, cache: ResponseCache, spec: ModelSpec, statistics: ModelStatistics) -> None:
+    def __init__(self, cache: ResponseStore, spec: ModelSpec, statistics: ModelStatistics) -> None:
         self._cache = cache
         self._spec = spec
         self._statistics = statistics

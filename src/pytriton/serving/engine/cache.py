@@ -54,7 +54,7 @@ class CachedResponse(msgspec.Struct, frozen=True):
     parameters: dict[str, ParameterValue] | None
 
 
-class ResponseCache:
+class ResponseStore:
     """Responses by key; a new one evicts the least recently used ones.
 
     Args:

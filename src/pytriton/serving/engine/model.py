@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
     from pytriton.serving.engine.scheduling import RefusedRequest
     from pytriton.serving.engine.served_model import InstanceSupervisor
@@ -151,7 +151,7 @@ class Model(VersionLifecycle):
         self,
         spec: ModelSpec,
         loop: asyncio.AbstractEventLoop,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         *,
         config_json: bytes = b"",
         is_bound: bool = False,

@@ -13,7 +13,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.serving.engine.cache import ResponseCache
+from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.rate_limiter import RateLimiter, Turns
 from pytriton.serving.engine.stall_watch import StallWatch
@@ -67,7 +67,7 @@ class Core:
             namespacing=options.repository.namespacing,
             awaits_models=options.awaits_models,
         )
-        self.cache = ResponseCache(options.cache_bytes) if options.cache_bytes else None
+        self.cache = ResponseStore(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
         self.tracing: Tracing | None = None
         if not self.trace_settings.is_off:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace, RunningStep
     from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step
@@ -228,7 +228,7 @@ class EnsembleModel(VersionLifecycle):
         graph: EnsembleGraph,
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         *,
         config_json: bytes = b"",
         begin_trace: BeginStepTrace | None = None,

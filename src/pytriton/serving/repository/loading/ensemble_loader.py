@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble import ensemble_model, graph
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
@@ -121,7 +121,7 @@ class EnsembleLoader:
 def ensemble_maker(
     engine: Engine,
     loop: asyncio.AbstractEventLoop,
-    cache: ResponseCache | None,
+    cache: ResponseStore | None,
     begin_trace: BeginStepTrace | None = None,
 ) -> MakeEnsemble:
     """Returns the function that makes the engine's models of ensembles."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
     from pytriton.runtime.executor.remote.placement import Placement
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
     from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
     from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
@@ -169,7 +169,7 @@ class PythonLoader:
         launcher: Launcher,
         make_services: Callable[[VersionPlan, str], ModelServices],
         loop: asyncio.AbstractEventLoop,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         *,
         completes_config: bool = True,
         backend_settings: Callable[[str], dict[str, str]] = lambda _: {},

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from pytriton.runtime.executor.model_labels import ModelLabels
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
 
@@ -72,7 +72,7 @@ class BinderSession:
         link: ControlLink,
         engine: Engine,
         loop: asyncio.AbstractEventLoop,
-        cache: ResponseCache | None,
+        cache: ResponseStore | None,
         on_end: Callable[[bool], None],
         turns: Turns | None = None,
         load_function: LoadFunction | None = None,

@@ -20,7 +20,7 @@ from pytriton.serving.server.process.process_watch import ProcessWatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.server.binding.binder import LoadFunction
@@ -45,7 +45,7 @@ class BinderPort:
     def __init__(
         self,
         engine: Engine,
-        cache: ResponseCache | None,
+        cache: ResponseStore | None,
         authorizations: Mapping[RestrictedProtocol, Authorization],
         loop: asyncio.AbstractEventLoop,
         turns: Turns | None = None,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.worker_services import RunningCall
     from pytriton.runtime.transport.control import Bind, RayInstances
     from pytriton.runtime.transport.worker_frames import InferCall, LogLine
-    from pytriton.serving.engine.cache import ResponseCache
+    from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import InstanceSupervisor
 
@@ -51,7 +51,7 @@ class FunctionLoader:
         self,
         launcher: Callable[[], Awaitable[Launcher]],
         loop: asyncio.AbstractEventLoop,
-        cache: ResponseCache | None = None,
+        cache: ResponseStore | None = None,
         *,
         turns: Turns | None = None,
         log: LogFeed | None = None,
