@@ -8,8 +8,8 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.serving.engine.rate_limiter import (
     InstanceLimits,
-    RateLimiter,
     RateLimitResource,
+    ResourceLimiter,
     ResourceNeed,
 )
 
@@ -29,7 +29,7 @@ def given(name: str, count: int, device: int | None = None) -> RateLimitResource
     return RateLimitResource(name=name, count=count, device=device)
 
 
-def run(limiter: RateLimiter, steps: int) -> list:
+def run(limiter: ResourceLimiter, steps: int) -> list:
     """Let one instance after the other have its turn; all wait all the time."""
     order = []
     for _ in range(steps):
@@ -42,7 +42,7 @@ def run(limiter: RateLimiter, steps: int) -> list:
 
 
 def test_pool_is_the_largest_need_of_any_instance():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     large = limiter.add("a", limits(R=4))
     limiter.add("b", limits(R=2))
 
@@ -54,7 +54,7 @@ def test_pool_is_the_largest_need_of_any_instance():
 
 
 def test_each_device_has_a_pool_of_its_own():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     for device in (0, 1):
         contender = limiter.add("a", on_device(device, R=1))
         limiter.wait(contender)
@@ -79,7 +79,7 @@ def test_each_device_has_a_pool_of_its_own():
     ],
 )
 def test_instance_that_could_never_start_is_refused(resources, needs, limit):
-    limiter = RateLimiter(resources)
+    limiter = ResourceLimiter(resources)
     with pytest.raises(InvalidArgumentError) as raised:
         limiter.add("a", needs)
 
@@ -91,14 +91,14 @@ def test_instance_that_could_never_start_is_refused(resources, needs, limit):
 
 
 def test_explicit_count_is_the_size_of_the_pool():
-    limiter = RateLimiter([given("R", 3)])
+    limiter = ResourceLimiter([given("R", 3)])
     limiter.add("a", limits(R=1))
 
     assert limiter.pools == {("R", None): (0, 3)}
 
 
 def test_resource_that_nobody_needs_has_no_pool():
-    limiter = RateLimiter([given("S", 1)])
+    limiter = ResourceLimiter([given("S", 1)])
     limiter.add("a", limits(R=0))
 
     assert limiter.pools == {}
@@ -114,7 +114,7 @@ def test_resource_that_nobody_needs_has_no_pool():
     ],
 )
 def test_resource_is_either_global_or_of_devices(second):
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     limiter.add("a", limits(R=1))
     with pytest.raises(InvalidArgumentError) as raised:
         limiter.add("b", second)
@@ -126,7 +126,7 @@ def test_resource_is_either_global_or_of_devices(second):
 
 
 def test_contradicting_resource_is_free_again_when_its_last_instance_is_removed():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     limiter.remove(limiter.add("a", limits(R=1)))
     limiter.add("b", on_device(0, R=1))
 
@@ -134,7 +134,7 @@ def test_contradicting_resource_is_free_again_when_its_last_instance_is_removed(
 
 
 def test_priority_two_gets_half_the_turns_of_priority_one():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     first = limiter.add("a", limits(R=1, priority=1))
     second = limiter.add("b", limits(R=1, priority=2))
     limiter.wait(first)
@@ -146,7 +146,7 @@ def test_priority_two_gets_half_the_turns_of_priority_one():
 
 
 def test_priority_zero_counts_as_one():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     zero = limiter.add("a", limits(R=1, priority=0))
     one = limiter.add("b", limits(R=1))
     limiter.wait(zero)
@@ -156,7 +156,7 @@ def test_priority_zero_counts_as_one():
 
 
 def test_instances_of_one_model_without_resources_share_by_priority():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     first = limiter.add("a", limits(priority=1))
     second = limiter.add("a", limits(priority=3))
     order = []
@@ -175,7 +175,7 @@ def test_instances_of_one_model_without_resources_share_by_priority():
 
 
 def test_newcomer_has_no_turns_to_make_up_for():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     old = limiter.add("a", limits(R=1))
     limiter.wait(old)
     run(limiter, 100)
@@ -186,7 +186,7 @@ def test_newcomer_has_no_turns_to_make_up_for():
 
 
 def test_others_do_not_change_the_turns_of_those_with_another_resource():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     first = limiter.add("a", limits(R=1, priority=1))
     second = limiter.add("b", limits(R=1, priority=2))
     busy = limiter.add("c", limits(S=1))
@@ -204,7 +204,7 @@ def test_others_do_not_change_the_turns_of_those_with_another_resource():
 
 
 def test_large_need_is_not_overtaken_for_ever():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     small = [limiter.add("a", limits(R=1)) for _ in range(3)]
     large = limiter.add("b", limits(R=3))
     for each in small:
@@ -223,7 +223,7 @@ def test_large_need_is_not_overtaken_for_ever():
 
 
 def test_instance_that_needs_nothing_scarce_passes():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     other, free = limiter.add("c", limits(S=1)), limiter.add("d", limits())
     limiter.wait(holder)
@@ -239,7 +239,7 @@ def test_instance_that_needs_nothing_scarce_passes():
 
 
 def test_removed_instance_gives_back_what_it_holds():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     holder, waiter = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     limiter.wait(holder)
     limiter.start(holder)
@@ -251,7 +251,7 @@ def test_removed_instance_gives_back_what_it_holds():
 
 
 def test_stuck_batches_block_those_that_need_their_resources():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     holder, other = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     free, large = limiter.add("c", limits(S=1)), limiter.add("d", limits(R=2, S=1))
     limiter.wait(holder)
@@ -270,7 +270,7 @@ def test_stuck_batches_block_those_that_need_their_resources():
 
 
 def test_those_behind_do_not_block():
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     holder, other = limiter.add("a", limits(R=1)), limiter.add("b", limits(R=1))
     large = limiter.add("c", limits(R=2))
     limiter.wait(holder)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytriton.serving.engine.rate_limiter import (
     Contender,
     InstanceLimits,
-    RateLimiter,
+    ResourceLimiter,
     ResourceNeed,
 )
 
@@ -33,7 +33,7 @@ class World:
     """Instances that wait and run, and a record of who overtook whom."""
 
     def __init__(self, limits: list[InstanceLimits]) -> None:
-        self.limiter = RateLimiter()
+        self.limiter = ResourceLimiter()
         self.contenders = [
             self.limiter.add(number // 2, each) for number, each in enumerate(limits)
         ]
@@ -128,7 +128,7 @@ def test_limiter_overdraws_no_pool_and_starves_nobody(limits, data):
 def test_turns_are_shared_by_priority(priorities, turns, head_start):
     """Between any two that always wait, turns times priority differ by at most one turn each."""
     need = (ResourceNeed("R", 1, is_global=True),)
-    limiter = RateLimiter()
+    limiter = ResourceLimiter()
     contenders = [
         limiter.add(number, InstanceLimits(resources=need, priority=priority))
         for number, priority in enumerate(priorities)

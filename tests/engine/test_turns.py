@@ -10,7 +10,12 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, SequenceSpec
 from pytriton.serving.engine.model import Model, ModelState
-from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter, ResourceNeed, Turns
+from pytriton.serving.engine.rate_limiter import (
+    InstanceLimits,
+    ResourceLimiter,
+    ResourceNeed,
+    Turns,
+)
 from tests.fakes import (
     FakeInstance,
     FakeLoop,
@@ -33,7 +38,7 @@ class Server:
     def __init__(self, clock):
         self.clock = clock
         self.loop = FakeLoop(clock)
-        self.turns = Turns(RateLimiter(), self.loop)
+        self.turns = Turns(ResourceLimiter(), self.loop)
         self.models: list[Model] = []
         self.sinks: list[RecordingSink] = []
 

@@ -16,7 +16,7 @@ from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.ensemble.ensemble_rules import complete_ensemble
 from pytriton.serving.engine.ensemble.graph import make_graph
 from pytriton.serving.engine.model import Model
-from pytriton.serving.engine.rate_limiter import InstanceLimits, RateLimiter, Turns
+from pytriton.serving.engine.rate_limiter import InstanceLimits, ResourceLimiter, Turns
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink
 
 
@@ -41,7 +41,7 @@ class EnsembleRig:
         self.ensembles: dict[str, EnsembleModel] = {}
         self._cache = cache
         self._limits = limits  # of every instance
-        self._turns = Turns(RateLimiter(), self.loop)
+        self._turns = Turns(ResourceLimiter(), self.loop)
         self.begin_trace: Any = None
         for config in configs:
             self.add(config)

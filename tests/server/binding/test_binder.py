@@ -22,7 +22,7 @@ from pytriton.runtime.transport.control import Bind, ControlLink, Done, Started,
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import ModelState
-from pytriton.serving.engine.rate_limiter import RateLimiter, Turns
+from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.server.binding import binder, bound_spec
 from pytriton.serving.server.binding.binder import BinderSession
 from tests.fakes import RecordingSink
@@ -38,7 +38,7 @@ class Binder:
         self.engine = Engine()
         self.ends: list[bool] = []
         self.answers: dict[int, Done] = {}
-        self.limiter = RateLimiter()
+        self.limiter = ResourceLimiter()
         ours, theirs = stream_pair()
         self.session = BinderSession(
             ControlLink(theirs),

@@ -70,7 +70,7 @@ class InstanceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contender:
-    """An instance as the limiter knows it; `RateLimiter.add` makes it.
+    """An instance as the limiter knows it; `ResourceLimiter.add` makes it.
 
     It takes turns by its start tag, the smallest first. The tag grows by the priority with each
     batch, so with all instances waiting it is the number of executions times the priority.
@@ -108,7 +108,7 @@ class _Place(msgspec.Struct, order=True, frozen=True):
     contender: Contender
 
 
-class RateLimiter:
+class ResourceLimiter:
     """The resources of a server, and the instances that wait for them.
 
     Whoever waits keeps its resources from all that are behind it, so nobody is overtaken for ever.
@@ -317,7 +317,7 @@ class _Seat:
 class Turns:
     """The rate limiter of a server, and the models whose instances take turns."""
 
-    def __init__(self, limiter: RateLimiter, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, limiter: ResourceLimiter, loop: asyncio.AbstractEventLoop) -> None:
         self.limiter = limiter
         self._loop = loop
         self._starts: dict[Contender, Callable[[], bool]] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.rate_limiter import RateLimiter, Turns
+from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.engine.stall_watch import StallWatch
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.process.log_control import LogControl
@@ -75,7 +75,7 @@ class Core:
         self.log = LogControl(options.log)
         self.turns: Turns | None = None
         if options.repository.rate_limit:
-            self.turns = Turns(RateLimiter(options.repository.rate_limit_resources), loop)
+            self.turns = Turns(ResourceLimiter(options.repository.rate_limit_resources), loop)
         self.bound_models = BoundControl(self.engine, loop)
         self._loop = loop
         self._functions: weakref.WeakSet[SupervisedModel] = weakref.WeakSet()  # on the cluster
