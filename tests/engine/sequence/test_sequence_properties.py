@@ -24,7 +24,7 @@ from pytriton.serving.engine.sequence.scheduler import (
     START,
     TRANSITIONS,
     LiveSequence,
-    SequenceState,
+    SequencePhase,
 )
 from pytriton.serving.engine.sequence.strategies import make_sequence_scheduler
 from tests.fakes import FakeInstance, inference, model_spec, response
@@ -172,7 +172,7 @@ class Simulation:
 
     def cancel_one(self, each):
         tenancy = self.owners[each]
-        is_in_backlog = self.scheduler._owners[each].state is SequenceState.BACKLOG
+        is_in_backlog = self.scheduler._owners[each].state is SequencePhase.BACKLOG
         removed = self.scheduler.remove(each)
         if tenancy.running is each:
             assert not removed

@@ -183,7 +183,7 @@ class Backlog:
         return f"<Backlog {len(self)} sequences, {len(self._deadlines)} timeouts>"
 
 
-class SequenceState(enum.Enum):
+class SequencePhase(enum.Enum):
     """What a sequence does; docs/sequences.md has a picture."""
 
     BACKLOG = 0  # it has requests and waits for a slot
@@ -193,14 +193,14 @@ class SequenceState(enum.Enum):
     ENDED = 4
 
 
-TRANSITIONS: dict[SequenceState, frozenset[SequenceState]] = {
-    SequenceState.BACKLOG: frozenset({SequenceState.READY, SequenceState.ENDED}),
-    SequenceState.IDLE: frozenset({SequenceState.READY, SequenceState.ENDED}),
-    SequenceState.READY: frozenset({SequenceState.RUNNING, SequenceState.ENDED}),
-    SequenceState.RUNNING: frozenset(
-        {SequenceState.IDLE, SequenceState.READY, SequenceState.ENDED}
+TRANSITIONS: dict[SequencePhase, frozenset[SequencePhase]] = {
+    SequencePhase.BACKLOG: frozenset({SequencePhase.READY, SequencePhase.ENDED}),
+    SequencePhase.IDLE: frozenset({SequencePhase.READY, SequencePhase.ENDED}),
+    SequencePhase.READY: frozenset({SequencePhase.RUNNING, SequencePhase.ENDED}),
+    SequencePhase.RUNNING: frozenset(
+        {SequencePhase.IDLE, SequencePhase.READY, SequencePhase.ENDED}
     ),
-    SequenceState.ENDED: frozenset(),
+    SequencePhase.ENDED: frozenset(),
 }
 
 
@@ -232,7 +232,7 @@ class LiveSequence:
     )
 
     def __init__(
-        self, correlation_id: int | str, state: SequenceState, states: SequenceStates
+        self, correlation_id: int | str, state: SequencePhase, states: SequenceStates
     ) -> None:
         self.id = correlation_id
         self.state = state
@@ -259,11 +259,11 @@ END = 2
 
 _EXPIRED = "timeout of the corresponding sequence has been expired"
 
-_BACKLOG = SequenceState.BACKLOG
-_IDLE = SequenceState.IDLE
-_READY = SequenceState.READY
-_RUNNING = SequenceState.RUNNING
-_ENDED = SequenceState.ENDED
+_BACKLOG = SequencePhase.BACKLOG
+_IDLE = SequencePhase.IDLE
+_READY = SequencePhase.READY
+_RUNNING = SequencePhase.RUNNING
+_ENDED = SequencePhase.ENDED
 
 
 class SequenceScheduler:
