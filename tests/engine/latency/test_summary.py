@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.engine.latencies import SLICE_NS, SLICES, Summary
+from pytriton.serving.engine.latencies import SLICE_NS, SLICES, QuantileSummary
 
 RANKS = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 
 
 def summary_of(values, now=0):
-    summary = Summary()
+    summary = QuantileSummary()
     for value in values:
         summary.add(value, 1, now)
     return summary
@@ -34,7 +34,7 @@ def test_quantiles_of_few_values_are_those_values():
 
 
 def test_empty_summary_has_no_quantiles():
-    assert all(map(math.isnan, Summary().values_at(RANKS, 3)))
+    assert all(map(math.isnan, QuantileSummary().values_at(RANKS, 3)))
 
 
 @given(
@@ -42,7 +42,7 @@ def test_empty_summary_has_no_quantiles():
     st.sampled_from(RANKS),
 )
 def test_value_is_at_most_a_thousandth_below_the_exact_one(counted, rank):
-    summary = Summary()
+    summary = QuantileSummary()
     for value, count in counted:
         summary.add(value, count, 0)
     values = sorted(value for value, count in counted for _ in range(count))
@@ -65,7 +65,7 @@ def test_values_leave_the_window_but_not_the_count(age, is_known):
 
 
 def test_window_moves_slice_by_slice():
-    summary = Summary()
+    summary = QuantileSummary()
     for slice_number in range(20):
         summary.add(slice_number, 1, slice_number)
 

@@ -74,7 +74,7 @@ class Quantile(msgspec.Struct, frozen=True):
     error: float  # how far the rank of the value may be off
 
 
-class Summary:
+class QuantileSummary:
     """Counts values, and knows quantiles of those of the last 48 to 60 seconds.
 
     The window is made of slices of 12 seconds: each has the number of values by value, and the
@@ -167,13 +167,13 @@ class Summaries:
 
     def __init__(self, quantiles: tuple[Quantile, ...], *, has_cache: bool) -> None:
         self.quantiles = quantiles
-        self.request = None if has_cache else Summary()
-        self.queue = Summary()
-        self.compute_input = Summary()
-        self.compute_infer = Summary()
-        self.compute_output = Summary()
-        self.cache_hit = Summary() if has_cache else None
-        self.cache_miss = Summary() if has_cache else None
+        self.request = None if has_cache else QuantileSummary()
+        self.queue = QuantileSummary()
+        self.compute_input = QuantileSummary()
+        self.compute_infer = QuantileSummary()
+        self.compute_output = QuantileSummary()
+        self.cache_hit = QuantileSummary() if has_cache else None
+        self.cache_miss = QuantileSummary() if has_cache else None
 
 
 class Latencies:

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pytriton.serving.engine import latencies as names
-from pytriton.serving.engine.latencies import Histogram, Latencies, Summaries, Summary, count_within
+from pytriton.serving.engine.latencies import (
+    Histogram,
+    Latencies,
+    QuantileSummary,
+    Summaries,
+    count_within,
+)
 from pytriton.serving.engine.stats import Duration, FailureReason, InferenceDurations
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.exposition import (
@@ -127,7 +133,7 @@ def _batch_sizes(reading: Reading) -> str:
 def _summary(
     name: str,
     help_text: str,
-    summary: Callable[[Summaries], Summary | None],
+    summary: Callable[[Summaries], QuantileSummary | None],
     duration: Callable[[InferenceDurations], Duration],
 ) -> ModelFamily:
     def lines(reading: Reading) -> str:
