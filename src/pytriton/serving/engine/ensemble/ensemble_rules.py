@@ -17,11 +17,13 @@ NEWEST = -1  # the version in a step that stands for the newest one
 
 
 @dataclass(slots=True)
-class _Tensor:
+class _EnsembleTensor:
     """A tensor of an ensemble, and what must be known before it is."""
 
     name: str
-    sources: list[_Tensor] = field(default_factory=list)  # the inputs of the step that writes it
+    sources: list[_EnsembleTensor] = field(
+        default_factory=list
+    )  # the inputs of the step that writes it
     is_written: bool = False  # by a step or by the client
     is_read: bool = False
     is_known: bool = False  # all that it depends on is known
@@ -48,7 +50,7 @@ def validate_ensemble(config: Any) -> None:
     """
     name = config.name
     _check_fields(config)
-    tensors: dict[str, _Tensor] = {}
+    tensors: dict[str, _EnsembleTensor] = {}
     for index, step in enumerate(config.ensemble_scheduling.step):
         _add_step(tensors, config, index, step)
     for tensor in config.input:
@@ -84,7 +86,7 @@ def _check_fields(config: Any) -> None:
         raise InvalidArgumentError(f"must specify 'step' for ensemble '{name}'")
 
 
-def _add_step(tensors: dict[str, _Tensor], config: Any, index: int, step: Any) -> None:
+def _add_step(tensors: dict[str, _EnsembleTensor], config: Any, index: int, step: Any) -> None:
     for each in ("model_name", "input_map", "output_map"):
         if not getattr(step, each):
             raise InvalidArgumentError(
@@ -106,11 +108,11 @@ def _add_step(tensors: dict[str, _Tensor], config: Any, index: int, step: Any) -
         target.sources = sources
 
 
-def _tensor(tensors: dict[str, _Tensor], name: str) -> _Tensor:
-    return tensors.setdefault(name, _Tensor(name))
+def _tensor(tensors: dict[str, _EnsembleTensor], name: str) -> _EnsembleTensor:
+    return tensors.setdefault(name, _EnsembleTensor(name))
 
 
-def _mark_known(tensors: Mapping[str, _Tensor], inputs: set[str]) -> None:
+def _mark_known(tensors: Mapping[str, _EnsembleTensor], inputs: set[str]) -> None:
     """Mark the tensors that are known in the end if those named `inputs` are known."""
     for name in inputs:
         tensors[name].is_known = True
@@ -128,7 +130,7 @@ def _mark_known(tensors: Mapping[str, _Tensor], inputs: set[str]) -> None:
             tensor.is_known = True
 
 
-def _check_known(config: Any, output: _Tensor) -> None:
+def _check_known(config: Any, output: _EnsembleTensor) -> None:
     """Refuse an output that no step can write, with the tensor that is missing for it."""
     if output.is_known:
         return
