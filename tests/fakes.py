@@ -10,7 +10,7 @@ from typing import Any
 
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import InferRequest, InferResponse
-from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.runtime.executor.base import Outcome, RunningBatch
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.server.tracing.facts import TraceFacts
@@ -278,7 +278,7 @@ def model_spec(
     batcher: BatcherSpec | None = None,
     *,
     batches: bool = True,
-    inputs: dict[str, TensorSpec] | None = None,
+    inputs: dict[str, ModelTensor] | None = None,
     **fields: Any,
 ) -> ModelSpec:
     """A model that batches dynamically, unless told otherwise."""

@@ -12,7 +12,7 @@ import pytest
 from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
 from pytriton.inprocess.c_library.exchange import CallerExchange
 from pytriton.inprocess.c_library.servers import CallerServer
@@ -75,7 +75,7 @@ class Rig:
         self.server = SimpleNamespace(
             engine=self.engine, delivery=SimpleNamespace(add=self.calls.append), exchanges=set()
         )
-        tensor = TensorSpec(name="IN", dtype=INT32, dims=(-1,), shape=(-1,))
+        tensor = ModelTensor(name="IN", dtype=INT32, dims=(-1,), shape=(-1,))
         self.model = SimpleNamespace(
             spec=ModelSpec(
                 name="model", version=3, platform="python", max_batch_size=0,

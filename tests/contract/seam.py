@@ -18,7 +18,7 @@ import numpy as np
 from pytriton.base import dtypes
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import InferRequest, InferTensor, TraceOrigin
-from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.decorators import TritonContext
 from pytriton.model_config import ModelConfig
 from pytriton.runtime.executor.channel_instance import ChannelInstance
@@ -412,14 +412,14 @@ class Seam:
         self.loop.close()
 
 
-def tensor_spec(tensor: Any) -> TensorSpec:
+def tensor_spec(tensor: Any) -> ModelTensor:
     dtype = dtypes.BYTES
     if np.dtype(tensor.dtype) != np.dtype(object):
         found = dtypes.from_numpy(np.dtype(tensor.dtype))
         assert found is not None
         dtype = found
     dims = tuple(tensor.shape)
-    return TensorSpec(
+    return ModelTensor(
         name=tensor.name, dtype=dtype, dims=dims, shape=dims, has_variable_dims=-1 in dims
     )
 
@@ -429,7 +429,7 @@ def doubling_spec(
 ) -> ModelSpec:
     """A model with the inputs and outputs `x` and `y`, which batches dynamically."""
     tensors = {
-        name: TensorSpec(name=name, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
+        name: ModelTensor(name=name, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
         for name in NAMES
     }
     is_batched = max_batch_size > 0

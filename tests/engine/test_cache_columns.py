@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.messages import InferTensor
-from pytriton.base.model_spec import TensorSpec
+from pytriton.base.model_spec import ModelTensor
 from pytriton.serving.engine.cache import ResponseStore
 from tests.column_rig import NAMES, WIDTH, ColumnScene, values_of
 
@@ -26,7 +26,8 @@ def cache():
 def scene(request, clock, cache):
     """A model whose requests have quick keys, and one whose requests have not."""
     inputs = {
-        name: TensorSpec(name=name, dtype=INT32, dims=(WIDTH,), shape=(-1, WIDTH)) for name in NAMES
+        name: ModelTensor(name=name, dtype=INT32, dims=(WIDTH,), shape=(-1, WIDTH))
+        for name in NAMES
     }
     return ColumnScene(
         clock,

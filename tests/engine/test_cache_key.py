@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.serving.engine.answer_cache import EXACT_BYTES, CacheKeys, cache_key
 from pytriton.serving.engine.validation import validate
 from tests.fakes import model_spec
@@ -21,12 +21,12 @@ A, B = b"\x01\x02\x03\x04", b"\x05\x06\x07\x08"
 
 def spec_of(*dims: int, dtypes=(FP32, INT32), **fields: Any) -> ModelSpec:
     inputs = {
-        name: TensorSpec(
+        name: ModelTensor(
             name=name, dtype=dtype, dims=dims, shape=(-1, *dims), has_variable_dims=-1 in dims
         )
         for name, dtype in zip("ab", dtypes, strict=True)
     }
-    outputs = {name: TensorSpec(name=name, dtype=FP32, dims=(1,), shape=(-1, 1)) for name in "xy"}
+    outputs = {name: ModelTensor(name=name, dtype=FP32, dims=(1,), shape=(-1, 1)) for name in "xy"}
     return model_spec(inputs=inputs, outputs=outputs, **{"max_batch_size": 4096, **fields})
 
 

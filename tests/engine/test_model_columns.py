@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UNEXPECTED, InvalidArgumentError, UnavailableError
-from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.base.model_spec import BatcherSpec, ModelTensor, QueuePolicySpec
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.model import Model
 from tests.column_rig import ColumnScene, random_details, values_of
@@ -283,7 +283,7 @@ def test_models_with_streams_sequences_ragged_inputs_or_ordered_caches_take_no_c
     assert takes()
     assert not takes(decoupled=True)
     assert not takes(iterative=True)
-    ragged = TensorSpec(name="x", dtype=FP32, dims=(-1,), shape=(-1, -1), is_ragged=True)
+    ragged = ModelTensor(name="x", dtype=FP32, dims=(-1,), shape=(-1, -1), is_ragged=True)
     assert not takes(inputs={"x": ragged})
     assert takes(ResponseStore(1 << 20), response_cache=True)
     ordered = BatcherSpec(preserve_ordering=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.model_spec import BatcherSpec, ModelSpec, TensorSpec
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.serving.engine.batch_start import BatchStart
 from pytriton.serving.engine.stats import ModelStatistics
 
@@ -15,7 +15,7 @@ SLOW_NS = 5_000_000
 
 
 def policy(max_batch_size: int = 64, *, work_ns: int = QUICK_NS, batches: bool = True):
-    tensor = TensorSpec(name="x", dtype=dtypes.FP32, dims=(1,), shape=(-1, 1))
+    tensor = ModelTensor(name="x", dtype=dtypes.FP32, dims=(1,), shape=(-1, 1))
     spec = ModelSpec(
         name="m",
         version=1,

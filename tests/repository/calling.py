@@ -8,7 +8,7 @@ from typing import Any
 
 from pytriton.base.dtypes import INT32
 from pytriton.base.messages import InferTensor
-from pytriton.base.model_spec import TensorSpec
+from pytriton.base.model_spec import ModelTensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.worker_frames import InferCall
@@ -26,7 +26,7 @@ from tests.fakes import (
     request,
 )
 
-INPUT = TensorSpec(name="IN", dtype=INT32, dims=(1,), shape=(1,))
+INPUT = ModelTensor(name="IN", dtype=INT32, dims=(1,), shape=(1,))
 
 
 class CallingFake(FakeInstance):

@@ -12,7 +12,7 @@ import msgspec
 from pytriton.base import dtypes
 from pytriton.base.errors import NotFoundError, ServerError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.grpc.status import percent_decode
@@ -39,8 +39,8 @@ class FakeModel:
     """A model of two floats in and one out; a decoupled one answers as often as a test says."""
 
     def __init__(self, name: str, *, decoupled: bool = False) -> None:
-        def spec(tensor: str) -> TensorSpec:
-            return TensorSpec(name=tensor, dtype=dtypes.FP32, dims=(1,), shape=(1,))
+        def spec(tensor: str) -> ModelTensor:
+            return ModelTensor(name=tensor, dtype=dtypes.FP32, dims=(1,), shape=(1,))
 
         self.spec = ModelSpec(
             name=name,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pytriton.base import dtypes
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 
 
 def tensor_spec(
@@ -17,8 +17,8 @@ def tensor_spec(
     batched: bool,
     optional: bool = False,
     is_ragged: bool = False,
-) -> TensorSpec:
-    return TensorSpec(
+) -> ModelTensor:
+    return ModelTensor(
         name=name,
         dtype=dtype,
         dims=dims,
@@ -30,7 +30,7 @@ def tensor_spec(
 
 
 def model_spec(
-    *inputs: TensorSpec,
+    *inputs: ModelTensor,
     name: str = "model",
     outputs: tuple[str, ...] = ("OUT",),
     max_batch_size: int = 0,

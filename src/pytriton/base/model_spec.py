@@ -36,7 +36,7 @@ class Reshape(msgspec.Struct, frozen=True):
         return tuple(converted) if prod(converted) == prod(shape) else None
 
 
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
+class ModelTensor(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output as configured."""
 
     name: str
@@ -163,8 +163,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     platform: str  # as metadata shows it: the backend if no platform is set
     max_batch_size: int  # 0: the model does not batch
-    inputs: dict[str, TensorSpec]
-    outputs: dict[str, TensorSpec]
+    inputs: dict[str, ModelTensor]
+    outputs: dict[str, ModelTensor]
     required_inputs: frozenset[str]
     batcher: BatcherSpec | None  # None: each request is executed on its own
     decoupled: bool = False

@@ -33,7 +33,7 @@ from pytriton.protocol.tensor_json import json_from_tensor, tensor_from_json
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
-    from pytriton.base.model_spec import ModelSpec, TensorSpec
+    from pytriton.base.model_spec import ModelSpec, ModelTensor
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 NOT_ONE_RESPONSE = (
@@ -179,7 +179,7 @@ def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -
     request.inputs[key] = InferTensor(key, expected.dtype, shape, data)
 
 
-def _shape(expected: TensorSpec, count: int) -> tuple[int, ...]:
+def _shape(expected: ModelTensor, count: int) -> tuple[int, ...]:
     """Returns the shape of `count` elements: the last -1 gets all that fixed sizes leave."""
     left = count
     for size in expected.shape:
@@ -199,7 +199,7 @@ def _shape(expected: TensorSpec, count: int) -> tuple[int, ...]:
     return tuple(reversed(shape))
 
 
-def _shape_error(expected: TensorSpec) -> InvalidArgumentError:
+def _shape_error(expected: ModelTensor) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"The schema can not convert input '{expected.name}' to tensor with proper shape"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from pytriton.base.model_spec import ModelSpec, TensorSpec
+    from pytriton.base.model_spec import ModelSpec, ModelTensor
 
 Schema = dict[str, Any]
 
@@ -245,7 +245,7 @@ def _infer_response(spec: ModelSpec) -> Schema:
     }
 
 
-def _tensor(spec: TensorSpec) -> Schema:
+def _tensor(spec: ModelTensor) -> Schema:
     datatype = spec.dtype.name
     return {
         "title": spec.name,
@@ -296,7 +296,7 @@ def _generate_response(spec: ModelSpec) -> Schema:
     }
 
 
-def _member(spec: TensorSpec) -> Schema:
+def _member(spec: ModelTensor) -> Schema:
     """Returns the schema of a tensor as a plain member: one value, or a list of them."""
     element = _ELEMENTS[spec.dtype.name]
     return {"anyOf": [element, {"type": "array", "items": element}]}

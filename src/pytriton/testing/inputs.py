@@ -9,7 +9,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.serving.engine.string_count import count_strings
 from pytriton.serving.engine.validation import validate
@@ -42,7 +42,7 @@ def _reshaped(tensor: Tensor, spec: ModelSpec) -> Tensor:
     return Tensor.from_array(tensor.name(), array.reshape(shape))
 
 
-def _tensor(name: str, value: Any, expected: TensorSpec | None) -> Tensor:
+def _tensor(name: str, value: Any, expected: ModelTensor | None) -> Tensor:
     if isinstance(value, np.ndarray) or expected is None:
         array = np.array(value)
     else:

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.base.model_spec import BatcherSpec, ModelTensor, QueuePolicySpec
 from pytriton.runtime.executor.base import Outcome
 from pytriton.serving.engine.config import spec_from_config
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
@@ -305,7 +305,7 @@ class RefusedSink(RecordingSink):
 def test_call_with_many_strings_to_itself_is_refused_after_they_were_counted():
     async def scenario() -> None:
         world, sink = World(), RefusedSink()
-        spec = TensorSpec(name="IN", dtype=BYTES, dims=(-1,), shape=(-1,), has_variable_dims=True)
+        spec = ModelTensor(name="IN", dtype=BYTES, dims=(-1,), shape=(-1,), has_variable_dims=True)
         model = world.add("loop", inputs={"IN": spec})
         asked = request(model_name="loop", inputs=empty_strings(1))
         world.engine.infer(asked, RecordingSink())
@@ -323,7 +323,7 @@ def test_call_with_many_strings_to_itself_is_refused_after_they_were_counted():
 
 def add_step(world, name):
     """Serve a model that has an output."""
-    output = TensorSpec(name="OUT", dtype=INT32, dims=(1,), shape=(1,))
+    output = ModelTensor(name="OUT", dtype=INT32, dims=(1,), shape=(1,))
     return world.add(name, outputs={"OUT": output})
 
 

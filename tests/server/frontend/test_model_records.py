@@ -9,15 +9,15 @@ from pytriton.base import dtypes
 from pytriton.base.model_spec import (
     BatcherSpec,
     ModelSpec,
+    ModelTensor,
     QueuePolicySpec,
-    TensorSpec,
     TimeoutAction,
 )
 from pytriton.serving.server.frontend.records import as_batch_key, decode_spec, encode_spec
 from tests.fakes import model_spec
 
 TENSORS = {
-    dtype.name: TensorSpec(
+    dtype.name: ModelTensor(
         name=dtype.name,
         dtype=dtype,
         dims=(-1, 3),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TensorSpec
+from pytriton.base.model_spec import BatcherSpec, ModelTensor, QueuePolicySpec
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import frames
 from pytriton.serving.engine.engine import Engine
@@ -39,7 +39,7 @@ class Scene:
         self, name: str = "m", version: int = 1, **spec
     ) -> tuple[Model, DoublingInstance]:
         tensors = {
-            each: TensorSpec(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
+            each: ModelTensor(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
             for each in ("x", "y")
         }
         spec = {"name": name, "version": version, "outputs": tensors, "inputs": tensors, **spec}

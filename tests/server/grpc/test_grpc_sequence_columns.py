@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, TensorSpec
+from pytriton.base.model_spec import ControlKind, ControlSpec, ModelTensor, SequenceSpec
 from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
@@ -30,7 +30,7 @@ class Scene:
         self.loop = FakeLoop()
         self.engine = Engine()
         tensors = {
-            each: TensorSpec(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
+            each: ModelTensor(name=each, dtype=dtypes.INT32, dims=(WIDTH,), shape=(-1, WIDTH))
             for each in ("x", "y")
         }
         id_type = dtypes.BYTES if isinstance(learned_ids[0], str) else dtypes.UINT64

@@ -16,7 +16,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.base.model_spec import TensorSpec
+from pytriton.base.model_spec import ModelTensor
 from pytriton.protocol.shared_memory import RegionPlace
 from pytriton.serving.server.shared_memory.region_request import (
     SMALL_BYTES,
@@ -37,7 +37,7 @@ class LargeFile(FakeFile):
 
 
 def spec_with(dtype):
-    tensor = TensorSpec(name="x", dtype=dtype, dims=(-1,), shape=(-1,), has_variable_dims=True)
+    tensor = ModelTensor(name="x", dtype=dtype, dims=(-1,), shape=(-1,), has_variable_dims=True)
     return model_spec(max_batch_size=0, inputs={"x": tensor})
 
 

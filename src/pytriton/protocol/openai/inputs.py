@@ -16,7 +16,7 @@ import orjson
 from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferTensor, ParameterValue
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.protocol.json_text import parameter_value, refuse_reserved
 from pytriton.protocol.openai.errors import unsupported, wrong
 from pytriton.protocol.openai.members import Members
@@ -31,7 +31,7 @@ _INTEGERS = frozenset(
 )  # fmt: skip
 
 
-def input_tensor(expected: TensorSpec, member: str, value: Any, rows: int = 0) -> InferTensor:
+def input_tensor(expected: ModelTensor, member: str, value: Any, rows: int = 0) -> InferTensor:
     """Returns the tensor for one value, which is the same in each row.
 
     An input of strings gets a text as it is, a list of texts as its elements if it has a variable
@@ -75,7 +75,7 @@ def check_input_bytes(member: str, count: int, size: int) -> None:
         )
 
 
-def text_tensor(expected: TensorSpec, texts: list[str], *, is_batched: bool) -> InferTensor:
+def text_tensor(expected: ModelTensor, texts: list[str], *, is_batched: bool) -> InferTensor:
     """Returns the tensor with texts: one in each row, or only one if the model does not batch."""
     shape = _shape(expected, expected.name, 1)
     data = dtypes.encode_bytes([text.encode() for text in texts])
@@ -99,7 +99,7 @@ def as_json(member: str, value: Any) -> bytes:
         ) from None
 
 
-def _texts(expected: TensorSpec, member: str, value: Any) -> list[bytes]:
+def _texts(expected: ModelTensor, member: str, value: Any) -> list[bytes]:
     if isinstance(value, str):
         return [value.encode()]
     is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
@@ -108,7 +108,7 @@ def _texts(expected: TensorSpec, member: str, value: Any) -> list[bytes]:
     return [as_json(member, value)]
 
 
-def _numbers(expected: TensorSpec, member: str, values: list[Any]) -> bytes:
+def _numbers(expected: ModelTensor, member: str, values: list[Any]) -> bytes:
     dtype = expected.dtype
     kinds: tuple[type, ...] = (int, float)
     words = "a number"
@@ -127,7 +127,7 @@ def _numbers(expected: TensorSpec, member: str, values: list[Any]) -> bytes:
         ) from None
 
 
-def _shape(expected: TensorSpec, member: str, count: int) -> tuple[int, ...]:
+def _shape(expected: ModelTensor, member: str, count: int) -> tuple[int, ...]:
     """Returns the shape of `count` elements: the last variable dimension gets all of them."""
     left = count
     shape: list[int] = []

@@ -24,10 +24,10 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.model_spec import (
     BatcherSpec,
     ModelSpec,
+    ModelTensor,
     OpenAISpec,
     QueuePolicySpec,
     Reshape,
-    TensorSpec,
     TimeoutAction,
 )
 from pytriton.base.openai_routes import (
@@ -144,7 +144,7 @@ _FLOAT_TYPES = frozenset({dtypes.FP16, dtypes.BF16, dtypes.FP32, dtypes.FP64})
 
 
 def openai_spec(
-    config: Any, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]
+    config: Any, inputs: Mapping[str, ModelTensor], outputs: Mapping[str, ModelTensor]
 ) -> OpenAISpec | None:
     """Returns which routes serve a model, and by which tensors; None if it has not opted in.
 
@@ -188,7 +188,7 @@ def openai_spec(
 
 
 def _named(
-    tensors: Mapping[str, TensorSpec],
+    tensors: Mapping[str, ModelTensor],
     names: Sequence[str],
     types: frozenset[dtypes.DataType],
 ) -> str:
@@ -197,7 +197,7 @@ def _named(
 
 
 def _only(
-    tensors: Mapping[str, TensorSpec], types: frozenset[dtypes.DataType], other: str = ""
+    tensors: Mapping[str, ModelTensor], types: frozenset[dtypes.DataType], other: str = ""
 ) -> str:
     """Returns the name of the only tensor of a type; empty if there are none or several."""
     names = [name for name, each in tensors.items() if each.dtype in types and name != other]
@@ -420,11 +420,11 @@ def _strategy(sequences: Any) -> str:
 
 def _tensor_specs(
     tensors: Iterable[Any], *, batches: bool, is_input: bool
-) -> dict[str, TensorSpec]:
+) -> dict[str, ModelTensor]:
     specs = {}
     for tensor in tensors:
         dims = tuple(tensor.dims)
-        specs[tensor.name] = TensorSpec(
+        specs[tensor.name] = ModelTensor(
             name=tensor.name,
             dtype=BY_NUMBER[tensor.data_type],
             dims=dims,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytriton.base.messages import InferRequest, InferTensor
-    from pytriton.base.model_spec import ModelSpec, SequenceSpec, TensorSpec
+    from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceSpec
 
 
 def check_correlation_id(request: InferRequest, model_name: str, sequence: SequenceSpec) -> None:
@@ -221,7 +221,7 @@ def _check_strings(request: InferRequest, tensor: InferTensor, spec: ModelSpec) 
 
 
 def _refuse_dtype(
-    request: InferRequest, tensor: InferTensor, expected: TensorSpec, spec: ModelSpec
+    request: InferRequest, tensor: InferTensor, expected: ModelTensor, spec: ModelSpec
 ) -> NoReturn:
     raise _error(
         request,
@@ -231,7 +231,7 @@ def _refuse_dtype(
 
 
 def _refuse_shape(
-    request: InferRequest, tensor: InferTensor, expected: TensorSpec, spec: ModelSpec
+    request: InferRequest, tensor: InferTensor, expected: ModelTensor, spec: ModelSpec
 ) -> NoReturn:
     if min(tensor.shape, default=0) < 0:
         _refuse_negative(request, tensor, spec)

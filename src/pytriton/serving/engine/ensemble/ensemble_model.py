@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
+    from pytriton.base.model_spec import ModelSpec, ModelTensor, Reshape
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
@@ -133,7 +133,7 @@ class Reshaping:
         return InferTensor(tensor.name, tensor.dtype, shape, tensor.data, tensor.strings)
 
 
-def _reshapes(tensors: Mapping[str, TensorSpec]) -> dict[str, Reshape]:
+def _reshapes(tensors: Mapping[str, ModelTensor]) -> dict[str, Reshape]:
     return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
 
 

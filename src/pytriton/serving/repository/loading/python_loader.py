@@ -54,7 +54,7 @@ from pytriton.serving.repository.reading.instances import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from pytriton.base.model_spec import ModelSpec, Reshape, TensorSpec
+    from pytriton.base.model_spec import ModelSpec, ModelTensor, Reshape
     from pytriton.runtime.executor.remote.placement import Placement
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
@@ -459,7 +459,7 @@ class _Launch:
         return frame
 
 
-def _reshapes(tensors: Mapping[str, TensorSpec]) -> dict[str, Reshape]:
+def _reshapes(tensors: Mapping[str, ModelTensor]) -> dict[str, Reshape]:
     return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 import orjson
 
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.stats import ModelStatistics
 
@@ -86,7 +86,7 @@ def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
     )
 
 
-def _tensors(specs: dict[str, TensorSpec]) -> list[dict[str, Any]]:
+def _tensors(specs: dict[str, ModelTensor]) -> list[dict[str, Any]]:
     return [
         {"name": spec.name, "datatype": spec.dtype.name, "shape": spec.shape}
         for spec in specs.values()

@@ -14,7 +14,7 @@ import msgspec
 
 from pytriton.base import dtypes
 from pytriton.base.messages import ParameterValue
-from pytriton.base.model_spec import ModelSpec, TensorSpec
+from pytriton.base.model_spec import ModelSpec, ModelTensor
 from pytriton.protocol.shared_memory import RegionPlace
 
 LENGTH = struct.Struct("<I")
@@ -73,9 +73,9 @@ class ModelDescription(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def _tensor_spec(tensor: InputDescription) -> TensorSpec:
+def _tensor_spec(tensor: InputDescription) -> ModelTensor:
     dtype = dtypes.BY_NAME[tensor.datatype]
-    return TensorSpec(name=tensor.name, dtype=dtype, dims=tensor.dims, shape=tensor.shape)
+    return ModelTensor(name=tensor.name, dtype=dtype, dims=tensor.dims, shape=tensor.shape)
 
 
 class Job(msgspec.Struct, frozen=True):

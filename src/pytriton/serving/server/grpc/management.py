@@ -21,7 +21,7 @@ from pytriton.protocol.settings import log_settings_response, read_log_settings_
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 
 if TYPE_CHECKING:
-    from pytriton.base.model_spec import TensorSpec
+    from pytriton.base.model_spec import ModelTensor
     from pytriton.protocol.repository_pb import ModelLoadRequest
     from pytriton.serving.engine.client import Answer, EngineClient, IndexEntry
     from pytriton.serving.server.api.repository_service import RepositoryService
@@ -137,7 +137,7 @@ def _settings_response(settings: dict[str, list[str]]) -> Any:
     return response
 
 
-def _tensors(specs: dict[str, TensorSpec]) -> list[Any]:
+def _tensors(specs: dict[str, ModelTensor]) -> list[Any]:
     return [
         service_pb2.ModelMetadataResponse.TensorMetadata(
             name=spec.name, datatype=spec.dtype.name, shape=spec.shape

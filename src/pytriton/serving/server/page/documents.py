@@ -10,7 +10,7 @@ from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.server.api.documents import TRITON_VERSION
 
 if TYPE_CHECKING:
-    from pytriton.base.model_spec import TensorSpec
+    from pytriton.base.model_spec import ModelTensor
     from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
@@ -50,7 +50,7 @@ def model_entry(entry: IndexEntry, model: ServedModel | None) -> dict[str, Any]:
     return document
 
 
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
+def _tensor(spec: ModelTensor) -> dict[str, Any]:
     return {
         "name": spec.name,
         "datatype": spec.dtype.name,
