@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytriton.base.errors import UnavailableError
-from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.batcher import DelayingBatcher, GreedyBatcher
 from tests.fakes import inference
@@ -23,7 +23,7 @@ MAX_ROWS = 8
 
 policies = st.builds(
     QueuePolicySpec,
-    timeout_action=st.sampled_from(TimeoutAction),
+    timeout_action=st.sampled_from(QueueTimeoutAction),
     default_timeout_us=st.sampled_from((0, 2, 5)),
     allow_timeout_override=st.booleans(),
     max_queue_size=st.sampled_from((0, 0, 0, 3)),

@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.model_spec import QueuePolicySpec, Reshape, TimeoutAction
+from pytriton.base.model_spec import QueuePolicySpec, QueueTimeoutAction, Reshape
 from pytriton.base.protos import model_config_pb2
 from pytriton.serving.engine.config import (
     config_from_dict,
@@ -273,7 +273,7 @@ def test_spec_holds_what_the_hot_path_reads():
     assert spec.batcher is not None
     assert spec.batcher.preferred_batch_sizes == (4, 8)
     assert spec.batcher.default_queue_policy == QueuePolicySpec(
-        timeout_action=TimeoutAction.DELAY,
+        timeout_action=QueueTimeoutAction.DELAY,
         default_timeout_us=5000,
         allow_timeout_override=True,
         max_queue_size=9,

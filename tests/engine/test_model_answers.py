@@ -12,7 +12,7 @@ from pytriton.base.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.runtime.executor.base import Outcome
 from pytriton.serving.engine.model import TRANSITIONS, ModelState
 from pytriton.serving.engine.stats import FailureReason
@@ -21,7 +21,7 @@ from tests.fakes import FakeSupervisor, RecordingSink, response
 MS = 1000  # microseconds
 
 
-def timeouts(timeout_us, action=TimeoutAction.REJECT, **settings):
+def timeouts(timeout_us, action=QueueTimeoutAction.REJECT, **settings):
     policy = QueuePolicySpec(default_timeout_us=timeout_us, timeout_action=action)
     return BatcherSpec(default_queue_policy=policy, **settings)
 
@@ -57,7 +57,7 @@ def test_earlier_deadline_of_a_later_request_moves_the_timer(scene):
 
 
 def test_delayed_request_still_runs_after_its_deadline(scene):
-    one = scene(batcher=timeouts(5 * MS, TimeoutAction.DELAY))
+    one = scene(batcher=timeouts(5 * MS, QueueTimeoutAction.DELAY))
     one.submit()
     one.submit()
     one.loop.advance(0.01)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytriton.base.errors import UnavailableError
-from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, TimeoutAction
+from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.serving.engine.batcher import DeadlineHeap, GreedyBatcher, RequestQueue
 from tests.fakes import inference
 
@@ -77,7 +77,7 @@ def test_full_level_refuses_a_request_without_an_id():
 
 def test_queue_size_counts_delayed_requests_and_only_its_own_level():
     policy = QueuePolicySpec(
-        max_queue_size=2, default_timeout_us=1, timeout_action=TimeoutAction.DELAY
+        max_queue_size=2, default_timeout_us=1, timeout_action=QueueTimeoutAction.DELAY
     )
     waiting = RequestQueue(
         BatcherSpec(priority_levels=2, default_priority_level=2, queue_policies={1: policy})
@@ -131,7 +131,7 @@ def test_expired_request_found_by_next_is_still_handed_out_by_expire():
 
 
 def test_delayed_requests_run_after_those_on_time_and_keep_their_order():
-    waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
+    waiting = queue(default_timeout_us=10, timeout_action=QueueTimeoutAction.DELAY)
     early = [inference(), inference()]
     for each in early:
         waiting.add(each, 0)
@@ -233,7 +233,7 @@ def test_take_all_includes_expired_requests_that_nobody_was_told_of():
 
 
 def test_delayed_request_can_be_removed():
-    waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
+    waiting = queue(default_timeout_us=10, timeout_action=QueueTimeoutAction.DELAY)
     delayed = inference()
     waiting.add(delayed, 0)
     waiting.expire(10_000)
@@ -267,7 +267,7 @@ def test_deadlines_survive_the_removal_of_stale_ones():
 
 
 def test_repr_shows_the_counts():
-    waiting = queue(default_timeout_us=10, timeout_action=TimeoutAction.DELAY)
+    waiting = queue(default_timeout_us=10, timeout_action=QueueTimeoutAction.DELAY)
     waiting.add(inference(), 0)
     waiting.expire(10_000)
     waiting.add(inference(), 10_000)

@@ -51,7 +51,7 @@ class ModelTensor(msgspec.Struct, frozen=True, kw_only=True):
     is_ragged: bool = False  # requests with different shapes of this input may share a batch
 
 
-class TimeoutAction(enum.IntEnum):
+class QueueTimeoutAction(enum.IntEnum):
     """What happens to a request that waited longer than its queue allows."""
 
     REJECT = 0
@@ -61,7 +61,7 @@ class TimeoutAction(enum.IntEnum):
 class QueuePolicySpec(msgspec.Struct, frozen=True, kw_only=True):
     """The queue policy of one priority level."""
 
-    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    timeout_action: QueueTimeoutAction = QueueTimeoutAction.REJECT
     default_timeout_us: int = 0  # 0: none
     allow_timeout_override: bool = False
     max_queue_size: int = 0  # 0: unlimited

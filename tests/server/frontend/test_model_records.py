@@ -11,7 +11,7 @@ from pytriton.base.model_spec import (
     ModelSpec,
     ModelTensor,
     QueuePolicySpec,
-    TimeoutAction,
+    QueueTimeoutAction,
 )
 from pytriton.serving.server.frontend.records import as_batch_key, decode_spec, encode_spec
 from tests.fakes import model_spec
@@ -29,7 +29,7 @@ TENSORS = {
     for dtype in dtypes.BY_NUMBER.values()
 }
 POLICY = QueuePolicySpec(
-    timeout_action=TimeoutAction.DELAY,
+    timeout_action=QueueTimeoutAction.DELAY,
     default_timeout_us=7,
     allow_timeout_override=True,
     max_queue_size=9,

@@ -14,7 +14,7 @@ from itertools import chain, takewhile
 from typing import Protocol
 
 from pytriton.base.errors import ServerError, UnavailableError
-from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec, TimeoutAction
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.runtime.executor.inference import Inference
 
 # The requests of one FIFO, each with the token of its deadline. It is an ordered dictionary because
@@ -126,7 +126,7 @@ class PriorityLevel:
         self.has_policy = bool(policy.default_timeout_us or policy.max_queue_size)
         self.waiting: Fifo = OrderedDict()
         self.delayed: Fifo = OrderedDict()
-        delays = policy.default_timeout_us and policy.timeout_action is TimeoutAction.DELAY
+        delays = policy.default_timeout_us and policy.timeout_action is QueueTimeoutAction.DELAY
         self.fifos = (self.waiting, self.delayed) if delays else (self.waiting,)
 
     def is_full(self) -> bool:
@@ -264,7 +264,7 @@ class RequestQueue:
         for inference in self._deadlines.pop_expired(now_ns):
             level = self._level_of(inference)
             del level.waiting[inference]
-            if level.policy.timeout_action is TimeoutAction.DELAY:
+            if level.policy.timeout_action is QueueTimeoutAction.DELAY:
                 inference.deadline_ns = 0
                 level.delayed[inference] = _NO_DEADLINE
             else:

@@ -27,8 +27,8 @@ from pytriton.base.model_spec import (
     ModelTensor,
     OpenAISpec,
     QueuePolicySpec,
+    QueueTimeoutAction,
     Reshape,
-    TimeoutAction,
 )
 from pytriton.base.openai_routes import (
     ROUTES_PARAMETER,
@@ -462,7 +462,7 @@ def _batcher_spec(batching: Any) -> BatcherSpec:
 
 def _queue_policy_spec(policy: Any) -> QueuePolicySpec:
     return QueuePolicySpec(
-        timeout_action=TimeoutAction(policy.timeout_action),
+        timeout_action=QueueTimeoutAction(policy.timeout_action),
         default_timeout_us=policy.default_timeout_microseconds,
         allow_timeout_override=policy.allow_timeout_override,
         max_queue_size=policy.max_queue_size,
