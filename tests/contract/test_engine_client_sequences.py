@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES
 from pytriton.base.errors import CancelledError
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec
 from pytriton.serving.engine.sequence.sequence_inputs import added_input_names
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled
@@ -64,7 +64,7 @@ def test_sequences_go_on_with_the_next_chunk(seam):
 
 
 def test_text_ids_reach_the_model(seam):
-    id_input = ControlSpec(kind=ControlKind.CORRID, name="id", dtype=BYTES)
+    id_input = ControlSpec(kind=SequenceControlKind.CORRID, name="id", dtype=BYTES)
     _, instance = sequence_model(seam, controls=(id_input,))
     seam.chunk(VALUES[:2], details=details(("first", START), ("second", START)))
     seam.run()

@@ -79,7 +79,7 @@ class BatcherSpec(msgspec.Struct, frozen=True, kw_only=True):
     queue_policies: dict[int, QueuePolicySpec] = {}  # by level, if not the default
 
 
-class ControlKind(enum.IntEnum):
+class SequenceControlKind(enum.IntEnum):
     """What a control input tells a sequence model; the numbers are Triton's."""
 
     START = 0
@@ -92,7 +92,7 @@ class ControlSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A control input: the server fills it in, clients do not see it."""
 
     name: str
-    kind: ControlKind
+    kind: SequenceControlKind
     dtype: DataType  # INT32, FP32 or BOOL; that of the correlation id for CORRID
     false_true: tuple[float, float] = (0, 1)  # the values of a flag; unused for CORRID
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from pytriton.base.dtypes import FP32, INT32, UINT64
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
 from pytriton.runtime.executor.base import Outcome
 
 CONTROLS = (
-    ControlSpec(name="START", kind=ControlKind.START, dtype=INT32),
-    ControlSpec(name="CORRID", kind=ControlKind.CORRID, dtype=UINT64),
+    ControlSpec(name="START", kind=SequenceControlKind.START, dtype=INT32),
+    ControlSpec(name="CORRID", kind=SequenceControlKind.CORRID, dtype=UINT64),
 )
 STATE = StateSpec(input_name="past", output_name="next", dtype=INT32, dims=(-1,), initial_dims=(0,))
 

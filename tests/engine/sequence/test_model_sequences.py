@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, InvalidArgumentError, UnavailableError
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec
 from pytriton.runtime.executor.base import Outcome
 from tests.fakes import FakeInstance, FakeSupervisor, response
 
@@ -368,7 +368,7 @@ def test_ids_are_generated_and_told(sequences):
 
 
 def test_generated_ids_are_text_if_the_model_wants_text(sequences):
-    control = ControlSpec(name="ID", kind=ControlKind.CORRID, dtype=dtypes.BYTES)
+    control = ControlSpec(name="ID", kind=SequenceControlKind.CORRID, dtype=dtypes.BYTES)
     one = sequences(sequence={"generates_ids": True, "controls": (control,)})
     sink = ask(one, "")
     finish_all(one)

@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.model_spec import ControlKind
+from pytriton.base.model_spec import SequenceControlKind
 from pytriton.serving.engine.config import (
     config_from_text,
     normalise_config,
@@ -87,10 +87,10 @@ def test_controls_are_read():
     )
 
     assert [(each.name, each.kind, each.dtype, each.false_true) for each in spec.controls] == [
-        ("S", ControlKind.START, dtypes.INT32, (3, 9)),
-        ("E", ControlKind.END, dtypes.FP32, (0.5, 1)),
-        ("R", ControlKind.READY, dtypes.BOOL, (0, 1)),
-        ("C", ControlKind.CORRID, dtypes.BYTES, (0, 1)),
+        ("S", SequenceControlKind.START, dtypes.INT32, (3, 9)),
+        ("E", SequenceControlKind.END, dtypes.FP32, (0.5, 1)),
+        ("R", SequenceControlKind.READY, dtypes.BOOL, (0, 1)),
+        ("C", SequenceControlKind.CORRID, dtypes.BYTES, (0, 1)),
     ]
 
 

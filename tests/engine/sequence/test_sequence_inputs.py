@@ -11,7 +11,7 @@ from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block, give_up
 from pytriton.serving.engine.sequence.sequence_inputs import (
     SequenceInputs,
@@ -44,7 +44,7 @@ def flag(kind, dtype=INT32, pair=(0, 1)):
 
 
 def correlation(dtype):
-    return ControlSpec(name="CORRID", kind=ControlKind.CORRID, dtype=dtype)
+    return ControlSpec(name="CORRID", kind=SequenceControlKind.CORRID, dtype=dtype)
 
 
 def make_request(correlation_id=5, outputs=None, shape=(1, 1)):
@@ -76,7 +76,7 @@ def added(inputs, states=None, request=None, *, is_start=False, is_end=False):
 @pytest.mark.parametrize("is_start", [False, True])
 @pytest.mark.parametrize("is_end", [False, True])
 def test_flags_have_the_configured_values(dtype, pair, is_start, is_end):
-    kinds = (ControlKind.START, ControlKind.END, ControlKind.READY)
+    kinds = (SequenceControlKind.START, SequenceControlKind.END, SequenceControlKind.READY)
     inputs = SequenceInputs(spec_of(*(flag(kind, dtype, pair) for kind in kinds)))
 
     assert added(inputs, is_start=is_start, is_end=is_end) == {
@@ -88,7 +88,7 @@ def test_flags_have_the_configured_values(dtype, pair, is_start, is_end):
 
 @pytest.mark.parametrize("max_batch_size,shape", [(4, (1, 1)), (0, (1,))])
 def test_controls_have_one_element(max_batch_size, shape):
-    controls = (flag(ControlKind.START), correlation(dtypes.UINT64))
+    controls = (flag(SequenceControlKind.START), correlation(dtypes.UINT64))
     inputs = SequenceInputs(spec_of(*controls, max_batch_size=max_batch_size))
     request = make_request(shape=shape)
     inputs.add(request, inputs.new_states(), is_start=True, is_end=False)
@@ -277,7 +277,7 @@ def test_memory_of_a_state_is_not_given_to_those_who_get_it_as_an_output():
 
 
 def test_a_null_request_has_zeros_and_is_not_ready():
-    kinds = (ControlKind.START, ControlKind.END, ControlKind.READY)
+    kinds = (SequenceControlKind.START, SequenceControlKind.END, SequenceControlKind.READY)
     controls = [flag(kind, pair=(2, 3)) for kind in kinds]
     inputs = SequenceInputs(spec_of(*controls, correlation(BYTES), states=(state(dims=(-1,)),)))
     states = inputs.new_states()
@@ -313,7 +313,7 @@ def test_null_requests_of_one_shape_share_their_tensors():
 
 
 def test_names_of_added_inputs_and_states_are_known():
-    spec = spec_of(flag(ControlKind.START), correlation(dtypes.INT64), states=(state(),))
+    spec = spec_of(flag(SequenceControlKind.START), correlation(dtypes.INT64), states=(state(),))
 
     assert added_input_names(spec) == ["START", "CORRID", "state_in"]
     assert SequenceInputs(spec).names == ["START", "CORRID", "state_in"]

@@ -11,14 +11,14 @@ from msgspec import structs
 from pytriton.base.dtypes import FP32, INT32, UINT64
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
 from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 from tests.wire.specs import model_spec
 
 FIRST = np.array([7, 8], np.int32)
 CONTROLS = (
-    ControlSpec(name="START", kind=ControlKind.START, dtype=INT32),
-    ControlSpec(name="CORRID", kind=ControlKind.CORRID, dtype=UINT64),
+    ControlSpec(name="START", kind=SequenceControlKind.START, dtype=INT32),
+    ControlSpec(name="CORRID", kind=SequenceControlKind.CORRID, dtype=UINT64),
 )
 STATES = (
     StateSpec(

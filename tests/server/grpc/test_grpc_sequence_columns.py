@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.model_spec import ControlKind, ControlSpec, ModelTensor, SequenceSpec
+from pytriton.base.model_spec import ControlSpec, ModelTensor, SequenceControlKind, SequenceSpec
 from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
@@ -34,7 +34,7 @@ class Scene:
             for each in ("x", "y")
         }
         id_type = dtypes.BYTES if isinstance(learned_ids[0], str) else dtypes.UINT64
-        id_input = ControlSpec(kind=ControlKind.CORRID, name="id", dtype=id_type)
+        id_input = ControlSpec(kind=SequenceControlKind.CORRID, name="id", dtype=id_type)
         sequence = SequenceSpec(max_candidates=32, controls=(id_input,))
         spec = model_spec(32, outputs=tensors, inputs=tensors, sequence=sequence)
         self.model = Model(spec, self.loop)

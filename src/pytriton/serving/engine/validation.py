@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, UINT64
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.model_spec import ControlKind
+from pytriton.base.model_spec import SequenceControlKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ def check_correlation_id(request: InferRequest, model_name: str, sequence: Seque
         return
     is_text = isinstance(correlation_id, str)
     for control in sequence.controls:
-        if control.kind is ControlKind.CORRID and is_text is not (control.dtype is BYTES):
+        if control.kind is SequenceControlKind.CORRID and is_text is not (control.dtype is BYTES):
             given = BYTES if is_text else UINT64
             raise InvalidArgumentError(
                 f"[request id: {request.id or '<id_unknown>'}] sequence batching control "
@@ -47,7 +47,7 @@ def check_correlation_id(request: InferRequest, model_name: str, sequence: Seque
 def accepted_types(spec: ModelSpec) -> tuple[type[int | str], ...]:
     """Returns the types of the ids that `check_correlation_id` accepts."""
     controls = spec.sequence.controls if spec.sequence is not None else ()
-    dtypes = [control.dtype for control in controls if control.kind is ControlKind.CORRID]
+    dtypes = [control.dtype for control in controls if control.kind is SequenceControlKind.CORRID]
     if not dtypes:
         return (int, str)
     return (str,) if dtypes[0] is BYTES else (int,)

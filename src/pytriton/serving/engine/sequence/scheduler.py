@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.messages import InferTensor
-from pytriton.base.model_spec import ControlKind
+from pytriton.base.model_spec import SequenceControlKind
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
 from pytriton.serving.engine.batcher import DeadlineHeap, add_each
@@ -95,7 +95,7 @@ class SequenceOpening:
         self._generates_ids = spec.generates_ids
         self._ids = itertools.count(1)
         self._has_text_ids = any(
-            control.kind is ControlKind.CORRID and control.dtype is dtypes.BYTES
+            control.kind is SequenceControlKind.CORRID and control.dtype is dtypes.BYTES
             for control in spec.controls
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BY_NUMBER, DataType
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.model_spec import ControlKind, ControlSpec, SequenceSpec, StateSpec
+from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
 from pytriton.base.protos import model_config_pb2
 
 # Settings that Triton's message has no fields for are parameters of the model.
@@ -62,8 +62,8 @@ def _candidates(config: Any) -> int:
 
 
 def _control(name: str, control: Any) -> ControlSpec:
-    kind = ControlKind(control.kind)
-    if kind is ControlKind.CORRID:
+    kind = SequenceControlKind(control.kind)
+    if kind is SequenceControlKind.CORRID:
         return ControlSpec(name=name, kind=kind, dtype=BY_NUMBER[control.data_type])
     for pair, dtype in (
         (control.int32_false_true, dtypes.INT32),

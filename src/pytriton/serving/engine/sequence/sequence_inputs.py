@@ -15,7 +15,7 @@ import numpy as np
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.model_spec import ControlKind
+from pytriton.base.model_spec import SequenceControlKind
 from pytriton.runtime.transport.payload import unshareable
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ class SequenceInputs:
         self.later_flags = {
             control.name: self._flags[0][control.name]
             for control in sequence.controls
-            if control.kind is not ControlKind.CORRID
+            if control.kind is not SequenceControlKind.CORRID
         }
         self._null_flags = self._flag_tensors(sequence.controls, 0, is_ready=False)
         self._correlation = next(
-            (each for each in sequence.controls if each.kind is ControlKind.CORRID), None
+            (each for each in sequence.controls if each.kind is SequenceControlKind.CORRID), None
         )
         self._states = {state.output_name: state for state in sequence.states}
         self._state_shapes = {
@@ -212,13 +212,13 @@ class SequenceInputs:
     ) -> dict[str, InferTensor]:
         """Returns all control inputs but the correlation id, which has a value of zero or ""."""
         values = {
-            ControlKind.START: flags & 1,
-            ControlKind.END: flags >> 1,
-            ControlKind.READY: is_ready,
+            SequenceControlKind.START: flags & 1,
+            SequenceControlKind.END: flags >> 1,
+            SequenceControlKind.READY: is_ready,
         }
         tensors = {}
         for control in controls:
-            if control.kind is ControlKind.CORRID:
+            if control.kind is SequenceControlKind.CORRID:
                 tensors[control.name] = _zeros(control.name, control.dtype, self._shape)
                 continue
             value = control.false_true[values[control.kind]]
