@@ -106,7 +106,7 @@ class ResponseSink(Protocol):
         """Receive a refusal, which ends the request: no model has seen it."""
 
 
-class RequestTrace(Protocol):
+class ExecutionTrace(Protocol):
     """Receives the events of a traced request, except for its responses."""
 
     def context(self, *, is_model_file: bool) -> TraceContext | None:
@@ -119,7 +119,7 @@ class RequestTrace(Protocol):
         """Record that the client cancelled the request."""
 
 
-class TracedSink(RequestTrace, ResponseSink, Protocol):
+class TracedSink(ExecutionTrace, ResponseSink, Protocol):
     """The trace of a request, which also records its responses and passes them on."""
 
 

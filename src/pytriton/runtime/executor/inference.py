@@ -9,7 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferRequest, InferResponse, RequestTrace, ResponseSink
+    from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
     from pytriton.runtime.executor.base import Instance
     from pytriton.runtime.executor.columns import Chunk
 
@@ -32,7 +32,7 @@ class Inference(msgspec.Struct, eq=False):
 
     request: InferRequest
     sink: ResponseSink
-    trace: RequestTrace | None = None  # None: the request is not traced
+    trace: ExecutionTrace | None = None  # None: the request is not traced
     owner: InferenceOwner | None = None  # None until a model has accepted the request
     chunk: Chunk | None = None  # the chunk that the request is a member of, and whose sink is told
     index: int = 0  # in this chunk

@@ -16,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytriton.base.messages import InferRequest, RequestTrace, ResponseSink
+    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.served_model import ServedModel
 
@@ -50,7 +50,7 @@ class EngineClient(Protocol):
         """Returns the names of the models that are ready, sorted."""
 
     def infer(
-        self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
+        self, request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
     ) -> Inference:
         """Validate and queue a request; see `Engine.infer`."""
 

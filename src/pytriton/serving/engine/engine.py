@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from pytriton.base.messages import InferRequest, RequestTrace, ResponseSink
+    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.serving.engine.latencies import LatencyPlan
 
 _M = TypeVar("_M", bound=ServedModel)
@@ -230,7 +230,7 @@ class RequestEngine(Generic[_M]):
         self.on_changed()
 
     def infer(
-        self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
+        self, request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
     ) -> Inference:
         """Validate a request against its model and queue it.
 

@@ -12,7 +12,7 @@ from pytriton.serving.server.access_log.http import LoggedHttpConnection
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.base.messages import InferRequest, RequestTrace, ResponseSink
+    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.grpc.api import GrpcApi
@@ -55,7 +55,7 @@ class AccessLogUse:
         usual = engine.infer
 
         def infer(
-            request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
+            request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
         ) -> Inference:
             _note(request, sink)
             return usual(request, sink, trace)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferRequest, InferResponse, RequestTrace, ResponseSink
+    from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
     from pytriton.protocol.grpc import CallHead
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
@@ -131,7 +131,7 @@ class VerboseRequests:
             vars(owner)[name] = logged if level else method
 
     def _log_infer(
-        self, request: InferRequest, sink: ResponseSink, trace: RequestTrace | None = None
+        self, request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
     ) -> Inference:
         if self._level >= _TENSORS_LEVEL:
             log_tensors(request)
