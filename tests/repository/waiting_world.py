@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.served_model import WaitsFor
-from pytriton.serving.repository.services.bls import Wait, WaitGraph
+from pytriton.serving.repository.services.bls import BlockedBatch, WaitGraph
 from tests.fakes import inference
 
 
@@ -55,7 +55,7 @@ class Simulation:
     def __init__(self, sizes: list[list[int]], chance: random.Random) -> None:
         self.models = [SimModel([SimInstance(slots) for slots in size]) for size in sizes]
         self.graph = WaitGraph()
-        self.waits: dict[Inference, Wait] = {}
+        self.waits: dict[Inference, BlockedBatch] = {}
         # Left `execute`, are answered by other threads, or by tasks where there are coroutines.
         self.late: list[Inference] = []
         self._chance = chance
@@ -92,11 +92,11 @@ class Simulation:
         """Let a batch wait for a new request, in one of the ways that it can."""
         made = self.submit()
         if not instance.is_async:
-            wait = Wait(instance, batch_id, is_blocking=True)
+            wait = BlockedBatch(instance, batch_id, is_blocking=True)
         elif self._chance.random() < 0.2:
-            wait = Wait(instance, 0, is_blocking=True)
+            wait = BlockedBatch(instance, 0, is_blocking=True)
         else:
-            wait = Wait(instance, batch_id, is_blocking=False)
+            wait = BlockedBatch(instance, batch_id, is_blocking=False)
         if wait.is_blocking:
             instance.blocked_by = made
         else:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytriton.serving.repository.services.bls import Wait, WaitGraph
+from pytriton.serving.repository.services.bls import BlockedBatch, WaitGraph
 from tests.fakes import inference
 from tests.repository.waiting_world import SimInstance, SimModel, Simulation
 
@@ -56,7 +56,7 @@ def test_request_of_a_batch_before_the_one_that_blocks_is_answered_by_others():
     early, late = running(model, instance), running(model, instance)
     awaited = queued(model)
     graph = WaitGraph()
-    graph.add(Wait(instance, 2, is_blocking=True), awaited)
+    graph.add(BlockedBatch(instance, 2, is_blocking=True), awaited)
 
     assert graph.is_deadlocked(awaited)
     assert graph.is_deadlocked(late)
@@ -69,7 +69,7 @@ def test_thread_of_all_coroutines_holds_up_all_batches():
     early, late = running(model, instance), running(model, instance)
     awaited = queued(model)
     graph = WaitGraph()
-    graph.add(Wait(instance, 0, is_blocking=True), awaited)
+    graph.add(BlockedBatch(instance, 0, is_blocking=True), awaited)
 
     assert [graph.is_deadlocked(each) for each in (awaited, early, late)] == [True, True, True]
 
@@ -80,12 +80,12 @@ def test_coroutine_that_waits_for_itself_needs_a_free_slot():
     graph = WaitGraph()
     running(model, instance)
     first = queued(model)
-    graph.add(Wait(instance, 1, is_blocking=False), first)
+    graph.add(BlockedBatch(instance, 1, is_blocking=False), first)
     assert not graph.is_deadlocked(first)
 
     instance.begin(first)
     second = queued(model)
-    graph.add(Wait(instance, 2, is_blocking=False), second)
+    graph.add(BlockedBatch(instance, 2, is_blocking=False), second)
 
     assert graph.is_deadlocked(second)
     assert graph.is_deadlocked(first)
@@ -98,7 +98,7 @@ def test_full_instance_moves_while_one_of_its_batches_awaits_nothing():
     running(model, instance)
     awaited = queued(model)
     graph = WaitGraph()
-    graph.add(Wait(instance, 1, is_blocking=False), awaited)
+    graph.add(BlockedBatch(instance, 1, is_blocking=False), awaited)
 
     assert not graph.is_deadlocked(awaited)
 
@@ -107,7 +107,7 @@ def test_instance_that_ends_holds_up_nobody():
     instance = SimInstance(slots=0)
     awaited = queued(SimModel([instance]))
     graph = WaitGraph()
-    graph.add(Wait(instance, 1, is_blocking=False), awaited)
+    graph.add(BlockedBatch(instance, 1, is_blocking=False), awaited)
 
     assert not graph.is_deadlocked(awaited)
 
@@ -120,7 +120,7 @@ def test_batch_with_several_calls_moves_when_one_is_answered(is_blocking):
     stuck = queued(model)
     runs = running(SimModel([other]), other)
     graph = WaitGraph()
-    wait = Wait(caller, 1, is_blocking=is_blocking)
+    wait = BlockedBatch(caller, 1, is_blocking=is_blocking)
     graph.add(wait, stuck)
     assert graph.is_deadlocked(stuck)
 
@@ -133,7 +133,7 @@ def test_batch_with_several_calls_moves_when_one_is_answered(is_blocking):
 @pytest.mark.parametrize("is_blocking", [True, False])
 def test_graph_forgets_what_is_not_waited_for(is_blocking):
     graph, made = WaitGraph(), inference()
-    wait = Wait(SimInstance(), 1, is_blocking=is_blocking)
+    wait = BlockedBatch(SimInstance(), 1, is_blocking=is_blocking)
     assert graph.discard(wait, made) == []
     graph.add(wait, made)
 
@@ -144,10 +144,10 @@ def test_graph_forgets_what_is_not_waited_for(is_blocking):
 def test_graph_tells_what_a_batch_still_awaits():
     graph, instance = WaitGraph(), SimInstance()
     first, second, other = inference(), inference(), inference()
-    wait = Wait(instance, 1, is_blocking=False)
+    wait = BlockedBatch(instance, 1, is_blocking=False)
     for made in (first, second):
         graph.add(wait, made)
-    graph.add(Wait(instance, 2, is_blocking=False), other)
+    graph.add(BlockedBatch(instance, 2, is_blocking=False), other)
 
     assert graph.discard(wait, first) == [second]
     assert graph.discard(wait, second) == []
@@ -158,8 +158,8 @@ def test_graph_tells_what_coroutines_await_whose_thread_goes_on():
     graph, instance = WaitGraph(), SimInstance(slots=3)
     first, second, blocking = inference(), inference(), inference()
     for number, made in enumerate((first, second), 1):
-        graph.add(Wait(instance, number, is_blocking=False), made)
-    wait = Wait(instance, 0, is_blocking=True)
+        graph.add(BlockedBatch(instance, number, is_blocking=False), made)
+    wait = BlockedBatch(instance, 0, is_blocking=True)
     graph.add(wait, blocking)
 
     assert graph.discard(wait, blocking) == [first, second]

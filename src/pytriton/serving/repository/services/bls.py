@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class BlockedBatch:
     """The batch that waits for a call.
 
     If `is_blocking` is set, a thread waits without which neither this batch nor any later one can
@@ -62,7 +62,7 @@ class WaitGraph:
         self._blocking: dict[Instance, dict[Inference, int]] = {}
         self._awaited: dict[Instance, dict[int, dict[Inference, None]]] = {}
 
-    def add(self, wait: Wait, inference: Inference) -> None:
+    def add(self, wait: BlockedBatch, inference: Inference) -> None:
         """Add a wait for a request that the engine has accepted."""
         if wait.is_blocking:
             self._blocking.setdefault(wait.instance, {})[inference] = wait.batch_id
@@ -70,7 +70,7 @@ class WaitGraph:
             batches = self._awaited.setdefault(wait.instance, {})
             batches.setdefault(wait.batch_id, {})[inference] = None
 
-    def discard(self, wait: Wait, inference: Inference) -> list[Inference]:
+    def discard(self, wait: BlockedBatch, inference: Inference) -> list[Inference]:
         """Remove a wait; returns requests that may be deadlocked from now on.
 
         Until now the batch could have continued when this request was answered. That has happened,
@@ -329,7 +329,7 @@ class BlsCall:
         owner: ModelCaller,
         model_name: str,
         sink: ResponseSink,
-        wait: Wait | None,
+        wait: BlockedBatch | None,
         *,
         keeps_errors: bool = False,
     ) -> None:
@@ -473,15 +473,15 @@ def refusal(model_name: str, text: str) -> InternalError:
     return InternalError(f"Model {model_name} - Error when running inference: {text}")
 
 
-def _wait(caller: CallingInstance | None, call: InferCall) -> Wait | None:
+def _wait(caller: CallingInstance | None, call: InferCall) -> BlockedBatch | None:
     """Returns which batch waits for a call; None if that is not known."""
     if caller is None:
         return None
     if call.blocks_loop:
-        return Wait(caller, 0, is_blocking=True)
+        return BlockedBatch(caller, 0, is_blocking=True)
     if call.blocked_batch:
-        return Wait(caller, call.blocked_batch, is_blocking=True)
-    return Wait(caller, call.batch, is_blocking=False) if call.batch else None
+        return BlockedBatch(caller, call.blocked_batch, is_blocking=True)
+    return BlockedBatch(caller, call.batch, is_blocking=False) if call.batch else None
 
 
 def _version(call: InferCall) -> str:
