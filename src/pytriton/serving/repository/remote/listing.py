@@ -32,14 +32,14 @@ class RemoteFile(msgspec.Struct, frozen=True):
         return self.path.endswith("/")
 
 
-class Listing(msgspec.Struct, frozen=True):
+class StoreListing(msgspec.Struct, frozen=True):
     """The models of a repository with their files, whose paths are relative to the model."""
 
     models: dict[str, tuple[RemoteFile, ...]]
     refused: tuple[str, ...]  # paths that cannot be files of a model
 
 
-def read_listing(root: str, entries: Iterable[RemoteFile]) -> Listing:
+def read_listing(root: str, entries: Iterable[RemoteFile]) -> StoreListing:
     """Sort the files below a root by model.
 
     Args:
@@ -61,7 +61,7 @@ def read_listing(root: str, entries: Iterable[RemoteFile]) -> Listing:
     for name, files in sorted(found.items()):
         models[name], hidden = _without_hidden(files)
         refused += [f"{root}/{name}/{path}" for path in hidden]
-    return Listing(models, tuple(refused))
+    return StoreListing(models, tuple(refused))
 
 
 def is_safe(path: str) -> bool:

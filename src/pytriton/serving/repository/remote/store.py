@@ -17,8 +17,8 @@ from typing import Any
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.serving.repository.reading.layout import FetchError
 from pytriton.serving.repository.remote.listing import (
-    Listing,
     RemoteFile,
+    StoreListing,
     model_names,
     read_listing,
 )
@@ -138,7 +138,7 @@ class RemoteStore:
                 "nothing is stored below it"
             )
 
-    def list_files(self, model: str = "") -> Listing:
+    def list_files(self, model: str = "") -> StoreListing:
         """Returns the files of all models, or of one.
 
         Raises:
