@@ -28,7 +28,7 @@ Labels = tuple[tuple[str, str], ...]  # sorted by name
 Reading = tuple[str, dict[str, str], float]
 
 
-class Metric:
+class SharedMetric:
     """One counter or gauge, or one histogram."""
 
     __slots__ = ("_bounds", "_counts", "_total", "kind", "labels", "users")
@@ -96,18 +96,18 @@ class Family:
         self.name = name
         self.description = description
         self.kind = kind
-        self.metrics: dict[Labels, Metric] = {}
+        self.metrics: dict[Labels, SharedMetric] = {}
         self.users = 0
 
-    def acquire(self, labels: Mapping[str, str], buckets: Sequence[float] | None) -> Metric:
+    def acquire(self, labels: Mapping[str, str], buckets: Sequence[float] | None) -> SharedMetric:
         """Returns the metric with these labels; the first user sets its buckets."""
         key = _checked_labels(labels, self.kind)
         bounds = _checked_bounds(buckets or ())
-        metric = self.metrics.setdefault(key, Metric(self.kind, key, bounds))
+        metric = self.metrics.setdefault(key, SharedMetric(self.kind, key, bounds))
         metric.users += 1
         return metric
 
-    def release(self, metric: Metric) -> None:
+    def release(self, metric: SharedMetric) -> None:
         """End one use of the metric; the last one removes it."""
         metric.users -= 1
         if not metric.users:
@@ -162,7 +162,7 @@ class WorkerMetrics:
     def __init__(self, shared: CustomMetrics) -> None:
         self._shared = shared
         self._families: dict[int, Family] = {}
-        self._metrics: dict[int, tuple[int, Metric]] = {}  # with the family's number
+        self._metrics: dict[int, tuple[int, SharedMetric]] = {}  # with the family's number
 
     def new_family(self, family: int, name: str, description: str, kind: str) -> None:
         """Use a family."""
@@ -213,7 +213,7 @@ class WorkerMetrics:
         for family in list(self._families):
             self.delete_family(family)
 
-    def _metric(self, number: int) -> Metric:
+    def _metric(self, number: int) -> SharedMetric:
         if number not in self._metrics:
             raise InvalidArgumentError("the metric has been deleted")
         return self._metrics[number][1]
