@@ -41,7 +41,9 @@ class MetricFamily:
         self.name = name
         self.description = description
         with public_errors(), shared_families() as families:
-            self.shared: custom_metrics.Family = families.acquire(name, description, kind.name)
+            self.shared: custom_metrics.SharedFamily = families.acquire(
+                name, description, kind.name
+            )
         release = functools.partial(_families.release, self.shared)
         weakref.finalize(self, _unused.append, release).atexit = False
 

@@ -87,7 +87,7 @@ class SharedMetric:
         return UnsupportedError(f"{_KIND_NAME}{self.kind} does not support {operation}")
 
 
-class Family:
+class SharedFamily:
     """All metrics of one name."""
 
     __slots__ = ("description", "kind", "metrics", "name", "users")
@@ -127,28 +127,28 @@ class CustomMetrics:
     """
 
     def __init__(self, reserved: Callable[[], Collection[str]] = tuple) -> None:
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, SharedFamily] = {}
         self._reserved = reserved
 
-    def acquire(self, name: str, description: str, kind: str) -> Family:
+    def acquire(self, name: str, description: str, kind: str) -> SharedFamily:
         """Returns the family of this name; the first user sets its description."""
         if not _is_metric_name(name):
             raise InvalidArgumentError("Invalid metric name")
         if name in self._reserved():
             raise AlreadyExistsError(f"Family name '{name}' is one of the server's own")
-        family = self._families.setdefault(name, Family(name, description, kind))
+        family = self._families.setdefault(name, SharedFamily(name, description, kind))
         if family.kind != kind:
             raise AlreadyExistsError("Family name already exists with different type")
         family.users += 1
         return family
 
-    def release(self, family: Family) -> None:
+    def release(self, family: SharedFamily) -> None:
         """End one use of the family; the last one removes it."""
         family.users -= 1
         if not family.users:
             del self._families[family.name]
 
-    def families(self) -> Iterator[Family]:
+    def families(self) -> Iterator[SharedFamily]:
         """Yields every family, in the order of creation."""
         yield from self._families.values()
 
@@ -161,7 +161,7 @@ class WorkerMetrics:
 
     def __init__(self, shared: CustomMetrics) -> None:
         self._shared = shared
-        self._families: dict[int, Family] = {}
+        self._families: dict[int, SharedFamily] = {}
         self._metrics: dict[int, tuple[int, SharedMetric]] = {}  # with the family's number
 
     def new_family(self, family: int, name: str, description: str, kind: str) -> None:
