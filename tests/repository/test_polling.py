@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.errors import InternalError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.repository.model_repositories import Poller
+from pytriton.serving.repository.model_repositories import RepositoryPoller
 from tests.repository.scene import write_code, write_config, write_model
 
 
@@ -149,7 +149,7 @@ def test_poller_looks_again_while_a_look_does_not_end():
         await asyncio.Event().wait()
 
     async def scenario():
-        poller = Poller(0.0, look)
+        poller = RepositoryPoller(0.0, look)
         poller.start()
         for _ in range(2):
             await looks.get()
@@ -172,7 +172,7 @@ def test_poller_looks_after_each_interval_whatever_a_look_ends_in(caplog):
         await turns.get()
 
     async def scenario():
-        poller = Poller(15, look, sleep)
+        poller = RepositoryPoller(15, look, sleep)
         poller.start()
         for _ in range(3):
             assert looks.empty()

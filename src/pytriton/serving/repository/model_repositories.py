@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _MIN_TIMEOUT_S = 1.0  # before the next poll starts beside one that does not end
 
 
-class Poller:
+class RepositoryPoller:
     """Polls repeatedly, with an interval between the end of a poll and the next one.
 
     A poll that does not end, because a model hangs while it is loaded, does not stop later polls.
@@ -109,7 +109,7 @@ class ModelRepositories:
         self._loads = self._models.loads
         self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
         self._operations: set[asyncio.Task[None]] = set()
-        self._poller = Poller(settings.poll_interval_s, self.poll_once)
+        self._poller = RepositoryPoller(settings.poll_interval_s, self.poll_once)
         self._looking: asyncio.Task[Any] | None = None
         self._is_stopping = False
         self.registrations = Registrations(self)
