@@ -135,7 +135,7 @@ logger = logging.getLogger(__name__)
 FAILED_START_WAIT_S = 5.0
 
 
-class _Member(msgspec.Struct, eq=False):
+class _ServingInstance(msgspec.Struct, eq=False):
     """An instance in service, and the plan it was started with."""
 
     instance: WorkerInstance
@@ -168,7 +168,7 @@ class PythonVersion:
         self._policy = policy or RestartPolicy()
         self._clock = clock
         self._recovery = recovery or Recovery()
-        self._members: dict[Instance, _Member] = {}  # those that are alive
+        self._members: dict[Instance, _ServingInstance] = {}  # those that are alive
         self._running_processes: set[asyncio.Future[None]] = set()
         self._restarts = BackgroundTasks(loop)
         self._replacements: dict[str, asyncio.Task[None]] = {}  # those of them that are scaled
@@ -197,7 +197,7 @@ class PythonVersion:
         if self._is_stopped or self._is_given_up:
             instance.stop()
             return instance
-        self._members[instance] = _Member(instance, plan)
+        self._members[instance] = _ServingInstance(instance, plan)
         instance.set_events(self._model)
         self._model.add_instance(
             instance, plan.limits, is_passive=plan.is_passive, is_additional=is_additional
@@ -290,7 +290,7 @@ class PythonVersion:
         self._model.missing_instances -= 1
         return True
 
-    def _release_name(self, member: _Member) -> None:
+    def _release_name(self, member: _ServingInstance) -> None:
         """Let another instance have the name of one that will not be replaced."""
         name = member.plan.name
         member.instance.ended.add_done_callback(lambda _: self._names.discard(name))
