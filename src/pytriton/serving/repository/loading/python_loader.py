@@ -210,7 +210,9 @@ class PythonLoader:
             config, plan.version, plan.labels, plan.initial_states, plan.namespace
         )
         spec = with_deadline(plan, spec)
-        launch = _Launch(self, plan, spec, config_to_json(config), code, environment, launcher)
+        launch = _VersionLaunch(
+            self, plan, spec, config_to_json(config), code, environment, launcher
+        )
         launch.limits = limits_of(plan, scaling)
         version = PythonVersion(
             launch.make_model,
@@ -343,11 +345,15 @@ class PythonLoader:
             sharing=plan.sharing if plan.on_ray else "",
         )
 
-    async def start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
+    async def start_instance(
+        self, launch: _VersionLaunch, instance_plan: InstancePlan
+    ) -> PythonInstance:
         """Start one instance and run its warm-up; it is not in service yet."""
         return await _retried(lambda: self._start_instance(launch, instance_plan))
 
-    async def _start_instance(self, launch: _Launch, instance_plan: InstancePlan) -> PythonInstance:
+    async def _start_instance(
+        self, launch: _VersionLaunch, instance_plan: InstancePlan
+    ) -> PythonInstance:
         services = self._make_services(launch.plan, instance_plan.name)
         added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
         run = WarmupRun(self._loop, added)
@@ -380,7 +386,7 @@ class PythonLoader:
         services.is_loading = False
         return instance
 
-    def make_model(self, launch: _Launch, supervisor: InstanceSupervisor) -> Model:
+    def make_model(self, launch: _VersionLaunch, supervisor: InstanceSupervisor) -> Model:
         """Make the engine's model of a version, without instances."""
         turns = None
         if self._turns is not None:
@@ -396,7 +402,7 @@ class PythonLoader:
         )
 
 
-class _Launch:
+class _VersionLaunch:
     """What all instances of one version share."""
 
     def __init__(
