@@ -42,8 +42,8 @@ from pytriton.serving.repository.reading.layout import (
     read_files_state,
 )
 from pytriton.serving.repository.reading.source import (
-    ModelSource,
     Override,
+    SourceFiles,
     read_fetched_source,
     read_uploaded_source,
     remove_files,
@@ -125,8 +125,8 @@ class ModelLifecycle:
         self._loads = loads
         self._lock = asyncio.Lock()
         self._attempts: set[asyncio.Future[None]] = set()  # loads; one runs, the others wait
-        self._source: ModelSource | None = None  # of the loaded versions
-        self._wanted: ModelSource | None = None  # the last one read, maybe not loaded
+        self._source: SourceFiles | None = None  # of the loaded versions
+        self._wanted: SourceFiles | None = None  # the last one read, maybe not loaded
         self._failure: StepsError | str = ""  # of the last attempt to load it
         self._loaded: dict[int, LoadedVersion] = {}
         self._placeholders: dict[int, Model] = {}  # of versions that are not loaded
@@ -242,7 +242,7 @@ class ModelLifecycle:
         except ServerError as error:  # the old versions remain in service
             logger.error("ensemble '%s' could not be loaded again: %s", self.name, error)  # noqa: TRY400  the message is enough
 
-    async def _load_fitting(self, wanted: ModelSource) -> None:
+    async def _load_fitting(self, wanted: SourceFiles) -> None:
         try:
             await self._load_source(wanted, is_limited=False)
         except StepsError:
@@ -291,7 +291,7 @@ class ModelLifecycle:
 
     # Reading
 
-    async def _read(self, places: Sequence[ModelPlace], override: Override | None) -> ModelSource:
+    async def _read(self, places: Sequence[ModelPlace], override: Override | None) -> SourceFiles:
         name, settings = self._own_name, self._loads.settings
         if not places and (override is None or not override.files):
             logger.error(
@@ -316,7 +316,7 @@ class ModelLifecycle:
 
     async def _read_places(
         self, places: Sequence[ModelPlace], override: Override | None
-    ) -> ModelSource:
+    ) -> SourceFiles:
         former, settings = self.last_files_state, self._loads.settings
         config = None if override is None else override.config
         places = await asyncio.to_thread(lambda: [place.listed() for place in places])
@@ -334,7 +334,7 @@ class ModelLifecycle:
 
     # Loading
 
-    async def _load_source(self, source: ModelSource, *, is_limited: bool) -> None:
+    async def _load_source(self, source: SourceFiles, *, is_limited: bool) -> None:
         if not source.versions:
             message = (
                 "at least one version must be available under the version policy of "
@@ -356,7 +356,7 @@ class ModelLifecycle:
         self._failure = ""
         self._loads.table.set_problem(self.name, "")
 
-    def _is_current(self, source: ModelSource, version: int) -> bool:
+    def _is_current(self, source: SourceFiles, version: int) -> bool:
         """Returns whether the loaded version is the same as in the source."""
         if self._source is None or not self._serves(version):
             return False
@@ -369,7 +369,7 @@ class ModelLifecycle:
         return loaded is not None and loaded.model.state is ModelState.READY
 
     async def _load_versions(
-        self, source: ModelSource, versions: Sequence[int], *, is_limited: bool
+        self, source: SourceFiles, versions: Sequence[int], *, is_limited: bool
     ) -> dict[int, LoadedVersion]:
         """Load versions in parallel; if one fails, all are stopped."""
         if not versions:
@@ -423,7 +423,7 @@ class ModelLifecycle:
         loaded = {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
         self._unload_versions(loaded, None, were_served=False)
 
-    def _switch(self, source: ModelSource, fresh: Mapping[int, LoadedVersion]) -> None:
+    def _switch(self, source: SourceFiles, fresh: Mapping[int, LoadedVersion]) -> None:
         """Replace the versions in service by the new ones and drop those not in the source."""
         former, self._loaded = self._loaded, {}
         for version in source.versions:
@@ -448,7 +448,7 @@ class ModelLifecycle:
     def _unload_versions(
         self,
         old: Mapping[int, LoadedVersion],
-        source: ModelSource | None,
+        source: SourceFiles | None,
         *,
         were_served: bool = True,
     ) -> None:

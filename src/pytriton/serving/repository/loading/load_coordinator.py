@@ -16,7 +16,7 @@ from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.worker import InstanceUnavailableError, ResourceLackError
 from pytriton.serving.engine.model import UNLOADED, Model, ModelState
 from pytriton.serving.repository.loading.plans import find_loader, load_within
-from pytriton.serving.repository.reading.source import ModelSource, make_plan
+from pytriton.serving.repository.reading.source import SourceFiles, make_plan
 from pytriton.serving.repository.states import StateTable
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class LoadCoordinator:
         return sorted(self._loading)
 
     async def load_version(
-        self, source: ModelSource, version: int, *, is_limited: bool, is_reload: bool = False
+        self, source: SourceFiles, version: int, *, is_limited: bool, is_reload: bool = False
     ) -> LoadedVersion | str:
         """Load a version; returns it, or why it could not be loaded.
 
@@ -169,7 +169,7 @@ class LoadCoordinator:
                 return outcome
 
     async def _try_version(
-        self, source: ModelSource, version: int, *, is_reload: bool
+        self, source: SourceFiles, version: int, *, is_reload: bool
     ) -> LoadedVersion | str:
         logger.info("loading: %s:%d", source.identifier, version)
         try:

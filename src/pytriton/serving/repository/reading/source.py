@@ -187,7 +187,7 @@ _SENT_FILES = (
 )
 
 
-class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+class SourceFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A model's files and configuration."""
 
     name: str
@@ -216,7 +216,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         elif not self.is_ensemble:  # an ensemble may be loaded later, with other steps
             self.place.abandon()
 
-    def has_same_version(self, other: ModelSource, version: int) -> bool:
+    def has_same_version(self, other: SourceFiles, version: int) -> bool:
         """Returns whether a version that was loaded from `other` is still up to date."""
         if self.is_temporary or other.is_temporary:
             return False
@@ -248,7 +248,7 @@ def read_source(
     *,
     override: str | None = None,
     is_temporary: bool = False,
-) -> ModelSource:
+) -> SourceFiles:
     """Read a model's configuration and choose its versions.
 
     Raises:
@@ -284,7 +284,7 @@ def read_source(
             name,
         )
     selected = select_versions(config.version_policy, available)
-    return ModelSource(
+    return SourceFiles(
         name=name,
         place=place,
         snapshot=snapshot,
@@ -304,7 +304,7 @@ def read_fetched_source(
     namespace: str = "",
     *,
     override: str | None = None,
-) -> ModelSource:
+) -> SourceFiles:
     """Like `read_source`, for a place that was fetched and is given up if it cannot be read."""
     try:
         return read_source(name, place, snapshot, settings, namespace, override=override)
@@ -316,7 +316,7 @@ def read_fetched_source(
 
 async def read_uploaded_source(
     name: str, override: Override, settings: RepositorySettings, namespace: str = ""
-) -> ModelSource:
+) -> SourceFiles:
     """Like `read_source`, but for files that a client sent. If cancelled, it leaves no files."""
     reading = asyncio.ensure_future(
         asyncio.to_thread(_read_uploaded_source, name, override, settings, namespace)
@@ -329,14 +329,14 @@ async def read_uploaded_source(
         raise
 
 
-def _give_up(reading: asyncio.Future[ModelSource]) -> None:
+def _give_up(reading: asyncio.Future[SourceFiles]) -> None:
     if not reading.cancelled() and reading.exception() is None:
         reading.result().give_up()
 
 
 def _read_uploaded_source(
     name: str, override: Override, settings: RepositorySettings, namespace: str
-) -> ModelSource:
+) -> SourceFiles:
     place = write_files(override)
     try:
         return read_source(
@@ -353,7 +353,7 @@ def _read_uploaded_source(
         raise
 
 
-def make_plan(source: ModelSource, version: int, settings: RepositorySettings) -> VersionPlan:
+def make_plan(source: SourceFiles, version: int, settings: RepositorySettings) -> VersionPlan:
     """Make the plan by which a loader loads one version.
 
     Raises:
