@@ -15,7 +15,12 @@ from pytriton.runtime.transport.worker_frames import InferCall
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
-from pytriton.serving.repository.services.bls import MAX_DEPTH, BeginTrace, BlsCall, ModelCaller
+from pytriton.serving.repository.services.bls import (
+    MAX_DEPTH,
+    BeginTrace,
+    ModelCaller,
+    RunningBlsCall,
+)
 from tests.fakes import (
     FakeClock,
     FakeInstance,
@@ -89,7 +94,7 @@ class World:
 
     def call(
         self, instance: CallingFake | None, name: str, sink: RecordingSink, **fields: Any
-    ) -> BlsCall:
+    ) -> RunningBlsCall:
         """Let an instance call a model, which waits for it in the batch that it runs."""
         inputs = fields.pop("inputs", tensors())
         if instance is not None and instance.running:

@@ -239,13 +239,13 @@ class ModelCaller:
         inputs: dict[str, InferTensor],
         sink: ResponseSink,
         namespace: str = "",
-    ) -> BlsCall:
+    ) -> RunningBlsCall:
         """Start an inference for a model that `caller` runs; the sink receives all results.
 
         A model of the caller's own namespace is preferred, as in ensembles; Triton refuses a name
         that is in several namespaces.
         """
-        running = BlsCall(
+        running = RunningBlsCall(
             self, call.model_name, sink, _wait(caller, call), keeps_errors=call.keeps_errors
         )
         try:
@@ -321,7 +321,7 @@ class ModelCaller:
         return depth
 
 
-class BlsCall:
+class RunningBlsCall:
     """One call: connects the engine and the worker that waits for the responses."""
 
     def __init__(
@@ -464,7 +464,7 @@ class BlsCall:
         self._wait = None
         for other in others:
             if owner.waits.is_deadlocked(other):
-                assert isinstance(other.sink, BlsCall)
+                assert isinstance(other.sink, RunningBlsCall)
                 owner.loop.call_soon(other.sink.refuse_if_deadlocked)
 
 

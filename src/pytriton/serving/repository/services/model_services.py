@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
-    from pytriton.serving.repository.services.bls import BeginTrace, BlsCall, CallingInstance
+    from pytriton.serving.repository.services.bls import BeginTrace, CallingInstance, RunningBlsCall
     from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 
     Reply = Callable[[Any, str | None], None]
@@ -107,7 +107,9 @@ class ModelServices:
             "is_model_ready": self._is_model_ready,
         }
 
-    def infer(self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink) -> BlsCall:
+    def infer(
+        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+    ) -> RunningBlsCall:
         """Start an inference; the sink receives all results, also a refusal."""
         return self._shared.caller.call(self.instance, call, inputs, sink, self._namespace)
 
