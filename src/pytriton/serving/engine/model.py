@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
-    from pytriton.serving.engine.scheduling import RefusedRequest
+    from pytriton.serving.engine.scheduling import QueueRefusal
     from pytriton.serving.engine.served_model import InstanceSupervisor
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
@@ -601,7 +601,7 @@ class Model(VersionLifecycle):
         if self._idle.is_awaited and not self.is_busy:
             self._idle.end()
 
-    def _refuse_all(self, refusals: Iterable[RefusedRequest]) -> None:
+    def _refuse_all(self, refusals: Iterable[QueueRefusal]) -> None:
         for refusal in refusals:
             self._refuse(refusal.inference, refusal.error, refusal.reason)
 

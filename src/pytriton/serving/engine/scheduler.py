@@ -21,7 +21,7 @@ from pytriton.serving.engine.scheduling import (
     NOT_ITERATIVE,
     Decision,
     Dispatch,
-    RefusedRequest,
+    QueueRefusal,
     Scheduler,
 )
 from pytriton.serving.engine.stats import FailureReason
@@ -72,7 +72,7 @@ class SharedQueue:
         """Returns False: every instance executes any request."""
         return False
 
-    def remove_instance(self, instance: Instance) -> list[RefusedRequest]:
+    def remove_instance(self, instance: Instance) -> list[QueueRefusal]:
         """Nothing to do: other instances execute the waiting requests."""
         return []
 
@@ -80,10 +80,10 @@ class SharedQueue:
         """Remove a cancelled request; no other depends on it."""
         return (inference,) if self._batcher.remove(inference) else ()
 
-    def expire(self, now_ns: int) -> list[RefusedRequest]:
+    def expire(self, now_ns: int) -> list[QueueRefusal]:
         """Remove the requests whose queue timeout is over."""
         return [
-            RefusedRequest(inference, UnavailableError(_EXPIRED), FailureReason.REJECTED)
+            QueueRefusal(inference, UnavailableError(_EXPIRED), FailureReason.REJECTED)
             for inference in self._batcher.expire(now_ns)
         ]
 

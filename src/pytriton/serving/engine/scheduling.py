@@ -38,7 +38,7 @@ class Dispatch(msgspec.Struct, gc=False):
 Decision = Dispatch | int | None
 
 
-class RefusedRequest(msgspec.Struct, gc=False):
+class QueueRefusal(msgspec.Struct, gc=False):
     """A request that left the queue without an execution, and the error that it is answered."""
 
     inference: Inference
@@ -48,9 +48,9 @@ class RefusedRequest(msgspec.Struct, gc=False):
 
 def refuse_each(
     inferences: Iterable[Inference], error: ServerError, reason: FailureReason
-) -> list[RefusedRequest]:
+) -> list[QueueRefusal]:
     """Returns refusals of requests, with the same error for all."""
-    return [RefusedRequest(inference, error, reason) for inference in inferences]
+    return [QueueRefusal(inference, error, reason) for inference in inferences]
 
 
 class Scheduler(Protocol):
@@ -65,7 +65,7 @@ class Scheduler(Protocol):
     def holds(self, instance: Instance) -> bool:
         """Returns whether requests may come that no other instance can execute."""
 
-    def remove_instance(self, instance: Instance) -> list[RefusedRequest]:
+    def remove_instance(self, instance: Instance) -> list[QueueRefusal]:
         """Forget an instance that ends; returns the waiting requests that no other may execute.
 
         It may be called twice for an instance. The requests that it executes are reported to
@@ -89,7 +89,7 @@ class Scheduler(Protocol):
         Returns all removed requests; none if the request is not in the queue.
         """
 
-    def expire(self, now_ns: int) -> list[RefusedRequest]:
+    def expire(self, now_ns: int) -> list[QueueRefusal]:
         """Remove the requests that have waited for too long; the caller rejects them."""
 
     def next(self, now_ns: int, free: Collection[Instance]) -> Decision:

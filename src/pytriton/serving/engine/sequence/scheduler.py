@@ -20,7 +20,7 @@ from pytriton.base.model_spec import SequenceControlKind
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
 from pytriton.serving.engine.batcher import DeadlineHeap, add_each
-from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, RefusedRequest, refuse_each
+from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, QueueRefusal, refuse_each
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
@@ -316,11 +316,11 @@ class SequenceScheduler:
         slots = self._slots.get(instance)
         return slots is not None and any(slots.sequences)
 
-    def remove_instance(self, instance: Instance) -> list[RefusedRequest]:
+    def remove_instance(self, instance: Instance) -> list[QueueRefusal]:
         """End the sequences of an instance; returns their waiting requests."""
         self.retire_instance(instance)
         slots = self._slots.pop(instance, None)
-        refusals: list[RefusedRequest] = []
+        refusals: list[QueueRefusal] = []
         for sequence in list(slots.sequences) if slots is not None else ():
             error = UnavailableError(
                 f"sequence {sequence.id} of model '{self._name}' has ended because its instance "
@@ -371,10 +371,10 @@ class SequenceScheduler:
         self._close(sequence)
         return self._forget_waiting(sequence, inference)
 
-    def expire(self, now_ns: int) -> list[RefusedRequest]:
+    def expire(self, now_ns: int) -> list[QueueRefusal]:
         """End idle sequences, and those in the backlog whose timeout is over."""
         self._end_idle(now_ns)
-        refusals: list[RefusedRequest] = []
+        refusals: list[QueueRefusal] = []
         for inference in self._backlog.pop_expired(now_ns):
             sequence = self._owners.get(inference)
             if sequence is not None:  # not removed together with another one
