@@ -133,6 +133,7 @@ class Simulation:
     def step(self) -> None:
         actions = (self.add, self.add, self.add, self.wait, self.run, self.oversleep, self.cancel)
         self.random.choice(actions)()
+        self.batcher.check_integrity()
         waiting = self.model.in_order()
         deadlines = [each.deadline_ns for _, each in self.model.waiting if each.deadline_ns]
 

@@ -177,6 +177,7 @@ def test_least_recently_used_entries_leave_in_any_order_of_uses(uses):
             assert value == expected.get(key)
             if found is not None:
                 expected.move_to_end(key)
+        cache.check_integrity()
 
     assert len(cache) == len(expected)
     assert {key for key in expected if cache.lookup(key)} == set(expected)
@@ -314,6 +315,7 @@ def test_limit_holds_after_every_insertion(byte_limit, insertions):
         is_stored = cache.insert(key, [tensor(bytes(size))])
         found = {each: cache.lookup(each) for each in (b"a", b"b", b"c", b"d")}
 
+        cache.check_integrity()
         assert cache.byte_size <= byte_limit
         assert bool(cache.byte_size) == any(found.values())
         assert cache.byte_size >= sum(len(each.outputs[0].data) for each in found.values() if each)

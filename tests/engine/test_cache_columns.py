@@ -175,3 +175,4 @@ def test_storing_many_is_the_same_as_storing_each(byte_limit, batches):
 
         assert many.lookup_all(keys) == [each.lookup(key) for key in keys]
         assert repr(many) == repr(each)
+        many.check_integrity()

@@ -65,6 +65,8 @@ def test_every_request_is_answered_exactly_once(scene, seed):
     one = scene(**chosen)
     for _ in range(200):
         act(dice, one, chosen["decoupled"])
+        one.loop.run()
+        one.model.check_integrity()
     for instance in one.model.instances:
         instance.refusal = None
     if dice.random() < 0.5:

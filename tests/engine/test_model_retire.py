@@ -255,6 +255,7 @@ class Life:
             self.model.retire(instance)
 
     def check(self):
+        self.model.check_integrity()
         for instance, count in self.batch_counts.items():
             assert len(instance.batches) == count, "a retired instance got a batch"
             if not instance.running:

@@ -52,6 +52,7 @@ class World:
             for overtakers in self.waiting.values():
                 overtakers[contender] = overtakers.get(contender, 0) + 1
             self.check_pools()
+        self.limiter.check_integrity()
         self.check_overtaking()
         self.check_nobody_waits_in_vain()
 

@@ -364,5 +364,6 @@ def test_instances_that_come_and_retire_leak_nothing(server, seed):
 
 
 def check_pools(server):
+    server.turns.check_integrity()
     for used, count in server.turns.limiter.pools.values():
         assert 0 <= used <= count

@@ -298,6 +298,7 @@ class Simulation:
     # What is always true
 
     def check(self):
+        self.scheduler.check_integrity()
         self.tenancies = [
             one for one in self.tenancies if one.waiting or one.running or not one.is_closed
         ]

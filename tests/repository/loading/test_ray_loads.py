@@ -192,4 +192,4 @@ def test_backend_of_ours_is_found_within_the_package(scene, repository):
     (directory / "1" / "model.onnx").write_bytes(b"")
     plan = plan_of(scene(executor="ray"))
 
-    assert code_path(plan, plan.code) == "pytriton:framework_backends/onnxruntime/model.py"
+    assert code_path(plan, plan.code) == "pytriton:runtime/framework_backends/onnxruntime/model.py"

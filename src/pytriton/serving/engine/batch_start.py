@@ -51,6 +51,11 @@ class EarliestTimer:
         delay_s = max(0, at_ns - time.monotonic_ns()) / 1e9
         self._timer = self._loop.call_later(delay_s, self._on_timer)
 
+    @property
+    def is_set(self) -> bool:
+        """Whether it will fire."""
+        return self._timer is not None and not self._timer.cancelled()
+
     def cancel(self) -> None:
         """Stop the timer; it can be set again."""
         if self._timer is not None:
@@ -179,6 +184,11 @@ class BatchStart:
         """Note that batches are being formed, which closes the gather window."""
         self._is_due = False
         self._gather_until_ns = 0
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether batches will be formed without another request."""
+        return self._is_due or self._gather_until_ns > 0
 
     def stop(self) -> None:
         """Stop the timer of the gather window."""

@@ -104,6 +104,20 @@ class DeadlineHeap:
             expired.append(self._inferences.pop(token))
         return expired
 
+    def check_integrity(self) -> None:
+        """Check that each live deadline has an entry, and that the earliest one is first."""
+        entries = self._entries
+        for index in range(1, len(entries)):
+            assert entries[(index - 1) // 2] <= entries[index], f"{self} is no heap at {index}"
+        deadlines = {token: deadline_ns for deadline_ns, token in entries}
+        for token, inference in self._inferences.items():
+            assert deadlines.get(token) == inference.deadline_ns, f"{inference} has no deadline"
+
+    def token_of(self, inference: Inference) -> int:
+        """Returns the token of a request's deadline, for checks: it searches for it."""
+        found = (token for token, each in self._inferences.items() if each is inference)
+        return next(found, _NO_DEADLINE)
+
     @property
     def entry_count(self) -> int:
         """The size of the heap, with the stale entries."""
@@ -294,6 +308,25 @@ class RequestQueue:
         self._fifos = [fifo for level in in_order for fifo in level.fifos]
         return opened
 
+    def check_integrity(self) -> None:
+        """Check that each request waits once, at its level, with its own deadline or none."""
+        self._deadlines.check_integrity()
+        levels = [self._levels[number] for number in sorted(self._levels)]
+        fifos = [fifo for level in levels for fifo in level.fifos]
+        assert list(map(id, fifos)) == list(map(id, self._fifos)), f"{self} has lost a level"
+        seen = set(self._rejected)
+        assert len(seen) == len(self._rejected), f"{self} has rejected a request twice"
+        tokens = 0
+        for level in levels:
+            assert level.delayed is level.fifos[-1] or not level.delayed, f"{level} hides requests"
+            for inference, token in (*level.waiting.items(), *level.delayed.items()):
+                assert inference not in seen, f"{inference} is in two places"
+                seen.add(inference)
+                assert self._level_of(inference) is level, f"{inference} is at another level"
+                assert token == self._deadlines.token_of(inference), f"{inference}: wrong token"
+                tokens += token != _NO_DEADLINE
+        assert tokens == len(self._deadlines), f"{self} has deadlines of requests that have left"
+
     def __len__(self) -> int:
         return sum(map(len, self._fifos))
 
@@ -343,6 +376,9 @@ class Batcher(Protocol):
 
     def take_all(self) -> list[Inference]:
         """Empty the queue of a model that will not run again; the caller answers the requests."""
+
+    def check_integrity(self) -> None:
+        """Check the invariants, as `Scheduler.check_integrity` does."""
 
     def __len__(self) -> int:
         """Returns the number of waiting requests."""
@@ -407,6 +443,10 @@ class FifoBatcher:
         inferences = list(self._inferences)
         self._inferences.clear()
         return inferences
+
+    def check_integrity(self) -> None:
+        for inference in self._inferences:
+            assert not inference.is_over, f"{inference} waits although it has ended"
 
     def __len__(self) -> int:
         return len(self._inferences)
@@ -505,6 +545,16 @@ class DelayingBatcher(RequestQueue):
     def remove(self, inference: Inference) -> bool:
         self._hold_until_ns = 0
         return super().remove(inference)
+
+    def check_integrity(self) -> None:
+        """Check also that a batch that is held back could still run as one, and could grow."""
+        super().check_integrity()
+        if self._hold_until_ns:
+            requests = [inference.request for inference in self._in_order()]
+            rows = sum(request.rows or 1 for request in requests)
+            keys = [request.batch_key == self._hold_key for request in requests]
+            assert all(keys), f"{self} holds requests that cannot share a batch"
+            assert rows + self._hold_room <= min(self._preferred), f"{self} holds too many rows"
 
     def next(self, now_ns: int) -> Decision:
         if self._has_timeouts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 
@@ -196,6 +196,20 @@ class ResponseStore:
         last_uses = dict.fromkeys(reversed(self._uses))
         self._uses = deque(reversed(last_uses))
         self._later_uses.clear()
+
+    def check_integrity(self) -> None:
+        """Check sizes and the queue of uses, for tests: raises AssertionError with what is broken.
+
+        It takes time for each entry, and changes nothing.
+        """
+        size = sum(
+            _ENTRY_BYTES + (len(key) + len(entry)) * 3 // 2 for key, entry in self._entries.items()
+        )
+        assert self.byte_size == size, f"{self}: the entries have {size} bytes"
+        assert size <= self.byte_limit, f"{self} is too large"
+        expected = {key: 1 + self._later_uses.get(key, 0) for key in self._entries}
+        assert Counter(self._uses) == expected, f"{self}: the uses are not those of the entries"
+        assert self._later_uses.keys() <= self._entries.keys(), f"{self}: uses of dropped entries"
 
     def clear(self) -> None:
         """Drop all entries and keep the counts."""

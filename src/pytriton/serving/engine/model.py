@@ -376,6 +376,9 @@ class Model(VersionLifecycle):
 
     def _forget_retired(self, instance: Instance) -> None:
         self._retired.discard(instance)
+        if instance in self._lost:  # it was lost before it retired
+            self._lost.discard(instance)
+            self.on_changed()
         self._refuse_all(self._scheduler.remove_instance(instance))
         if self._turns is not None:
             self._turns.remove(instance, with_seat=True)
@@ -532,6 +535,26 @@ class Model(VersionLifecycle):
             self._timer.set(wake_ns)
         if self._retiring:  # their sequences may have ended
             self._loop.call_soon(self._stop_retiring)
+
+    def check_integrity(self) -> None:
+        """Check counts and queues, for tests: raises AssertionError with what is broken.
+
+        Called between events, when the event loop has nothing to do.
+        """
+        scheduler, waiting = self._scheduler, len(self._scheduler)
+        scheduler.check_integrity()
+        pending = self.statistics.pending_count
+        assert pending == waiting, f"{self} counts {pending} requests"
+        alive = set(self.instances)
+        for name in ("_free", "_serving", "_retiring", "_retired", "_lost"):
+            gone = set(getattr(self, name)) - alive
+            assert not gone, f"{self} has {gone} in {name}, which ended"
+        for instance in self._free:
+            assert instance.free_slots, f"{instance} is not free"
+        assert self._serving.isdisjoint(self._lost | self._retired), f"{self} serves with lost ones"
+        if waiting and self._free and self._turns is None and self.spec.sequence is None:
+            is_due = self._start.is_scheduled or self._timer.is_set
+            assert is_due, f"{self}: requests wait, instances are free, and nothing starts them"
 
     def _log_unexpected(self, error: Exception, activity: str) -> None:
         logger.error(

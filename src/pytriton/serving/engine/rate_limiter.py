@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,9 @@ class ResourceLimiter:
     A contender that did not wait for some time gets no turns for that: its start tag is at least
     that of the last started batch of its group.
 
+    Attributes:
+        waiting: The places of those that wait for their turns, sorted.
+
     Args:
         resources: Explicit counts. If there are any, every resource must have one. Otherwise each
             has as many as the instance with the largest need of it.
@@ -128,7 +132,7 @@ class ResourceLimiter:
         self._groups: dict[Hashable, _Group] = {}  # by pool and by the `group_key` of contenders
         self._capacity: dict[Pool, int] = {}
         self._used: dict[Pool, int] = {}
-        self._waiting: list[_Place] = []  # sorted
+        self.waiting: list[_Place] = []  # sorted
         self._numbers = itertools.count()
 
     # Instances come and go
@@ -214,18 +218,18 @@ class ResourceLimiter:
             clock = self._groups[contender.group_key].clock
             tag = max(contender.end_tag, clock)
             contender.waiting = _Place(tag, next(self._numbers), contender)
-            bisect.insort(self._waiting, contender.waiting)
+            bisect.insort(self.waiting, contender.waiting)
 
     def withdraw(self, contender: Contender) -> None:
         """Let an instance wait no more."""
         if contender.waiting is not None:
-            del self._waiting[bisect.bisect_left(self._waiting, contender.waiting)]
+            del self.waiting[bisect.bisect_left(self.waiting, contender.waiting)]
             contender.waiting = None
 
     def next(self) -> Contender | None:
         """Returns the instance whose turn it is; None if no instance that waits can start."""
         claimed: set[Pool] = set()
-        for place in self._waiting:
+        for place in self.waiting:
             contender = place.contender
             if claimed.isdisjoint(contender.needs) and self._has_room(contender):
                 return contender
@@ -284,14 +288,26 @@ class ResourceLimiter:
     def _places_before(self, contender: Contender) -> list[_Place]:
         place = contender.waiting
         if place is not None:
-            return self._waiting[: bisect.bisect_left(self._waiting, place)]
+            return self.waiting[: bisect.bisect_left(self.waiting, place)]
         tag = max(contender.end_tag, self._groups[contender.group_key].clock)
-        return [each for each in self._waiting if each.start_tag <= tag]
+        return [each for each in self.waiting if each.start_tag <= tag]
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether any instance waits for its turn."""
-        return bool(self._waiting)
+    def check_integrity(self) -> None:
+        """Check places, resources and groups; raises AssertionError with what is broken."""
+        assert self.waiting == sorted(self.waiting), "those that wait are not in order"
+        places = {place.contender: place for place in self.waiting}
+        assert len(places) == len(self.waiting), "an instance waits in two places"
+        used: Counter[Pool] = Counter()
+        for contender in self._contenders:
+            assert contender.waiting is places.pop(contender, None), f"{contender} waits elsewhere"
+            used.update({pool: count * contender.held for pool, count in contender.needs.items()})
+            groups = {id(self._groups[key]) for key in _group_keys(contender)}
+            assert len(groups) == 1, f"{contender} is in {len(groups)} groups"
+        assert not places, f"instances wait that have left: {list(places)}"
+        assert +used == self._used, f"in use are {dict(+used)}, not {self._used}"
+        if self._explicit:
+            for pool, count in self._used.items():
+                assert count <= self._capacity[pool], f"{count} of {pool} are in use"
 
     @property
     def pools(self) -> dict[Pool, tuple[int, int]]:
@@ -299,7 +315,7 @@ class ResourceLimiter:
         return {pool: (self._used.get(pool, 0), count) for pool, count in self._capacity.items()}
 
     def __repr__(self) -> str:
-        return f"<RateLimiter {self.pools} waiting={len(self._waiting)}>"
+        return f"<RateLimiter {self.pools} waiting={len(self.waiting)}>"
 
 
 def _group_keys(contender: Contender) -> list[Hashable]:
@@ -350,6 +366,7 @@ class Turns:
         contender = self._contenders.pop(instance)
         del self._starts[contender]
         self.limiter.withdraw(contender)
+        self.run_soon()  # those behind it may not have to wait any more
 
     def blockers(
         self, instance: Instance, stuck_count: Callable[[Instance], int]
@@ -381,13 +398,23 @@ class Turns:
 
     def run_soon(self) -> None:
         """Do the same in the next iteration of the event loop, if an instance waits."""
-        if not self._is_due and self.limiter.has_waiting:
+        if not self._is_due and self.limiter.waiting:
             self._is_due = True
             self._loop.call_soon(self._on_due)
 
     def _on_due(self) -> None:
         self._is_due = False
         self.run()
+
+    def check_integrity(self) -> None:
+        """Check that who waits cannot start, and has somebody who starts it; for tests."""
+        self.limiter.check_integrity()
+        for place in self.limiter.waiting:
+            assert place.contender in self._starts, f"nobody starts {place.contender}"
+        assert self._starts.keys() == set(self._contenders.values()), "an instance has no start"
+        if not self._is_due and not self._is_running:
+            ready = self.limiter.next()
+            assert ready is None, f"{ready} waits although it could start"
 
     def __repr__(self) -> str:
         return f"<Turns of {self.limiter!r}>"

@@ -61,6 +61,7 @@ class SharedQueue:
         self.add_all = batcher.add_all
         self.next_deadline_ns = batcher.next_deadline_ns
         self.take_all = batcher.take_all
+        self.check_integrity = batcher.check_integrity
 
     def add_instance(self, instance: Instance) -> None:
         """Nothing to do: every instance executes any request."""
@@ -153,6 +154,7 @@ class IterativeScheduler:
         self.next = self._queue.next
         self.next_deadline_ns = batcher.next_deadline_ns
         self.take_all = batcher.take_all
+        self.check_integrity = batcher.check_integrity
 
     def add(self, inference: Inference, now_ns: int) -> None:
         """Queue a request as the first one of its sequence."""

@@ -114,5 +114,12 @@ class Scheduler(Protocol):
     def take_all(self) -> list[Inference]:
         """Empty the queue of a model that will not run again; the caller answers the requests."""
 
+    def check_integrity(self) -> None:
+        """Check the invariants, for tests: raises AssertionError with what is broken.
+
+        Each waiting request is in one place, and all counts and deadlines are those of the waiting
+        requests. It takes time for each of them, and changes nothing.
+        """
+
     def __len__(self) -> int:
         """Returns the number of waiting requests."""

@@ -65,6 +65,9 @@ class InstanceSlots(Protocol):
     def remove_ready(self, sequence: LiveSequence) -> None:
         """Undo `add_ready`; the request is still the first one that waits."""
 
+    def check_integrity(self) -> None:
+        """Check that no two sequences share a slot, and who is ready; raises AssertionError."""
+
     def next(self, now_ns: int) -> Choice:
         """Decide what the instance, which can take a batch, executes now.
 
@@ -145,6 +148,11 @@ class Backlog:
         # Each with the tokens of its deadlines.
         self._sequences: OrderedDict[LiveSequence, list[int]] = OrderedDict()
         self._deadlines = DeadlineHeap()
+
+    @property
+    def sequences(self) -> Collection[LiveSequence]:
+        """The sequences, the one that has waited for longest first."""
+        return self._sequences
 
     def append(self, sequence: LiveSequence) -> None:
         """Add a sequence as the last one."""
@@ -394,6 +402,41 @@ class SequenceScheduler:
         for sequence in dict.fromkeys((*self._owners.values(), *self._open.values())):
             removed += self._abort(sequence)
         return sorted(removed, key=lambda inference: inference.queued_ns)
+
+    def check_integrity(self) -> None:
+        """Check that each sequence is in one place, which fits its phase and its requests."""
+        in_slots = [each for slots in self._slots.values() for each in slots.sequences]
+        known = dict.fromkeys(
+            (*self._owners.values(), *self._open.values(), *self._backlog.sequences, *in_slots)
+        )
+        for slots in self._slots.values():
+            slots.check_integrity()
+        assert len(set(in_slots)) == len(in_slots), "a sequence has two slots"
+        requests: dict[Inference, LiveSequence] = {}
+        for sequence in known:
+            self._check_sequence(sequence)
+            for inference in (*sequence.waiting, sequence.running):
+                if inference is not None:
+                    assert inference not in requests, f"{inference} is in two places"
+                    requests[inference] = sequence
+        assert requests == self._owners, "owners are not those of the waiting and running requests"
+        waiting = sum(len(sequence.waiting) for sequence in known)
+        assert self._waiting_count == waiting, f"{self} counts other than {waiting} requests"
+        idle_ns = list(self._idle.values())
+        assert idle_ns == sorted(idle_ns), "idle sequences are not in the order of their ends"
+
+    def _check_sequence(self, sequence: LiveSequence) -> None:
+        phase = sequence.state
+        is_open = self._open.get(sequence.id) is sequence
+        assert is_open is not sequence.is_closed, f"{sequence} takes requests although it is closed"
+        assert (sequence in self._backlog.sequences) is (phase is _BACKLOG), f"{sequence}: backlog"
+        assert (sequence in self._idle) is (phase is _IDLE), f"{sequence}: idle sequences"
+        assert (sequence.running is not None) is (phase is _RUNNING), f"{sequence}: running"
+        assert (sequence.slots is None) is (phase is _BACKLOG), f"{sequence}: slot"
+        if phase in (_BACKLOG, _READY):
+            assert sequence.waiting, f"{sequence} has no request"
+        elif phase is _IDLE:
+            assert not sequence.waiting, f"{sequence} waits although it could run"
 
     def __len__(self) -> int:
         return self._waiting_count

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.model_spec import BatcherSpec
 from pytriton.serving.engine.batcher import make_dynamic_batcher
-from pytriton.serving.engine.sequence.scheduler import FULL, SequenceScheduler
+from pytriton.serving.engine.sequence.scheduler import FULL, SequencePhase, SequenceScheduler
 from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 
 if TYPE_CHECKING:
@@ -104,6 +104,17 @@ class DirectSlots:
                 del ready[slot]
         return [chosen.get(slot) for slot in range(max(chosen) + 1)]
 
+    def check_integrity(self) -> None:
+        taken, free = set(self._occupied), set(self._freed)
+        assert len(free) == len(self._freed), f"{self} has a free slot twice"
+        assert taken.isdisjoint(free), f"{self} has a slot that is free and occupied"
+        assert taken | free == set(range(self._unused)), f"{self} has lost a slot"
+        assert self._unused <= self._slot_count, f"{self} has too many slots"
+        for slot, sequence in self._occupied.items():
+            assert sequence.slot == slot, f"{sequence} is in slot {slot}"
+            is_ready = self._ready.get(slot) is sequence
+            assert is_ready is (sequence.state is SequencePhase.READY), f"{sequence} is not ready"
+
     def __repr__(self) -> str:
         return (
             f"<DirectSlots of {self.instance.name}: {len(self._occupied)} of {self._slot_count} "
@@ -176,6 +187,13 @@ class OldestSlots:
         if self._is_exclusive and not self.instance.is_idle:
             return None
         return self._batcher.next(now_ns)
+
+    def check_integrity(self) -> None:
+        self._batcher.check_integrity()
+        count = len(self._candidates)
+        assert count <= self._max_candidates, f"{self} has too many candidates"
+        ready = [each for each in self._candidates if each.state is SequencePhase.READY]
+        assert len(self._batcher) == len(ready), f"{self} has {len(ready)} ready sequences"
 
     def __repr__(self) -> str:
         return (
