@@ -125,12 +125,8 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
     Two requests share a response only if no model could distinguish them. So the key includes the
     bytes and shapes of the inputs, the requested outputs (the response has only these, and a model
     may compute only these), the parameters, the correlation id, the sequence flags and the timeout.
-    It does not include the id of the request.
-
-    Args:
-        request: The request; the order of its inputs does not matter.
-        version: The version that serves the request; the request itself may name none.
-        load_id: Changes whenever the model is loaded, since its responses may change, too.
+    It does not include the id of the request. `load_id` changes whenever the model is loaded, since
+    its responses may change, too.
     """
     inputs = {}
     for name, tensor in request.inputs.items():
@@ -223,11 +219,7 @@ class AnswerCache:
     def answer_members(
         self, members: Sequence[Inference]
     ) -> tuple[Sequence[Inference], list[tuple[Inference, InferResponse]]]:
-        """Returns the members of a chunk that missed, and those that hit with their responses.
-
-        Args:
-            members: All members of the chunk.
-        """
+        """Returns the members of a chunk that missed, and those that hit with their responses."""
         started_ns = time.monotonic_ns()
         keys = self._keys.member_keys(members)
         found = self._cache.lookup_all(keys)

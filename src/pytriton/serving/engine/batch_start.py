@@ -170,12 +170,7 @@ class BatchStart:
             self._form_batches()
 
     def gathers_more(self, waiting_count: int, busy_count: int) -> bool:
-        """Returns whether a batch should wait for the next answer, with which more will come.
-
-        Args:
-            waiting_count: The number of waiting requests.
-            busy_count: The number of instances that execute a batch.
-        """
+        """Returns whether a batch should wait for the next answer, with which more will come."""
         if not self._batch_ns or waiting_count >= self._max_batch_size:
             return False
         return busy_count > self._batch_ns // _QUICK_BATCH_NS

@@ -44,10 +44,6 @@ def first_again(waiting: Iterable[Inference], inferences: Iterable[Inference]) -
 
     Those that were put back before and wait there are among them, so that requests of several
     instances that are lost one after the other keep their order.
-
-    Args:
-        waiting: The queue, in its order.
-        inferences: Those that are put back now.
     """
     earlier = takewhile(lambda inference: inference.is_put_back, waiting)
     again = dict.fromkeys((*earlier, *inferences))
@@ -183,8 +179,7 @@ class RequestQueue:
     def add(self, inference: Inference, now_ns: int) -> None:
         """Append a request to its level and set its `queued_ns` and `deadline_ns`.
 
-        Raises:
-            UnavailableError: The level is full.
+        Raises UnavailableError if its priority level is full.
         """
         level = self._level_of(inference) if inference.request.priority else self._default_level
         if level.has_policy:
@@ -349,8 +344,7 @@ class Batcher(Protocol):
     def add(self, inference: Inference, now_ns: int) -> None:
         """Queue a request and set its `queued_ns` and `deadline_ns`.
 
-        Raises:
-            UnavailableError: The request's priority level is full.
+        Raises UnavailableError if its priority level is full.
         """
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:

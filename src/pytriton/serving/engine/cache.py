@@ -122,10 +122,7 @@ class ResponseStore:
     ) -> None:
         """Store responses that differ only in the bytes of their outputs: 0.3 us for each.
 
-        Args:
-            keys: The keys of the responses.
-            layout: The outputs of each.
-            columns: For each output, its bytes in each of the responses.
+        `columns` has for each output its bytes in each of the responses.
         """
         count, entries = len(keys), self._entries
         head = _plain_head(layout)
@@ -164,8 +161,7 @@ class ResponseStore:
     def _evict(self, size: int) -> None:
         """Drop the least recently used entries until all that are left fit.
 
-        Args:
-            size: What all entries cost.
+        `size` is what all entries cost.
         """
         entries, uses, byte_limit = self._entries, self._uses, self.byte_limit
         while size > byte_limit:

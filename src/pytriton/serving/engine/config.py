@@ -76,14 +76,7 @@ _ANSWERS = {"true": True, "false": False}
 
 
 def is_idempotent(config: Any) -> bool:
-    """Returns whether requests may be executed again if their instance is lost before it answers.
-
-    Args:
-        config: The ModelConfig message.
-
-    Raises:
-        InvalidArgumentError: The parameter is wrong, or the model has sequences.
-    """
+    """Returns whether requests may run again if their instance is lost before it answers."""
     if IDEMPOTENT_PARAMETER not in config.parameters:
         return False
     text = config.parameters[IDEMPOTENT_PARAMETER].string_value
@@ -102,23 +95,12 @@ def is_idempotent(config: Any) -> bool:
 
 
 def no_instance_timeout_s(config: Any) -> float:
-    """Returns how long requests wait while a model has no instance; 0: as long as it takes.
-
-    Args:
-        config: The ModelConfig message.
-
-    Raises:
-        InvalidArgumentError: The parameter is not a number that can be used.
-    """
+    """Returns how long requests wait while a model has no instance; 0: as long as it takes."""
     return seconds_parameter(config, NO_INSTANCE_PARAMETER, 0.0)
 
 
 def seconds_parameter(config: Any, name: str, default_s: float) -> float:
-    """Returns the seconds that a parameter of a model says.
-
-    Raises:
-        InvalidArgumentError: It is not a number that can be used.
-    """
+    """Returns the seconds that a parameter of a model says."""
     if name not in config.parameters:
         return default_s
     text = config.parameters[name].string_value
@@ -146,16 +128,7 @@ _FLOAT_TYPES = frozenset({dtypes.FP16, dtypes.BF16, dtypes.FP32, dtypes.FP64})
 def openai_spec(
     config: Any, inputs: Mapping[str, ModelTensor], outputs: Mapping[str, ModelTensor]
 ) -> OpenAISpec | None:
-    """Returns which routes serve a model, and by which tensors; None if it has not opted in.
-
-    Args:
-        config: The ModelConfig message.
-        inputs: The model's inputs.
-        outputs: The model's outputs.
-
-    Raises:
-        InvalidArgumentError: A parameter is wrong, or a tensor is missing that a route needs.
-    """
+    """Returns which routes serve a model, and by which tensors; None if it has not opted in."""
     if ROUTES_PARAMETER not in config.parameters:
         return None
     parameters = {
@@ -240,14 +213,7 @@ _PRINTED_AS_STRINGS = frozenset(
 def config_from_dict(values: Mapping[str, Any]) -> Any:
     """Read a configuration in protobuf's JSON form, as the load request and `bind` send it.
 
-    Args:
-        values: the decoded JSON object.
-
-    Returns:
-        The ModelConfig message, neither validated nor normalised.
-
-    Raises:
-        InvalidArgumentError: if a field does not exist or a value has the wrong type.
+    The message is neither validated nor normalised.
     """
     if not isinstance(values, Mapping):
         raise InvalidArgumentError(
@@ -262,15 +228,7 @@ def config_from_dict(values: Mapping[str, Any]) -> Any:
 def config_from_text(text: str, source: str) -> Any:
     """Read a configuration in protobuf's text form, the format of `config.pbtxt`.
 
-    Args:
-        text: the contents of the file.
-        source: the file's path, for the error message.
-
-    Returns:
-        The ModelConfig message, neither validated nor normalised.
-
-    Raises:
-        InvalidArgumentError: if the text is not a model configuration.
+    The message is neither validated nor normalised; `source` is the path for error messages.
     """
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
@@ -289,13 +247,7 @@ def config_from_text(text: str, source: str) -> Any:
 def normalise_config(config: Any, gpu_ids: Sequence[int] = (), *, prefers_gpus: bool = True) -> Any:
     """Fill in the defaults that Triton fills in.
 
-    Args:
-        config: a ModelConfig message, which is not changed.
-        gpu_ids: the devices that instances may be placed on.
-        prefers_gpus: whether instances are on these devices if the configuration does not say it.
-
-    Returns:
-        A new message with every default that clients see.
+    `prefers_gpus` says whether instances are on GPUs if the configuration does not say it.
     """
     normal = model_config_pb2.ModelConfig()
     normal.CopyFrom(config)
@@ -352,18 +304,8 @@ def spec_from_config(
 ) -> ModelSpec:
     """Make the specification by which the engine serves a version of a model.
 
-    Args:
-        config: the normalised and validated message.
-        version: the version that is loaded.
-        labels: names of classes, by output.
-        initial_states: contents of the files of initial states, by the input of the state.
-        namespace: the repository, if models of several may have the same name.
-
-    Returns:
-        The record that front ends and schedulers read.
-
-    Raises:
-        InvalidArgumentError: if the file of an initial state or a parameter is wrong.
+    `config` is normalised and validated. `labels` are the names of classes by output,
+    `initial_states` the contents of the files of initial states by the input of the state.
     """
     scheduler = config.WhichOneof("scheduling_choice")
     has_sequences = scheduler == "sequence_batching"
@@ -474,12 +416,6 @@ def config_to_json(config: Any) -> bytes:
 
     protobuf's own printer writes 64-bit integers as strings, and its option for printing defaults
     has another name in each major version, so this function iterates over the fields itself.
-
-    Args:
-        config: a ModelConfig message.
-
-    Returns:
-        Compact JSON with every primitive field and the sub-messages that are set.
     """
     return orjson.dumps(_message_to_dict(config))
 

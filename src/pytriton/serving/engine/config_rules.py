@@ -24,11 +24,7 @@ _COUNT_TYPES = (model_config_pb2.TYPE_INT32, model_config_pb2.TYPE_FP32)
 
 
 def check_batch_tensors(config: Any) -> None:
-    """Check the computed inputs and outputs of a batch.
-
-    Raises:
-        InvalidArgumentError: for the first rule that the configuration breaks.
-    """
+    """Check the computed inputs and outputs of a batch."""
     input_names = {tensor.name for tensor in config.input}
     for batch_input in config.batch_input:
         _check_source(config, "input", batch_input, input_names)
@@ -131,15 +127,7 @@ _FRAMEWORK_BACKENDS = frozenset(_BACKEND_OF_PLATFORM.values())
 
 
 def validate_config(config: Any, gpu_ids: Sequence[int] = ()) -> None:
-    """Check a normalised configuration.
-
-    Args:
-        config: the ModelConfig message.
-        gpu_ids: the devices that instances may be placed on.
-
-    Raises:
-        InvalidArgumentError: for the first rule that the configuration breaks.
-    """
+    """Check a normalised configuration."""
     validate_contents(config)
     validate_instance_groups(config, gpu_ids)
 

@@ -234,15 +234,8 @@ class RequestEngine(Generic[_M]):
     ) -> Inference:
         """Validate a request against its model and queue it.
 
-        The sink receives every result, also a refusal, maybe before this method returns.
-
-        Args:
-            request: The request.
-            sink: Receives the responses.
-            trace: Records the execution, if the request is traced.
-
-        Returns:
-            The handle with which to cancel, pause and resume the request.
+        The sink receives every result, also a refusal, maybe before this method returns. `trace`
+        records the execution of a traced request. The handle cancels, pauses and resumes it.
         """
         inference = Inference(request, sink, trace)
         self.submit(inference)

@@ -290,11 +290,8 @@ class Model(VersionLifecycle):
     ) -> None:
         """Start to use an instance, which may replace one that died.
 
-        Args:
-            instance: The instance.
-            limits: What the rate limiter knows of it; None if that is the same for all.
-            is_passive: Whether it gets no requests.
-            is_additional: Whether it replaces none.
+        The rate limiter has `limits` for it; None if they are the same for all. A passive instance
+        gets no requests, and an additional one replaces none.
         """
         if not is_additional:
             self.missing_instances = max(0, self._missing_instances - 1)

@@ -140,13 +140,9 @@ class ResourceLimiter:
     def add(self, group_key: Hashable, limits: InstanceLimits) -> Contender:
         """Add an instance.
 
-        Args:
-            group_key: The same for all instances that execute the requests of one queue.
-            limits: What it needs.
-
-        Raises:
-            InvalidArgumentError: The resources do not suffice, or one of them is global for one
-                instance and not for another.
+        `group_key` is the same for all instances that execute the requests of one queue. Raises
+        InvalidArgumentError if the resources do not suffice, or one is global for one instance
+        only.
         """
         contender = Contender(group_key, limits)
         self._check(contender)
@@ -268,9 +264,7 @@ class ResourceLimiter:
     ) -> Collection[Contender]:
         """Returns those of which at least one must end a stuck batch before an instance can start.
 
-        Args:
-            contender: The instance that is to start.
-            stuck: How many of their batches do not end by themselves, for some instances.
+        `stuck` says how many batches of some instances do not end by themselves.
         """
         needs = dict(contender.needs)
         for place in self._places_before(contender):
@@ -344,8 +338,7 @@ class Turns:
     def join(self, limits: Iterable[InstanceLimits]) -> ModelTurns:
         """Add a model, given what each of its instances needs.
 
-        Raises:
-            InvalidArgumentError: An instance could never start; no instance was added.
+        If an instance could never start, no instance is added.
         """
         model = ModelTurns(self)
         try:
@@ -373,9 +366,7 @@ class Turns:
     ) -> Collection[Instance]:
         """Returns those of which at least one must end a batch before an instance can start one.
 
-        Args:
-            instance: The instance that is to start a batch.
-            stuck_count: Returns how many batches of an instance do not end by themselves.
+        `stuck_count` returns how many batches of an instance do not end by themselves.
         """
         contender = self._contenders.get(instance)
         if contender is None or not contender.needs:
@@ -446,11 +437,8 @@ class ModelTurns:
     ) -> None:
         """Put an instance in a seat with its limits.
 
-        Args:
-            instance: The instance.
-            limits: Those of one of the seats; None: all are the same. If no seat is free, another
-                one is added.
-            start: Starts a batch on the instance; returns False if none is ready.
+        The seat has these limits; None: all are the same. If no seat is free, another one is added.
+        `start` starts a batch on the instance; it returns False if none is ready.
         """
         free = (
             seat
@@ -499,9 +487,7 @@ class ModelTurns:
     def remove(self, instance: Instance, *, with_seat: bool = False) -> None:
         """Give back all resources of an instance that died.
 
-        Args:
-            instance: The instance.
-            with_seat: Whether no other instance will take its place.
+        With `with_seat`, no other instance will take its place.
         """
         seat = self._taken.pop(instance, None)
         if seat is None:

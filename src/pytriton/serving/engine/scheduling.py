@@ -75,9 +75,8 @@ class Scheduler(Protocol):
     def add(self, inference: Inference, now_ns: int) -> None:
         """Queue a request and set its `queued_ns` and `deadline_ns`.
 
-        Raises:
-            UnavailableError: The queue is full.
-            InvalidArgumentError: The request does not belong to a sequence that is known.
+        Raises UnavailableError if the queue is full, and InvalidArgumentError if the request does
+        not belong to a sequence that is known.
         """
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
@@ -95,10 +94,8 @@ class Scheduler(Protocol):
     def next(self, now_ns: int, free: Collection[Instance]) -> Decision:
         """Decide what happens now. The caller repeats the call until nothing is dispatched.
 
-        Args:
-            now_ns: The time.
-            free: The instances that can take a batch, at least one; the one to prefer is first:
-                that which was idle for longest, or for a quick model that which was so last.
+        `free` has the instances that can take a batch, at least one. The one to prefer is first:
+        that which was idle for longest, or for a quick model that which was so last.
         """
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:

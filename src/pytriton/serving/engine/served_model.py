@@ -79,10 +79,7 @@ class ServedModel(InferenceOwner, Protocol):
     def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
         """Accept a validated request; raises ServerError if it is refused.
 
-        Args:
-            inference: The request.
-            now_ns: The time.
-            is_alone: Whether no more requests come in this iteration of the event loop.
+        `is_alone` says that no more requests come in this iteration of the event loop.
         """
 
     @property
@@ -104,13 +101,9 @@ class ServedModel(InferenceOwner, Protocol):
         The chunk's sink hears of refusals and of cached responses before this returns.
 
         The requests were validated, and are not traced. `runtime.executor.columns` says how such
-        members are made.
-
-        Args:
-            inferences: All members of the chunk, in the order of their indices.
-            now_ns: The time.
-            is_complete: Whether the caller has gathered what came in this iteration of the event
-                loop. A free instance then starts at once, not at the end of the iteration.
+        members are made. `inferences` are all members of the chunk, in the order of their indices.
+        `is_complete` says that the caller has gathered what came in this iteration of the event
+        loop: a free instance then starts at once, not at the end of the iteration.
         """
 
     def is_start_due(self, count: int) -> bool:

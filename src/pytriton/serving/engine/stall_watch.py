@@ -32,12 +32,7 @@ class StallWatch:
         self._progress: dict[ManagedModel, _Progress] = {}
 
     def check(self, models: Iterable[ManagedModel], now_s: float) -> list[str]:
-        """Returns the messages to log about models that make no progress.
-
-        Args:
-            models: All models that serve.
-            now_s: The time of a monotonic clock.
-        """
+        """Returns the messages to log about models that make no progress."""
         before, self._progress = self._progress, {}
         reports = []
         for model in models:

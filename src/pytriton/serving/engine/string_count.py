@@ -53,9 +53,7 @@ class StringCounter:
     def holds_back(self, inference: Inference, submit: Submit) -> bool:
         """Returns whether a request has to wait for an earlier one of its sequence; then it does.
 
-        Args:
-            inference: The request.
-            submit: Called with it afterwards, unless it was cancelled.
+        `submit` is called with it afterwards, unless it was cancelled.
         """
         waiting = self.behind.get(_sequence(inference.request))
         if waiting is None:

@@ -26,9 +26,6 @@ def check_correlation_id(request: InferRequest, model_name: str, sequence: Seque
     """Check that a text is for a text input, and a number for one of numbers.
 
     Triton 2.51 lets the model read foreign memory if they differ.
-
-    Raises:
-        InvalidArgumentError: They differ.
     """
     correlation_id = request.correlation_id
     if not correlation_id:  # the scheduler refuses that, or generates one
@@ -71,9 +68,8 @@ class UncountedStringsError(Exception):
 def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one pass: 2 us, not 3
     """Check `request` against its model and set its `rows` and `batch_key`.
 
-    Raises:
-        InvalidArgumentError: The request does not fit; the message names the first problem.
-        UncountedStringsError: The strings of a large input have to be counted first.
+    Raises InvalidArgumentError with the first problem, and UncountedStringsError if the strings of
+    a large input have to be counted first.
     """
     inputs = request.inputs
     if request.outputs is not None:

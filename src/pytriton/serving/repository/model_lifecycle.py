@@ -67,12 +67,7 @@ class RetiringVersions:
         self._running: dict[asyncio.Task[None], Collection[LoadedVersion]] = {}
 
     def start(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
-        """Stop versions when they have finished their requests.
-
-        Args:
-            versions: The versions.
-            directory: A temporary directory of theirs, which is removed then.
-        """
+        """Stop versions when they have finished their requests."""
         task = asyncio.ensure_future(self._stop_all(versions, directory))
         self._running[task] = versions
         task.add_done_callback(self._running.pop)
@@ -141,14 +136,8 @@ class ModelLifecycle:
     ) -> None:
         """Load the changed versions of the model; returns when all versions are ready.
 
-        Args:
-            places: The directories that the repositories have for this name.
-            override: What to load instead of the repository's files.
-            is_limited: Whether the limit on concurrent loads applies.
-
-        Raises:
-            ServerError: It cannot be read or loaded; the old versions remain in service.
-            UnavailableError: The load was cancelled.
+        If it cannot be read or loaded, or the load is cancelled, the old versions remain in
+        service.
         """
         attempt = asyncio.ensure_future(self._load(places, override, is_limited=is_limited))
         self._attempts.add(attempt)

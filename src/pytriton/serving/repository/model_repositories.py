@@ -117,12 +117,8 @@ class ModelRepositories:
     async def start(self, report: Report | None = None) -> None:
         """Load the models that should serve from the start, and begin to poll if so configured.
 
-        Args:
-            report: Called with the progress whenever it changes.
-
-        Raises:
-            InternalError: A repository cannot be read, or a model cannot be loaded; the other
-                models are loaded.
+        Raises InternalError if a repository cannot be read, or a model cannot be loaded; the other
+        models are loaded. `report` is called with the progress whenever it changes.
         """
         places = await self._find()
         names: Sequence[str] = list(places)
@@ -184,10 +180,8 @@ class ModelRepositories:
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         """Load or reload a model; returns when it is ready.
 
-        With namespaces, the models of this name in all repositories are loaded.
-
-        Raises:
-            ServerError: It cannot be loaded; the old versions remain in service.
+        With namespaces, the models of this name in all repositories are loaded. If it cannot be
+        loaded, the old versions remain in service.
         """
         await self._run(self._load(name, config, files, is_limited=True))
 
@@ -196,9 +190,6 @@ class ModelRepositories:
 
         Ensembles with steps of this model leave the service first. With `unload_dependents`, the
         models of an ensemble's steps are unloaded, too, unless somebody else needs them.
-
-        Raises:
-            ServerError: The control mode does not allow this, or the server stops.
         """
         self._check_control()
         known = self._models.names.among(name, self._models.lifecycles)
@@ -355,10 +346,8 @@ class ModelRepositories:
         """Load models that are new or changed, unload those whose files were removed.
 
         A model that could not be loaded is tried again when its files change. So is a model that is
-        still being loaded, because its load may hang.
-
-        Raises:
-            InternalError: A repository cannot be read; nothing was changed.
+        still being loaded, because its load may hang. If a repository cannot be read, nothing is
+        changed.
         """
         places = await self._find()
         lifecycles = self._models.lifecycles

@@ -45,12 +45,8 @@ async def run_in_order(
 ) -> dict[str, BaseException | None]:
     """Run work on models, each as soon as those that it waits for have ended, whatever came of it.
 
-    Args:
-        waits: The models, and for each those among them that it waits for; without cycles.
-        work: Does the work on the model of this name.
-
-    Returns:
-        The exception of each model's work, None if it succeeded.
+    `waits` has for each model those among them that it waits for, without cycles. Returns the
+    exception of each model, None if it succeeded.
     """
     tasks: dict[str, asyncio.Future[None]] = {}
 
@@ -127,10 +123,7 @@ def bottom_up(names: Iterable[str], steps: Steps) -> list[str]:
 def superfluous(name: str, steps: Steps, kept: Collection[str]) -> set[str]:
     """Returns the models of an ensemble's steps that nobody needs without this ensemble.
 
-    Args:
-        name: The ensemble that is unloaded.
-        steps: The steps of all ensembles that should serve, this one included.
-        kept: The models that are needed in any case: clients have loaded them.
+    `kept` are the models that are needed in any case: clients have loaded them.
     """
     gone = {name}
     candidates = _reached([name], steps) - {name}
@@ -214,19 +207,9 @@ class ModelSet:
     ) -> dict[str, BaseException | None]:
         """Load models side by side, ensembles after their steps; ensembles on top of them follow.
 
-        Args:
-            names: The identifiers of the models.
-            places: The directories of all models of the repositories, by identifier.
-            overrides: What to load instead of the repository's files, by model.
-            with_steps: Whether to load the models of ensembles' steps, too.
-            is_limited: Whether the limit on concurrent loads applies.
-            on_progress: Called after each load.
-
-        Returns:
-            Why a load failed, by model; None if it succeeded.
-
-        Raises:
-            InvalidArgumentError: A load would wait for itself.
+        `places` has the directories of all models of the repositories by identifier, `overrides`
+        what to load instead of their files. Returns why a load failed, by model; None if it
+        succeeded. Raises InvalidArgumentError if a load would wait for itself.
         """
         overrides = overrides or {}
         unload_counts = {name: self._unload_counts[name] for name in names}

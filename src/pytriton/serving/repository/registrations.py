@@ -65,12 +65,7 @@ class RepositoryControl(Protocol):
 
 
 def read_registration(name: str, url: str) -> Registration:
-    """Find the directory of a model.
-
-    Raises:
-        InvalidArgumentError: There is no such folder.
-        InternalError: It has no model, or cannot be read.
-    """
+    """Find the directory of a model."""
     folder = Path(url)
     if not folder.is_absolute() or not folder.is_dir():
         raise InvalidArgumentError(f"failed to register '{url}', repository not found")
@@ -114,9 +109,7 @@ class Registrations:
     async def register(self, name: str, url: str) -> None:
         """Load a model from a folder; returns when it is ready.
 
-        Raises:
-            AlreadyExistsError: There is such a model, or one from this folder.
-            ServerError: It cannot be loaded; it is as if nobody had asked for it.
+        If it cannot be loaded, it is as if nobody had asked for it.
         """
         if not self._control.is_explicit:
             raise InvalidArgumentError(
@@ -148,11 +141,7 @@ class Registrations:
             raise
 
     async def unregister(self, name: str) -> None:
-        """Unload a model that was added; returns when it has stopped, after its last requests.
-
-        Raises:
-            NotFoundError: There is no such model.
-        """
+        """Unload a model that was added; returns when it has stopped, after its last requests."""
         found = self._found.get(name)
         if found is None:
             raise NotFoundError(f"Request for unknown model: '{name}' is not found")

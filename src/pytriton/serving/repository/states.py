@@ -67,12 +67,7 @@ class StateTable:
         )
 
     def rows(self, places: Mapping[str, Collection[object]], *, ready: bool) -> list[IndexEntry]:
-        """Returns the index, sorted by name and version.
-
-        Args:
-            places: The directories of each model of the repositories.
-            ready: Whether to list only versions that are ready.
-        """
+        """Returns the index, sorted by name and version."""
         names = sorted({*places, *self._versions, *self._problems})
         rows = (row for name in names for row in self._rows_of(name, len(places.get(name, ()))))
         return [row for row in rows if row.state == ModelState.READY.value or not ready]

@@ -47,11 +47,7 @@ def record_success(
 ) -> None:
     """Count requests that succeeded, each as one execution.
 
-    Args:
-        statistics: The statistics of the ensemble.
-        inferences: The requests.
-        compute_ns: The input, infer and output times of the steps of each of them, summed.
-        now_ns: The time.
+    `compute_ns` has the input, infer and output times of the steps of each of them, summed.
     """
     input_ns, infer_ns, output_ns = compute_ns
     now_ms = time.time_ns() // 1_000_000
@@ -114,8 +110,7 @@ class Reshaping:
     def outputs(self, tensors: list[InferTensor]) -> list[InferTensor]:
         """Returns outputs as clients get them.
 
-        Raises:
-            InternalError: The steps made an output of another size than the configuration says.
+        Raises InternalError if the steps made an output of another size than configured.
         """
         if not self._outputs:
             return tensors

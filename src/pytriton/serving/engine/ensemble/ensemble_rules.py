@@ -30,24 +30,13 @@ class _EnsembleTensor:
 
 
 def composing_models(config: Any) -> list[tuple[str, int]]:
-    """Returns the models and versions of an ensemble's steps in their order, each once.
-
-    Args:
-        config: The ModelConfig message; a model that is no ensemble has no steps.
-    """
+    """Returns the models and versions of an ensemble's steps in their order, each once."""
     steps = config.ensemble_scheduling.step
     return list(dict.fromkeys((step.model_name, step.model_version) for step in steps))
 
 
 def validate_ensemble(config: Any) -> None:
-    """Check the configuration of an ensemble, without its steps' models.
-
-    Args:
-        config: The ModelConfig message.
-
-    Raises:
-        InvalidArgumentError: for the first rule that the configuration breaks.
-    """
+    """Check the configuration of an ensemble, without its steps' models."""
     name = config.name
     _check_fields(config)
     tensors: dict[str, _EnsembleTensor] = {}
@@ -152,10 +141,7 @@ def circular_dependency(
 ) -> str | None:
     """Returns Triton's message if an ensemble is among its own steps, also indirectly; else None.
 
-    Args:
-        name: The ensemble.
-        configs: The configurations of all models by name; a model that is missing has no steps.
-        find: Returns the model that an ensemble means by a name, given both; None: that name.
+    `configs` has all models by name. `find` returns the model that an ensemble means by a name.
     """
     seen = {name}
     pending = [name]
@@ -191,17 +177,8 @@ class _Inferred:
 def complete_ensemble(config: Any, models: Mapping[str, Any]) -> Any:
     """Check an ensemble against the models of its steps and fill in what follows from them.
 
-    An ensemble is decoupled if a step is, whatever its file says.
-
-    Args:
-        config: The normalised ModelConfig message of the ensemble, which is not changed.
-        models: The configurations of its composing models by name.
-
-    Returns:
-        A new message.
-
-    Raises:
-        InvalidArgumentError: for the first rule that is broken.
+    An ensemble is decoupled if a step is, whatever its file says. `models` are the configurations
+    of its composing models by name.
     """
     validate_steps(config, models)
     complete = model_config_pb2.ModelConfig()
@@ -214,15 +191,7 @@ def complete_ensemble(config: Any, models: Mapping[str, Any]) -> Any:
 
 
 def validate_steps(config: Any, models: Mapping[str, Any]) -> None:
-    """Check an ensemble against the models of its steps.
-
-    Args:
-        config: The ModelConfig message of the ensemble.
-        models: The configurations of its composing models by name.
-
-    Raises:
-        InvalidArgumentError: for the first rule that is broken.
-    """
+    """Check an ensemble against the models of its steps."""
     tensors: dict[str, _Inferred] = {}
     for tensor in (*config.input, *config.output):
         # The reshape of an ensemble's own tensor counts, that of a step's does not.

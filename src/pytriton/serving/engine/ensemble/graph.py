@@ -98,11 +98,7 @@ def make_graph(
 ) -> EnsembleGraph:
     """Read the graph of an ensemble.
 
-    Args:
-        config: The ModelConfig message of the ensemble, checked by `validate_ensemble` and
-            `validate_steps`.
-        models: The configurations of its composing models by name.
-        identifiers: By which the engine finds these models; their names if it is None.
+    `identifiers` are the names by which the engine finds the models, where these differ.
     """
     scheduling = config.ensemble_scheduling
     return EnsembleGraph(

@@ -92,10 +92,7 @@ class EnsembleRun:
     ) -> list[StepCall]:
         """Take a response to a call; returns the calls to make next.
 
-        Args:
-            call: The call.
-            outputs: The outputs of the step's model; None: it has ended without a response.
-            is_final: Whether it is the last response.
+        `outputs` are those of the model; None: it has ended without a response.
         """
         step, frame = call.step, call.frame
         if is_final:
@@ -152,8 +149,7 @@ class EnsembleRun:
     def take_answers(self) -> list[EnsembleAnswer]:
         """Returns the answers that can be given now; the last of all is final.
 
-        Raises:
-            StuckError: all steps have ended, and outputs are missing.
+        Raises StuckError if all steps have ended and outputs are missing.
         """
         if self.open_calls and not self._plan.depth:
             return []  # without decoupled steps there is one answer, after all steps

@@ -105,12 +105,8 @@ class SequenceOpening:
     def admit(self, request: InferRequest, known: Container[int | str]) -> bool:
         """Check that a request may start a sequence; returns whether it got an id that is new.
 
-        Args:
-            request: The request.
-            known: The ids of the sequences that are open.
-
-        Raises:
-            InvalidArgumentError: It has no id, or does not say that it starts a sequence.
+        `known` has the ids of open sequences. Raises InvalidArgumentError if the request has no id,
+        or does not say that it starts a sequence.
         """
         if request.correlation_id:
             if not request.flags & _START:
@@ -131,11 +127,7 @@ class SequenceOpening:
         return True
 
     def check_backlog(self, request: InferRequest, size: int) -> None:
-        """Check that one more sequence may wait for a slot.
-
-        Raises:
-            UnavailableError: There are enough already.
-        """
+        """Check that one more sequence may wait for a slot."""
         if 0 < self._max_queue_size <= size:
             request_id = request.id or "<id_unknown>"
             raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")

@@ -23,15 +23,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 
 
 def sequence_spec(config: Any, initial_states: Mapping[str, bytes]) -> SequenceSpec:
-    """Returns the sequence batcher's settings.
-
-    Args:
-        config: the normalised and validated ModelConfig message.
-        initial_states: the contents of the files of initial states, by the state's input.
-
-    Raises:
-        InvalidArgumentError: a parameter or the content of a file is wrong.
-    """
+    """Returns the sequence batcher's settings."""
     batching = config.sequence_batching
     is_oldest = batching.HasField("oldest")
     strategy = batching.oldest if is_oldest else batching.direct
@@ -150,11 +142,7 @@ _CORRID_TYPES = frozenset(
 
 
 def validate_sequence_batching(config: Any) -> None:
-    """Check strategies and control inputs, which must be correct before the model is loaded.
-
-    Raises:
-        InvalidArgumentError: for the first rule that the configuration breaks.
-    """
+    """Check strategies and control inputs, which must be correct before the model is loaded."""
     batching = config.sequence_batching
     if batching.HasField("oldest"):
         for size in batching.oldest.preferred_batch_size:
@@ -220,9 +208,6 @@ def validate_states(config: Any) -> None:
     """Check the names of control inputs, and the implicit states of a sequence model.
 
     Triton lets a control input replace a client's tensor of the same name, without a word.
-
-    Raises:
-        InvalidArgumentError: for the first rule that the configuration breaks.
     """
     batching = config.sequence_batching
     taken = {tensor.name for tensor in config.input}

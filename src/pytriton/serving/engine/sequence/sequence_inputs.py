@@ -127,8 +127,7 @@ class SequenceInputs:
     def null_request(self, like: InferRequest) -> InferRequest:
         """Returns the request for a slot of a batch that has none, with zeros in all inputs.
 
-        Args:
-            like: a request of the same batch, to which `add` has added the inputs.
+        `like` is a request of the same batch, to which `add` has added the inputs.
         """
         before = self._null_inputs
         inputs = {}
@@ -151,12 +150,9 @@ class SequenceInputs:
     def take(self, states: SequenceStates, response: InferResponse, rows: int = 1) -> None:
         """Move the states in a response to those of its sequence, for the next request.
 
-        The response keeps the outputs that its client wants. A state that it does not have stays
-        as it was.
-
-        Raises:
-            InternalError: A state has another type or shape than configured. All states of the
-                sequence stay as they were.
+        The response keeps the outputs that its client wants. A state that it does not have stays as
+        it was. Raises InternalError if a state has another type or shape than configured; then all
+        states of the sequence stay as they were.
         """
         if not self._states:
             return
@@ -292,11 +288,7 @@ class IterativeInputs:
         self._repeat_rows(request, before)
 
     def keep(self, request: InferRequest, response: InferResponse) -> None:
-        """Move the states in a response to the inputs of the request.
-
-        Raises:
-            InternalError: A state has another type or shape than configured.
-        """
+        """Move the states in a response to the inputs of the request."""
         states = self._inputs.states_of(request)
         self._inputs.take(states, response, request.rows)
         request.inputs.update(states.tensors)

@@ -109,11 +109,7 @@ class EnsembleLoader:
         self._make = make
 
     async def load(self, plan: VersionPlan) -> EnsembleVersion:
-        """Make one version of the models that are served now.
-
-        Raises:
-            StepsError: It does not fit them.
-        """
+        """Make one version of the models that are served now."""
         steps = self._finder.find(plan.identifier, plan.config)
         return EnsembleVersion(self._make(plan, steps), steps, self._finder, self._use)
 
@@ -217,12 +213,7 @@ class StepFinder:
     def find(self, identifier: str, config: Any) -> StepModels:
         """Returns the models of an ensemble's steps as they are served now.
 
-        Args:
-            identifier: The identifier of the ensemble.
-            config: Its ModelConfig message, normalised.
-
-        Raises:
-            StepsError: A model is missing or ambiguous, or the ensemble does not fit.
+        Raises StepsError if a model is missing or ambiguous, or the ensemble does not fit.
         """
         namespace, _ = self._names.split(identifier)
         steps = composing_models(config)
@@ -253,12 +244,7 @@ class StepFinder:
     def named(self, name: str, namespace: str) -> str | None:
         """Returns the identifier of the model that a step names.
 
-        Args:
-            name: The name.
-            namespace: That of the ensemble.
-
-        Returns:
-            None if no model of this name should serve, or several that are all of other namespaces.
+        None if no model of this name should serve, or several that are all of other namespaces.
         """
         if self._engine.is_bound(name):
             return name

@@ -80,12 +80,7 @@ class ScalingPolicy:
         self._retry_s = -math.inf  # no start before this time
 
     def decide(self, now_s: float, load: InstanceLoad) -> int:
-        """Returns how many instances there should be, those that are being started included.
-
-        Args:
-            now_s: The time of a monotonic clock.
-            load: What they have to do now.
-        """
+        """Returns how many instances there should be, those that are being started included."""
         need = self.need(load)
         self._note(now_s, need)
         self.wanted = min(self.wanted, self._peaks[0][1])

@@ -140,12 +140,9 @@ class LoadCoordinator:
     ) -> LoadedVersion | str:
         """Load a version; returns it, or why it could not be loaded.
 
-        Args:
-            source: The files and the configuration of the model.
-            version: The number of the version.
-            is_limited: Whether the limit on concurrent loads applies. It must not if a model loads
-                another one: the first one counts itself, and might wait for itself to end.
-            is_reload: Whether other versions of the model are in service meanwhile.
+        The limit on concurrent loads must not apply if a model loads another one: the first one
+        counts itself, and might wait for itself to end. `is_reload` says that other versions of the
+        model are in service meanwhile.
         """
         # On Ray, a model that waits for room must not keep others from asking for theirs.
         is_limited = is_limited and not source.on_ray
@@ -242,8 +239,7 @@ class LoadDependencies:
     def add(self, name: str, wanted: str) -> Iterator[None]:
         """Mark, while the context is entered, that the load of `name` waits for that of `wanted`.
 
-        Raises:
-            InvalidArgumentError: `wanted` waits for `name`, or is the same model.
+        Raises InvalidArgumentError if `wanted` waits for `name`, or is the same model.
         """
         path = self._path(wanted, name)
         if path:

@@ -131,12 +131,7 @@ Loaders = Mapping[str, VersionLoader]
 
 
 def find_loader(loaders: Loaders, config: Any) -> VersionLoader:
-    """Returns the loader of a model. Which file a worker runs is in the plan that it gets.
-
-    Args:
-        loaders: The loaders of this server: `WORKERS`, and that of ensembles by their platform.
-        config: The ModelConfig message, normalised.
-    """
+    """Returns the loader of a model. Which file a worker runs is in the plan that it gets."""
     return loaders[ENSEMBLE if config.platform == ENSEMBLE else WORKERS]
 
 
@@ -150,19 +145,14 @@ class LoadTimeoutError(UnavailableError):
 
 
 def load_timeout_s(config: Any, default_s: float) -> float:
-    """Returns the time limit for loading a version of the model; 0: no limit.
-
-    Raises:
-        InvalidArgumentError: The model's parameter is not a number that can be used.
-    """
+    """Returns the time limit for loading a version of the model; 0: no limit."""
     return seconds_parameter(config, PARAMETER, default_s)
 
 
 async def load_within(timeout_s: float, load: Awaitable[_T]) -> _T:
     """Await a load with a time limit; 0: no limit.
 
-    Raises:
-        LoadTimeoutError: The load took longer and was cancelled.
+    Raises LoadTimeoutError if it took longer and was cancelled.
     """
     if not timeout_s:
         return await load

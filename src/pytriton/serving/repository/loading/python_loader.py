@@ -70,11 +70,7 @@ _FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 def check_code(plan: VersionPlan, code: BackendCode) -> None:
-    """Refuse code that no worker can run.
-
-    Raises:
-        ServerError: Its file is missing or has a wrong name, or an instance has a wrong name.
-    """
+    """Refuse code that no worker can run."""
     is_own = code.kind is CodeKind.MODEL
     if is_own and code.path.suffix != ".py":
         filename = plan.config.default_model_filename
@@ -126,11 +122,7 @@ async def no_cluster() -> Launcher:
 
 
 def check_completed(plan: VersionPlan, config: Any) -> ScalingSettings | None:
-    """Check a completed configuration; returns how the model is scaled, None: it is not.
-
-    Raises:
-        InvalidArgumentError: It breaks a rule.
-    """
+    """Check a completed configuration; returns how the model is scaled, None: it is not."""
     if not plan.on_ray:
         validate_config(config, plan.gpu_ids)
         return None

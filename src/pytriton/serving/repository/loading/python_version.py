@@ -72,10 +72,6 @@ class RestartPolicy:
 
         This does not count as a crash. Instances that are lost together are restarted together,
         with a delay if it happens repeatedly.
-
-        Args:
-            now_s: The time of a monotonic clock.
-            max_delay_s: The longest delay.
         """
         elapsed_s = now_s - self._last_loss_s
         if elapsed_s >= CRASH_PERIOD_S:
@@ -93,12 +89,7 @@ class RestartPolicy:
         return Restart(LACK_DELAY_S)
 
     def on_exit(self, now_s: float, cause: str) -> Restart | GiveUp:
-        """Decide after an instance ended unexpectedly.
-
-        Args:
-            now_s: The time of a monotonic clock.
-            cause: Why it ended, as far as known, for the reason.
-        """
+        """Decide after an instance ended unexpectedly."""
         if self._crashes_s and now_s - self._crashes_s[-1] >= CRASH_PERIOD_S:
             self._crashes_s.clear()
             self._restarts_in_a_row = 0

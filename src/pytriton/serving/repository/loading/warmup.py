@@ -115,11 +115,7 @@ _SEED = 0  # each load warms up with the same numbers
 
 
 def build_warmup(place: ModelPlace, config: Any) -> tuple[WarmupSample, ...]:
-    """Returns the samples to run; samples without requests are left out.
-
-    Raises:
-        ServerError: A sample's data cannot be made.
-    """
+    """Returns the samples to run; samples without requests are left out."""
     rng = np.random.default_rng(_SEED)
     return tuple(
         WarmupSample(

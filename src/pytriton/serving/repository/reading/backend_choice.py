@@ -107,13 +107,8 @@ _FORMATS = (
 def fill_backend(config: Any, entries: Mapping[str, bool]) -> None:
     """Fill in the backend, the platform and the name of the model's file, as far as they follow.
 
-    Args:
-        config: The ModelConfig message as it was read; it is changed.
-        entries: What the first subdirectory of the model contains, in the order of the names of
-            subdirectories: whether it is a directory, by name.
-
-    Raises:
-        InvalidArgumentError: Nothing tells the backend.
+    `entries` is what the first subdirectory of the model contains: whether it is a directory, by
+    name. The message is changed.
     """
     if not (config.backend or config.platform or config.default_model_filename):
         found = next((each for each in _FORMATS if _is_there(each, entries)), None)
@@ -179,15 +174,7 @@ def choose_code(
 ) -> BackendCode:
     """Returns the file that runs a version of a model.
 
-    Args:
-        config: The normalised ModelConfig message.
-        model: The model's directory.
-        version: The version's directory.
-        folders: Where backends are.
-        exists: Says whether a file is there; False for one that this user may not look at.
-
-    Raises:
-        InvalidArgumentError: There is no such file, or the configuration may not choose it.
+    `exists` is False for a file that this user may not look at.
     """
     backend, runtime = config.backend, config.runtime
     if backend == PYTHON and runtime in ("", _PYTHON_LIBRARY):
@@ -286,11 +273,6 @@ def with_code(
 
     Models of backends in Python get the name of the file as `runtime`, and as their environment an
     archive that lies beside it, unless they name another one. Those of ours stay as they are.
-
-    Args:
-        config: The normalised ModelConfig message, which is not changed.
-        code: What `choose_code` returned.
-        exists: Says whether a file is there.
     """
     if code.kind is not CodeKind.PYTHON or code.is_ours:
         return config
@@ -309,11 +291,7 @@ LOCAL, RAY = "local", "ray"
 
 
 def runs_on_ray(config: Any, default: Executor) -> bool:
-    """Returns whether a model's instances run on Ray; an ensemble has none.
-
-    Raises:
-        InvalidArgumentError: The model's parameter names something else.
-    """
+    """Returns whether a model's instances run on Ray; an ensemble has none."""
     if config.platform == ENSEMBLE:
         return False
     if PARAMETER not in config.parameters:
@@ -345,12 +323,7 @@ def package_folder(package: str) -> Path | None:
 
 
 def may_use_gpus(code: BackendCode, find: Callable[[str], Path | None] = package_folder) -> bool:
-    """Returns whether models that do not say where they run belong on GPUs, if there are any.
-
-    Args:
-        code: The file that runs the model.
-        find: Returns the folder of an installed package.
-    """
+    """Returns whether models that do not say where they run belong on GPUs, if there are any."""
     if not code.is_ours or code.backend not in _GPU_FILES:
         return True
     needed = _GPU_FILES[code.backend]

@@ -60,21 +60,9 @@ def read_config(
 ) -> Any:
     """Read a model's configuration and fill in every default that is known before it runs.
 
-    Args:
-        place: The model's directory.
-        name: The model's name.
-        override: A configuration as JSON, which replaces that of the file.
-        config_name: The configuration in `configs` to use, if the model has it.
-        may_complete: Whether the model may fill in what is missing, tensors for example.
-        gpu_ids: The devices that instances may be placed on.
-        backend_folders: Where backends are, if not in the default folders.
-        executor: Where the model runs if it does not say it.
-
-    Returns:
-        The normalised ModelConfig message.
-
-    Raises:
-        ServerError: There is no configuration, or it breaks a rule.
+    `override` is JSON that replaces the file. `config_name` names a configuration in `configs`,
+    used if the model has it. With `may_complete`, the model may fill in what is missing, such as
+    tensors.
     """
     if override is not None:
         config = config_from_override(override)
@@ -101,11 +89,7 @@ def read_config(
 
 
 def config_from_override(text: str) -> Any:
-    """Parse a configuration that a client sent.
-
-    Raises:
-        InvalidArgumentError: It is not JSON, or not a configuration.
-    """
+    """Parse a configuration that a client sent."""
     try:
         return config_from_dict(orjson.loads(text))
     except (orjson.JSONDecodeError, ServerError) as error:
@@ -138,12 +122,7 @@ def read_ensemble(
 
 
 def version_chooser(override: str | None, config_name: str | None) -> ChooseVersions:
-    """Returns what chooses the versions whose files are needed, before the model is read.
-
-    Args:
-        override: A configuration as JSON, which replaces that of the file.
-        config_name: The configuration in `configs` to use, if the model has it.
-    """
+    """Returns what chooses the versions whose files are needed, before the model is read."""
 
     def choose(directory: Path, available: Collection[int]) -> Collection[int]:
         try:
@@ -216,16 +195,7 @@ def _first_entries(directory: Path) -> dict[str, bool]:
 
 
 def check_model_files(config: Any, directories: Iterable[Path]) -> None:
-    """Refuse a model whose settings or files no worker can run.
-
-    Args:
-        config: The configuration.
-        directories: The directories of the version, of the model and of its backend.
-
-    Raises:
-        UnsupportedError: It has a setting or a file that is not supported.
-        InvalidArgumentError: One of its files is outside of the version's directory.
-    """
+    """Refuse a model whose settings or files no worker can run."""
     named = {"default_model_filename": config.default_model_filename}
     named |= {f"cc_model_filenames[{key}]": name for key, name in config.cc_model_filenames.items()}
     for field, name in named.items():
@@ -254,12 +224,7 @@ def check_model_files(config: Any, directories: Iterable[Path]) -> None:
 
 
 def read_labels(place: ModelPlace, config: Any) -> dict[str, tuple[str, ...]]:
-    """Returns the class names of each output that has a label file, which has one per line.
-
-    Raises:
-        UnsupportedError: A file is outside of the model's directory.
-        InternalError: A file cannot be read.
-    """
+    """Returns the class names of each output that has a label file, which has one per line."""
     labels = {}
     for output in config.output:
         if output.label_filename:
@@ -273,12 +238,7 @@ def read_labels(place: ModelPlace, config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def read_initial_states(place: ModelPlace, config: Any) -> dict[str, bytes]:
-    """Returns the contents of the files of initial states, by the input of the state.
-
-    Raises:
-        UnsupportedError: A file is outside of the model's directory.
-        InternalError: A file cannot be read.
-    """
+    """Returns the contents of the files of initial states, by the input of the state."""
     contents = {}
     for state in config.sequence_batching.state:
         for initial in state.initial_state:
@@ -317,16 +277,8 @@ def may_complete(source: str) -> bool:
 def completed_config(config: Any, text: str) -> Any:
     """Apply the result of the function to the configuration, with the resulting defaults.
 
-    Args:
-        config: The ModelConfig message that the function got.
-        text: What it returned, as JSON.
-
-    Returns:
-        A new message. As in Triton, only changes of certain fields are applied.
-
-    Raises:
-        InvalidArgumentError: The JSON is not a model configuration.
-        InternalError: The function chose another scheduler than the configuration.
+    `text` is what the function returned, as JSON. As in Triton, only changes of certain fields are
+    applied, and no other scheduler may be chosen.
     """
     proposed = config_from_dict(orjson.loads(text))
     completed = type(config)()

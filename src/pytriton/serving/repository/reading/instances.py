@@ -45,12 +45,7 @@ def visible_gpu_ids(
 def plan_instances(config: Any, visible_devices: str | None = None) -> tuple[InstancePlan, ...]:
     """Plan the instances of a model version.
 
-    Args:
-        config: The normalised and validated ModelConfig message.
-        visible_devices: The server's CUDA_VISIBLE_DEVICES; device numbers are positions in it.
-
-    Raises:
-        InvalidArgumentError: The model's parameter is neither "all" nor "own".
+    Device numbers are positions in `visible_devices`, the server's CUDA_VISIBLE_DEVICES.
     """
     sees_own_only = _sees_own_device_only(config)
     plans: list[InstancePlan] = []
@@ -131,8 +126,7 @@ _KINDS = model_config_pb2.ModelInstanceGroup
 def choose_kinds(config: Any) -> None:
     """Fill in the kind of instance groups without one: GPU if the model asks for GPUs, else CPU.
 
-    Args:
-        config: The ModelConfig message as it was read; it is changed.
+    The message is changed.
     """
     kind = _KINDS.KIND_GPU if _number(config, NUM_GPUS, 0.0) else _KINDS.KIND_CPU
     if not config.instance_group:
@@ -145,15 +139,7 @@ def choose_kinds(config: Any) -> None:
 def plan_ray_instances(
     config: Any, start_timeout_s: float = DEFAULT_START_TIMEOUT_S
 ) -> tuple[InstancePlan, ...]:
-    """Plan the instances that a version has at first, each with its placement.
-
-    Args:
-        config: The normalised ModelConfig message.
-        start_timeout_s: How long a start may take, if the model does not say it.
-
-    Raises:
-        InvalidArgumentError: A parameter or an instance group is wrong.
-    """
+    """Plan the instances that a version has at first, each with its placement."""
     scaling = read_scaling(config)
     base = _read_placement(config, start_timeout_s)
     plans: list[InstancePlan] = []
@@ -187,14 +173,7 @@ def completion_placement(placement: Placement) -> Placement:
 
 
 def read_scaling(config: Any) -> ScalingSettings | None:
-    """Returns between which numbers of instances a model is scaled; None: it is not.
-
-    Args:
-        config: The normalised ModelConfig message.
-
-    Raises:
-        InvalidArgumentError: A parameter is wrong, or such a model cannot be scaled.
-    """
+    """Returns between which numbers of instances a model is scaled; None: it is not."""
     if MIN_INSTANCES not in config.parameters and MAX_INSTANCES not in config.parameters:
         return None
     if len(config.instance_group) != 1:
@@ -231,11 +210,7 @@ def read_scaling(config: Any) -> ScalingSettings | None:
 
 
 def ineffective_parameters(config: Any) -> list[str]:
-    """Returns what an operator should know of parameters for Ray that change nothing.
-
-    Args:
-        config: The ModelConfig message.
-    """
+    """Returns what an operator should know of parameters for Ray that change nothing."""
     remarks = []
     for name in sorted(config.parameters):
         what = f"parameter {name} of model '{config.name}'"

@@ -61,8 +61,7 @@ class ModelPlace(msgspec.Struct, frozen=True):
     def listed(self) -> ModelPlace:
         """Returns the place with the list of its files. It may wait for the network.
 
-        Raises:
-            FetchError: They cannot be listed.
+        Raises FetchError if they cannot be listed.
         """
         return self
 
@@ -77,8 +76,7 @@ class ModelPlace(msgspec.Struct, frozen=True):
     async def fetch(self, choose: ChooseVersions) -> ModelPlace:
         """Returns a place with all files that are needed.
 
-        Raises:
-            FetchError: A file cannot be brought here.
+        Raises FetchError if a file cannot be brought here.
         """
         return self
 
@@ -121,13 +119,6 @@ def find_models(
 
     Hidden directories are not models: version control and mounted volumes use such names. Nor are
     those whose names are not UTF-8: no answer could name them.
-
-    Args:
-        repositories: The repositories.
-        namespaces: The namespace of each of them; none if models are told apart by their names.
-
-    Raises:
-        InternalError: A repository cannot be read.
     """
     models: dict[str, list[ModelPlace]] = {}
     for repository, namespace in zip(repositories, namespaces or itertools.repeat("")):  # noqa: B905  the second may be endless
@@ -153,11 +144,7 @@ def _is_utf8(repository: Path, name: str) -> bool:
 
 
 def subdirectories(directory: Path) -> list[str]:
-    """Returns the names of the directories in a directory, in the order of strings.
-
-    Raises:
-        InternalError: The directory cannot be read.
-    """
+    """Returns the names of the directories in a directory, in the order of strings."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
@@ -185,11 +172,7 @@ def parse_version(name: str) -> int | None:
 
 
 def version_directories(directory: Path) -> dict[int, Path]:
-    """Returns the version directories of a model, in ascending order.
-
-    Raises:
-        InternalError: The model's directory cannot be read.
-    """
+    """Returns the version directories of a model, in ascending order."""
     found = ((parse_version(name), name) for name in subdirectories(directory))
     return {
         version: directory / name
@@ -204,11 +187,7 @@ def mistaken_versions(directory: Path) -> list[str]:
 
 
 def check_links(place: ModelPlace, repositories: Sequence[Path]) -> None:
-    """Refuse a model whose directory, configuration or versions are links to outside.
-
-    Raises:
-        InvalidArgumentError: One of them is outside of all repositories.
-    """
+    """Refuse a model whose directory, configuration or versions are links to outside."""
     roots = [repository.resolve() for repository in (place.repository, *repositories)]
     paths = [place.directory, place.directory / "config.pbtxt", place.directory / "configs"]
     paths += place.directory.glob("*.so")
@@ -226,14 +205,8 @@ def check_links(place: ModelPlace, repositories: Sequence[Path]) -> None:
 def contained_file(place: ModelPlace, name: str, *, under: str = "") -> Path:
     """Returns the path of a file in a model's directory that its configuration names.
 
-    Args:
-        place: The model's directory.
-        name: The file's name in the configuration.
-        under: The directory inside the model's directory that contains it.
-
-    Raises:
-        UnsupportedError: The name or a link points out of the model's directory. A link to
-            another place in the same repository is allowed.
+    `under` is the directory in that of the model. Raises UnsupportedError if the name or a link
+    points out of the model's directory; a link to another place in the same repository is allowed.
     """
     directory = place.directory / under
     if is_inside(name):
@@ -308,9 +281,7 @@ def _describe(entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
 def select_versions(policy: Any, available: Iterable[int]) -> list[int]:
     """Returns the available versions that a policy asks for, in ascending order.
 
-    Args:
-        policy: The ModelVersionPolicy message; an empty one selects the newest version.
-        available: The versions that have a directory.
+    An empty policy selects the newest version.
     """
     versions = sorted(available)
     choice = policy.WhichOneof("policy_choice")
@@ -340,11 +311,7 @@ class PlaceFinder(Protocol):
         """Whether `find` waits for a network, so that `known` may be older."""
 
     def find(self) -> dict[str, list[ModelPlace]]:
-        """Returns the places of all models by identifier. It may wait for the network.
-
-        Raises:
-            InternalError: A repository cannot be read.
-        """
+        """Returns the places of all models by identifier. It may wait for the network."""
 
     def known(self) -> dict[str, list[ModelPlace]]:
         """Like `find`, but without waiting: of repositories far away, what was found last."""
@@ -406,13 +373,7 @@ class ModelNames:
     def find(self, name: str, namespace: str, is_known: Callable[[str], bool]) -> str | None:
         """Returns the model that another one means: of its own namespace, or the only one.
 
-        Args:
-            name: The name.
-            namespace: That of the model that names it.
-            is_known: Returns whether there is a model with an identifier.
-
-        Returns:
-            The identifier; None if no model has this name, or if several have it.
+        `namespace` is that of the model that names it. None if no model has this name, or several.
         """
         own = identifier_of(namespace, name)
         if is_known(own):

@@ -59,13 +59,7 @@ _CHUNK_BYTES = 1 << 20  # hashlib lets other threads run while it works on that 
 def run_agents(config: Any, place: ModelPlace, agent_directory: str) -> None:
     """Let the agents of a model look at its files; reads all files that they name.
 
-    Args:
-        config: The ModelConfig message.
-        place: The model's directory.
-        agent_directory: Where Triton would look for plug-ins.
-
-    Raises:
-        ServerError: An agent refuses the model, or is not known.
+    `agent_directory` is where Triton would look for plug-ins.
     """
     for agent in config.model_repository_agents.agents:
         if agent.name != CHECKSUM:
@@ -121,11 +115,7 @@ class Override(msgspec.Struct, frozen=True):
 
 
 def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
-    """Returns what to load instead of the repository's files; None if the client sent nothing.
-
-    Raises:
-        InvalidArgumentError: There are files without a configuration, or with a path to outside.
-    """
+    """Returns what to load instead of the repository's files; None if the client sent nothing."""
     for path in files:
         if not is_inside(path) or os.path.normpath(path) == os.curdir:
             raise InvalidArgumentError(
@@ -142,12 +132,7 @@ def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | 
 
 
 def write_files(override: Override) -> ModelPlace:
-    """Write the files to a new directory that only this user may read.
-
-    Raises:
-        InvalidArgumentError: A file cannot have its path.
-        InternalError: A file cannot be written.
-    """
+    """Write the files to a new directory that only this user may read."""
     directory = Path(tempfile.mkdtemp(prefix="tritonserver_model_"))
     try:
         for name, content in override.files.items():
@@ -249,12 +234,7 @@ def read_source(
     override: str | None = None,
     is_temporary: bool = False,
 ) -> SourceFiles:
-    """Read a model's configuration and choose its versions.
-
-    Raises:
-        ServerError: The configuration cannot be read, or breaks a rule, or a repository agent
-            refuses the files.
-    """
+    """Read a model's configuration and choose its versions."""
     if not settings.allows_outside_links:
         check_links(place, settings.repositories)
     config = read_config(
@@ -354,11 +334,7 @@ def _read_uploaded_source(
 
 
 def make_plan(source: SourceFiles, version: int, settings: RepositorySettings) -> VersionPlan:
-    """Make the plan by which a loader loads one version.
-
-    Raises:
-        ServerError: A setting is wrong, or names a file that does not exist.
-    """
+    """Make the plan by which a loader loads one version."""
     config, code = source.config, None
     home, directory = source.place.directory, source.versions[version]
     if source.on_ray:  # processes there have another working directory

@@ -89,11 +89,7 @@ class LocalCopies:
         return self._root
 
     def open(self) -> None:
-        """Make the folder, after removing those of servers that were killed.
-
-        Raises:
-            InternalError: It cannot be made.
-        """
+        """Make the folder, after removing those of servers that were killed."""
         self._remove_stale()
         for _ in range(_ATTEMPTS):
             try:

@@ -147,19 +147,8 @@ class RemoteFinder:
     ) -> None:
         """Open the repositories; nothing is listed yet.
 
-        Args:
-            paths: The repositories.
-            environment: The environment variables, for credentials and folders.
-            with_files: Whether all files are listed at once, which is quicker if all models are
-                loaded, or those of a model when it is loaded.
-            retry_count: Further attempts after a failure.
-            open_system: Makes a file system.
-            first_pause_s: The time before the second attempt, which doubles with each further one.
-            namespacing: Whether models of several repositories may have the same name.
-
-        Raises:
-            ServerError: An address or a credential is wrong, a package is missing, or there is no
-                folder for local copies.
+        With `with_files`, all files are listed at once, which is quicker if all models are loaded;
+        otherwise those of a model when it is loaded. The pause between attempts doubles each time.
         """
         self._with_files = with_files
         self._namespaces = tuple(paths) if namespacing else ("",) * len(paths)
@@ -251,11 +240,7 @@ def open_finder(
     retry_count: int = 0,
     namespacing: bool = False,
 ) -> PlaceFinder:
-    """Returns what finds the models of repositories.
-
-    Raises:
-        ServerError: A repository in an object store cannot be opened.
-    """
+    """Returns what finds the models of repositories."""
     if not any(is_remote(path) for path in paths):
         return LocalFinder([Path(path) for path in paths], paths if namespacing else ())
     return RemoteFinder(

@@ -40,12 +40,7 @@ class StoreListing(msgspec.Struct, frozen=True):
 
 
 def read_listing(root: str, entries: Iterable[RemoteFile]) -> StoreListing:
-    """Sort the files below a root by model.
-
-    Args:
-        root: The path of the repository.
-        entries: Files with full paths.
-    """
+    """Sort the files below a root by model."""
     found: dict[str, list[RemoteFile]] = {}
     refused = []
     for entry in entries:

@@ -51,8 +51,7 @@ def is_remote(path: str) -> bool:
 def read_location(path: str) -> Location:
     """Read the address of a repository.
 
-    Raises:
-        InvalidArgumentError: It has none of the forms. The text does not repeat passwords.
+    Errors do not repeat passwords.
     """
     match = _ADDRESS.fullmatch(path)
     if match is None:
@@ -142,11 +141,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_credentials(environment: Mapping[str, str]) -> Credentials | None:
-    """Read the credential file that the environment names; None if it names none.
-
-    Raises:
-        InvalidArgumentError: It cannot be read, or has another form.
-    """
+    """Read the credential file that the environment names; None if it names none."""
     path = environment.get(CREDENTIAL_FILE)
     if not path:
         return None
@@ -193,14 +188,8 @@ def choose_access(
 ) -> Access:
     """Returns how to reach a repository.
 
-    Args:
-        location: The repository.
-        credentials: Those of the credential file, of which the one with the longest name that its
-            address begins with is taken. Without one the environment counts.
-        environment: The environment variables.
-
-    Raises:
-        InvalidArgumentError: The kind of authentication is not known.
+    Of the credentials of a file, the one with the longest name that the address begins with is
+    taken. Without one the environment counts.
     """
     credential = _longest(location, credentials)
     if location.scheme == GCS:

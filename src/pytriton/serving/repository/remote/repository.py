@@ -43,8 +43,7 @@ class Ending:
     def check(self) -> None:
         """Raise an exception if they should end.
 
-        Raises:
-            CancelledFetchError: They should.
+        Raises CancelledFetchError if they should.
         """
         if self.failed.is_set() or any(event.is_set() for event in self._events):
             raise CancelledFetchError("a download was given up")
@@ -83,14 +82,7 @@ class Transfers:
     ) -> None:
         """Bring files into a copy; returns when all are there.
 
-        Args:
-            copy: The copy.
-            files: The files.
-            earlier: Copies from which unchanged files are taken.
-            events: End the downloads when one of them is set.
-
-        Raises:
-            FetchError: A file could not be downloaded, also after further attempts.
+        Unchanged files are taken from `earlier` copies. One of the events ends the downloads.
         """
         for attempt in range(1 + self._retry_count):
             ending = Ending(*events)
@@ -112,11 +104,7 @@ class Transfers:
         earlier: Sequence[LocalCopy],
         ending: Ending,
     ) -> list[Future[None]]:
-        """Begin to download files; those that an earlier copy has are linked.
-
-        Raises:
-            FetchError: A folder cannot be made.
-        """
+        """Begin to download files; those that an earlier copy has are linked."""
         needed: list[RemoteFile] = []
         for file in files:
             target = copy.directory / file.path
@@ -245,11 +233,7 @@ class RemoteRepository:
         return found
 
     def list_files(self, model: str) -> Files:
-        """Returns the files of a model.
-
-        Raises:
-            FetchError: They cannot be listed.
-        """
+        """Returns the files of a model."""
         listing = self._store.list_files(model)
         self._note_refused(listing.refused)
         return listing.models.get(model, ())
@@ -286,12 +270,8 @@ class RemoteRepository:
     def begin_config(self, model: str, files: Files) -> Callable[[], Path]:
         """Begin to download the configurations of a model.
 
-        Returns:
-            A function that waits for them and returns their folder. One that could not be
-            downloaded is missing there; loading the model reports that.
-
-        Raises:
-            FetchError: A folder cannot be made.
+        Returns a function that waits for them and returns their folder. One that could not be
+        downloaded is missing there; loading the model reports that.
         """
         needed = config_files(files)
         with self._lock:
@@ -316,16 +296,8 @@ class RemoteRepository:
     ) -> LocalCopy:
         """Make a local copy of a model, with the versions that are needed.
 
-        Files that an earlier copy has are taken from there.
-
-        Args:
-            model: The model.
-            files: Its files.
-            choose: Chooses the versions.
-            given_up: Is set when nobody needs the copy any more.
-
-        Raises:
-            FetchError: A file could not be downloaded, also after further attempts.
+        Files that an earlier copy has are taken from there. `given_up` is set when nobody needs the
+        copy any more.
         """
         with self._lock:
             config, latest = self._configs.get(model), self._latest.get(model)

@@ -43,11 +43,7 @@ OpenFileSystem = Callable[[Location, Access], Any]
 
 
 def open_file_system(location: Location, access: Access) -> Any:
-    """Make the file system of a repository; nothing is connected yet.
-
-    Raises:
-        InvalidArgumentError: Its package is not installed.
-    """
+    """Make the file system of a repository; nothing is connected yet."""
     package, protocol, extra = _PACKAGES[location.scheme]
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -103,11 +99,7 @@ class RemoteStore:
             raise InvalidArgumentError(self._failure(location.root, error).args[0]) from error
 
     def list_names(self) -> list[str]:
-        """Returns the names of all models, without their files.
-
-        Raises:
-            FetchError: The store did not answer, or refused.
-        """
+        """Returns the names of all models, without their files."""
         root = self._location.root
         try:
             entries = self._system.ls(root, detail=True)
@@ -120,11 +112,7 @@ class RemoteStore:
         )
 
     def check_path(self) -> None:
-        """Refuse a path with nothing below: in an object store, there is no such folder then.
-
-        Raises:
-            FetchError: Nothing is there, or the store did not answer, or refused.
-        """
+        """Refuse a path with nothing below: in an object store, there is no such folder then."""
         root = self._location.root
         if "/" not in root:  # a bucket may be empty
             return
@@ -139,11 +127,7 @@ class RemoteStore:
             )
 
     def list_files(self, model: str = "") -> StoreListing:
-        """Returns the files of all models, or of one.
-
-        Raises:
-            FetchError: The store did not answer, or refused.
-        """
+        """Returns the files of all models, or of one."""
         root = self._location.root
         below = f"{root}/{model}" if model else root
         try:
@@ -158,14 +142,8 @@ class RemoteStore:
     ) -> None:
         """Download a file.
 
-        Args:
-            model: The model.
-            file: The file, as it was listed.
-            target: The path to write.
-            check: Called now and then; an exception of it ends the download.
-
-        Raises:
-            FetchError: The store did not answer or refused, or the file is not the listed one.
+        `check` is called now and then; an exception of it ends the download. Raises FetchError also
+        if the file is not the listed one.
         """
         path = f"{self._location.root}/{model}/{file.path}"
         check()
