@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from pytriton.runtime.transport.credit import (
@@ -46,6 +48,27 @@ def test_more_credit_than_was_spent_is_no_gain():
         window.spend(1)
 
     assert not window.is_open
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counters_agree_after_each_step(seed):
+    rng = random.Random(seed)
+    window = CreditWindow()
+    for _ in range(500):
+        if rng.random() < 0.6:
+            window.spend(rng.randrange(LARGE_RESPONSE_BYTES))
+        else:
+            window.add(rng.randrange(5))
+
+        window.check_integrity()
+
+
+def test_integrity_check_finds_credit_that_was_counted_twice():
+    window = spent(1, 2)
+    window._taken += 1
+
+    with pytest.raises(AssertionError, match="1 responses are open, and 2 sizes are kept"):
+        window.check_integrity()
 
 
 def test_second_response_may_have_to_wait_for_the_first():

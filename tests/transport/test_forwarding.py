@@ -432,6 +432,8 @@ class Play:
         getattr(self, f"_{self.rng.choice(names)}")()
         for value, array in (*self.held["middle"], *self.held["reader"]):
             assert array[0] == array[-1] == value
+        for part in (*self.trio.arenas.values(), *(channel.tracker for channel in self.trio.all)):
+            part.check_integrity()
 
     def _send(self) -> None:
         if not self.ended & {"owner", "middle"}:

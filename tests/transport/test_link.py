@@ -91,6 +91,7 @@ def test_what_does_not_fit_is_sent_later_in_order(ends):
     while len(received) < len(sent):
         received.append(right.receive())
         left.flush()
+        left.check_integrity()
 
     assert received == sent
     assert not left.has_unsent

@@ -274,6 +274,8 @@ def test_arena_places_never_overlap() -> None:
             view = held[old].view()
             assert view[0] == view[-1] == old % 251
             del view, held[old]
+        block = None
+        arena.check_integrity(held.values())
 
 
 def test_closed_channel_does_not_reuse_what_the_peer_reads(

@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.runtime.executor.remote.cluster_status import NodeStatus
 from pytriton.runtime.executor.remote.starter import Place, StartOrder
-from pytriton.runtime.transport.link import StreamLink
+from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,13 +109,12 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 ToLauncher = Connect | Start | Kill
 ToServer = Beat | Connected | ConnectFailed | Nodes | Waiting | Placed | Refused | Ended
 
-_encoder = msgspec.msgpack.Encoder()
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 TO_SERVER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
 
 
 class ControlLink:
-    """Either end of the control socket, on an event loop."""
+    """Either end of the control socket of the launcher process, on an event loop."""
 
     def __init__(
         self,
@@ -126,59 +125,51 @@ class ControlLink:
         on_lost: Callable[[], None],
     ) -> None:
         sock.setblocking(False)
-        self._socket = sock
-        self._link = StreamLink(sock)
+        self._link = RecordLink[Any](sock, decoder)
         self._loop = loop
-        self._decoder = decoder
         self._on_message = on_message
         self._on_lost = on_lost
         self._is_open = True
 
     def start(self) -> None:
         """Begin to read."""
-        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+        self._loop.add_reader(self._link.fileno(), self._on_readable)
 
     def send(self, message: ToLauncher | ToServer) -> None:
         """Send a message, unless the peer is gone, which `on_lost` tells."""
         if not self._is_open:
             return
         try:
-            self._link.send(_encoder.encode(message))
+            if self._link.send(message):
+                self._loop.add_writer(self._link.fileno(), self._on_writable)
         except OSError:
             self._lose()
-            return
-        if self._link.has_unsent:
-            self._loop.add_writer(self._socket.fileno(), self._on_writable)
 
     def close(self) -> None:
         """Close this end; nothing is told any more."""
         if self._is_open:
             self._is_open = False
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
+            self._loop.remove_reader(self._link.fileno())
+            self._loop.remove_writer(self._link.fileno())
             self._link.close()
 
     def _on_writable(self) -> None:
         try:
-            self._link.flush()
+            if self._link.flush():
+                self._loop.remove_writer(self._link.fileno())
         except OSError:
             self._lose()
-            return
-        if not self._link.has_unsent:
-            self._loop.remove_writer(self._socket.fileno())
 
     def _on_readable(self) -> None:
         while self._is_open:
             try:
                 message = self._link.receive()
-            except OSError:
-                message = bytearray()
-            if message is None:
-                return
-            if not message:
+            except (EOFError, OSError):
                 self._lose()
                 return
-            self._on_message(self._decoder.decode(message))
+            if message is None:
+                return
+            self._on_message(message)
 
     def _lose(self) -> None:
         if self._is_open:

@@ -72,7 +72,15 @@ class InstanceEvents(Protocol):
 
 
 class Instance(Protocol):
-    """Something that executes batches."""
+    """A place where batches of a model run; all calls and events are on the event loop.
+
+    It promises that each request of a batch ends exactly once, by an outcome that is final, also if
+    the instance is lost or stopped; that no event comes from within `execute`, `cancel` or `grant`;
+    and that a batch whose `execute` raised was not begun. It sets `instance`, `batch_id` and
+    `position` of the inferences, and leaves all else of them, their requests and their sinks alone:
+    its owner delivers what it reports. It has no queue: who gives it more batches than it has free
+    slots breaks its contract.
+    """
 
     name: str
 
@@ -96,10 +104,14 @@ class Instance(Protocol):
         """Begin to report events."""
 
     def execute(self, inferences: list[Inference], now_ns: int) -> None:
-        """Run requests as one batch; outcomes are reported later as events."""
+        """Run requests as one batch; outcomes are reported later as events.
+
+        Raises:
+            ServerError: There is no memory for their tensors, or the instance has ended.
+        """
 
     def cancel(self, inference: Inference) -> None:
-        """Tell the model that this request was cancelled."""
+        """Tell the model that this request was cancelled; its final outcome still comes."""
 
     def grant(self, inference: Inference, count: int) -> None:
         """Allow a decoupled model to send `count` more responses to this request."""

@@ -35,7 +35,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferTensor
@@ -101,9 +101,28 @@ class BatchTracker:
         """
         if self._end is not None:
             raise self._end
+        labels = self._labels
+        if labels.keeps_inputs:
+            payload.lends = False
         batch_id = self._next_batch
         batch = RunningBatch(batch_id, inferences, now_ns, set(range(len(inferences))))
-        frame = self._make_frame(batch, payload)
+        is_lone = len(inferences) == 1 and inferences[0].chunk is None
+        if not is_lone and (runs := find_runs(inferences)):
+            frame = self._columns_frame(batch, runs, payload)
+        else:
+            requests = [inference.request for inference in inferences]
+            rows = [request.rows for request in requests]
+            frame = Execute(batch_id, rows, self._add_inputs(requests, sum(rows), payload))
+        if batch.has_others:
+            self._describe_others(batch, frame)
+        else:
+            instance = self._instance
+            for inference in inferences:
+                inference.instance = instance
+        if labels.input_reshapes:
+            reshape_inputs(frame.inputs, labels.input_reshapes, batching=labels.batching)
+        if labels.is_model_file:
+            frame.details = request_details([inference.request for inference in inferences])
         self._next_batch += 1
         self.running[batch_id] = self.executing[batch_id] = batch
         return frame
@@ -141,44 +160,8 @@ class BatchTracker:
             return None
         return Credit(inference.batch_id, inference.position, count)
 
-    def _make_frame(self, batch: RunningBatch, payload: Payload) -> Execute:
-        labels = self._labels
-        inferences = batch.inferences
-        if labels.keeps_inputs:
-            payload.lends = False
-        runs = find_runs(inferences)
-        if runs:
-            rows = self._add_runs(batch, runs)
-            refs = add_columns(payload, batch, batching=labels.batching)
-            if len(refs) < len(labels.input_names):
-                refs += self._add_to_columns(inferences, refs, batch.rows, payload)
-            frame = Execute(batch.id, rows, refs)
-            if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
-                frame.outputs = requested_outputs(runs)
-        else:
-            requests = [inference.request for inference in inferences]
-            rows = [request.rows for request in requests]
-            frame = Execute(batch.id, rows, self._add_inputs(requests, rows, payload))
-        if batch.has_others:
-            self._describe_others(batch, frame)
-        else:
-            instance = self._instance
-            for inference in inferences:
-                inference.instance = instance
-        if runs and labels.in_sequences:
-            frame.ids = {
-                position: inference.request.id
-                for position, inference in enumerate(inferences)
-                if inference.request.id
-            }
-        if labels.input_reshapes:
-            reshape_inputs(frame.inputs, labels.input_reshapes, batching=labels.batching)
-        if labels.is_model_file:
-            frame.details = request_details([inference.request for inference in inferences])
-        return frame
-
-    def _add_runs(self, batch: RunningBatch, runs: list[Run]) -> list[int]:
-        """Add the runs to their batch; returns the number of rows of each request of the batch."""
+    def _columns_frame(self, batch: RunningBatch, runs: list[Run], payload: Payload) -> Execute:
+        """Returns the frame of a batch with members of chunks, and adds the runs to the batch."""
         rows: list[int] = []
         for run in runs:
             rows += run.rows_of_each()
@@ -187,7 +170,20 @@ class BatchTracker:
         if batch.has_others:
             rows = [inference.request.rows for inference in batch.inferences]
         batch.rows = sum(rows)
-        return rows
+        refs = add_columns(payload, batch, batching=self._labels.batching)
+        if len(refs) < len(self._labels.input_names):  # a scheduler may have added others
+            requests = [inference.request for inference in batch.inferences]
+            refs += self._add_inputs(requests, batch.rows, payload, {ref.name for ref in refs})
+        frame = Execute(batch.id, rows, refs)
+        if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
+            frame.outputs = requested_outputs(runs)
+        if self._labels.in_sequences:
+            frame.ids = {
+                position: inference.request.id
+                for position, inference in enumerate(batch.inferences)
+                if inference.request.id
+            }
+        return frame
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
         """Add what requests have that are no members of chunks: ids, parameters, traces."""
@@ -212,29 +208,19 @@ class BatchTracker:
                     frame.traces[position] = context
 
     def _add_inputs(
-        self, requests: list[InferRequest], rows: list[int], payload: Payload
+        self,
+        requests: list[InferRequest],
+        row_count: int,
+        payload: Payload,
+        columns: Collection[str] = (),
     ) -> list[TensorRef]:
-        row_count = sum(rows)
+        """Add those inputs that are no columns, each of all requests."""
         batching, ragged = self._labels.batching, self._labels.ragged_inputs
         first_inputs = requests[0].inputs
         return [
             add_input(payload, name, requests, row_count, batching=batching, ragged=name in ragged)
             for name in self._labels.input_names
-            if name in first_inputs
-        ]
-
-    def _add_to_columns(
-        self, inferences: list[Inference], refs: list[TensorRef], rows: int, payload: Payload
-    ) -> list[TensorRef]:
-        """Add the inputs that are no columns: those that a scheduler added to each request."""
-        labels = self._labels
-        columns = {ref.name for ref in refs}
-        requests = [inference.request for inference in inferences]
-        added = requests[0].inputs
-        return [
-            add_input(payload, name, requests, rows, batching=labels.batching)
-            for name in labels.input_names
-            if name in added and name not in columns
+            if name in first_inputs and name not in columns
         ]
 
     # Answers of the instance
@@ -276,7 +262,7 @@ class BatchTracker:
             return
         times_ns = (frame.started_ns, frame.finished_ns)
         try:
-            error = self._reshape(frame.outputs)
+            error = self._reshape(frame.outputs) if self._labels.output_reshapes else None
             outcomes = self._outcomes(received, frame, batch) if error is None else []
         except Exception as failure:  # noqa: BLE001  the requests of the batch end with it
             error = self._read_error(failure)

@@ -16,6 +16,7 @@ from pytriton.base.errors import (
 )
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.call_server import CallServer
+from pytriton.runtime.executor.channel_instance import FramedInstance, gone_error
 from pytriton.runtime.executor.fork_listener import ForkListener
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.worker import (
@@ -37,11 +38,8 @@ from pytriton.runtime.transport.worker_frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.executor.base import InstanceEvents
-    from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.executor.log_feed import LogFeed
     from pytriton.runtime.executor.worker import Launcher, Worker, WorkerSpec
     from pytriton.runtime.executor.worker_services import WorkerServices
@@ -54,7 +52,7 @@ READY_TIMEOUT_S = 5.0  # how long a readiness check waits for `is_ready`
 ASYNC_CONCURRENCY = 256  # concurrent batches if `execute` is a coroutine function
 
 
-class PythonInstance:
+class PythonInstance(FramedInstance):
     """An instance whose worker runs a `TritonPythonModel`.
 
     It accepts the next batch when `execute` has returned, even if responses are still to come.
@@ -162,21 +160,6 @@ class PythonInstance:
             return 0
         return self._concurrency - len(self._batches.executing)
 
-    @property
-    def has_requests(self) -> bool:
-        """Whether it has requests that are not answered to their end."""
-        return self._batches.has_requests
-
-    @property
-    def executing_batches(self) -> Collection[int]:
-        """The ids of the batches for which `execute` has not returned."""
-        return self._batches.executing.keys()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no call of `execute` is running."""
-        return not self._batches.executing
-
     # Lifecycle
 
     async def initialize(self, frame: Initialize) -> Initialized:
@@ -238,43 +221,8 @@ class PythonInstance:
         self._tell(Finalize())
         self._kill_timer = self._loop.call_later(self._grace_s, self._on_grace_over)
         reason = "the model was unloaded"
-        self._batches.fail_all(
-            InternalError(
-                f"Failed to process the request(s) for model instance '{self.name}', "
-                f"message: the instance is gone, {reason}"
-            )
-        )
+        self._batches.fail_all(gone_error(self.name, reason))
         self._report_death(reason)
-
-    def execute(self, inferences: list[Inference], now_ns: int) -> None:
-        """Run requests as one batch; raises ServerError if there is no memory for their tensors."""
-        payload = self._channel.payload()
-        frame = self._batches.begin(inferences, now_ns, payload)
-        try:
-            self._channel.send(frame, payload)
-        except BaseException:
-            self._batches.discard(frame.batch)
-            raise
-
-    def cancel(self, inference: Inference) -> None:
-        """Tell the model that this request was cancelled."""
-        frame = self._batches.cancel_frame(inference)
-        if frame is not None:
-            self._channel.send(frame)
-
-    def grant(self, inference: Inference, count: int) -> None:
-        """Allow a decoupled model to send `count` more responses to this request."""
-        frame = self._batches.credit_frame(inference, count)
-        if frame is not None:
-            self._channel.send(frame)
-
-    def set_events(self, events: InstanceEvents) -> None:
-        """Replace the receiver of events."""
-        self._batches.events = events
-
-    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        """Returns the requests of a batch that is executing or has responses to come."""
-        return self._batches.inferences_of(batch_id)
 
     async def check_ready(self) -> bool:
         """Returns whether the worker is alive and its model, if it has `is_ready`, is ready.

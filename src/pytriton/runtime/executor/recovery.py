@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shortens the pauses before starts are tried again, when what they need may be there again."""
+"""Shortens the delay of a restart when its cause may be gone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 
 
 class Recovery:
-    """Tells who pauses that a cluster can be reached again, or has grown.
+    """Wakes delayed restarts when the cluster is reachable again or gains a node.
 
     Attributes:
-        count: How often that happened.
+        count: How often it did.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Recovery:
                 pause.set_result(None)
 
     async def pause(self, delay_s: float) -> None:
-        """Wait for a time, or until the next announcement."""
+        """Wait for `delay_s`, or until the next announcement."""
         pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pauses.add(pause)
         try:

@@ -87,7 +87,10 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 class Worker(Protocol):
-    """A running process. Its instance owns its connection."""
+    """A running process, which a launcher has started and watches.
+
+    Its instance owns its connection: nothing here reads or writes frames.
+    """
 
     instance_name: str
     node: str  # where it runs, for people; "" on this machine
@@ -121,7 +124,11 @@ class Worker(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the processes of instances.
+    """Starts the processes of instances, here or elsewhere.
+
+    It promises that a process which `launch` did not return is ended, whatever went wrong or was
+    cancelled, and that none outlives `close`. It loads no model and sends no frames, does not start
+    a process again that has ended, and has no opinion on how many there should be.
 
     Attributes:
         recovery: Tells when a start that failed should be tried again at once.

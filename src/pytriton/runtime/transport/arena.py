@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.transport.memory import ReceivedSegment
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # a cache line, and the widest vector register: numpy's kernels read aligned rows
+# A segment costs a mapping and a file descriptor in each process, so small blocks share one. Pages
+# that are never written take no memory.
 SEGMENT_BYTES = 16 << 20
 DEFAULT_LIMIT_BYTES = 8 << 30
 # Without the GIL other threads change a reference count while it is read, so outputs are copied.
@@ -66,6 +68,7 @@ class Block:
         self._allocator.is_retired = True
 
     def __del__(self) -> None:
+        # On whichever thread drops the last reference, possibly inside of an allocation.
         self._allocator.free(self.offset, self.size)
 
 
@@ -199,15 +202,18 @@ def find_unshared_block(
     block: Any = root.base
     if not isinstance(block, _BLOCKS):
         return None
-    others = 0 if isinstance(block, RemoteBlock) else 1  # no message refers to an own block
+    # The received message keeps an array of a peer's block in its table, and none of an own one.
+    others = 0 if isinstance(block, RemoteBlock) else 1
     if sys.getrefcount(root) > _SOLE_ROOT - others:
         return None
+    # Through a function, as when it was calibrated: its own references are the same each time.
     if _reference_count(arrays, name) > _SOLE_REFERENCE:
         return None
     return block, _address(arrays[name]) - block.segment.address - block.offset
 
 
 def _root(array: NDArray[Any]) -> NDArray[Any]:
+    # A view usually has the base of its base, but chains with a subclass of ndarray stay.
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -247,11 +253,14 @@ class _SegmentAllocator:
 
     @property
     def is_idle(self) -> bool:
+        # As extents are never adjacent, a segment without blocks has exactly one.
         self._collect()
         return self._extents == [(0, self.segment.size)]
 
     def allocate(self, size: int) -> int | None:
         self._collect()
+        # First fit, from the lowest offset: the pages at the end of a segment that is never full
+        # are never touched, and take no memory.
         for index, (offset, length) in enumerate(self._extents):
             if length >= size:
                 rest = length - size
@@ -264,10 +273,31 @@ class _SegmentAllocator:
         # A finalizer may run on any thread; appending is atomic, and the owner merges later.
         self._returned.append((offset, size))
 
+    def check_integrity(self, blocks: Iterable[Block] | None) -> None:
+        """See `Arena.check_integrity`; `blocks` are those of this segment."""
+        used = [(block.offset, block.size) for block in blocks or ()]
+        extents = sorted([*self._extents, *self._returned, *used])
+        for (start, length), (following, _) in itertools.pairwise(extents):
+            assert start + length <= following, (
+                f"the extents at {start} and {following} of segment {self.segment.id} overlap"
+            )
+        assert not extents or (extents[0][0] >= 0 and sum(extents[-1]) <= self.segment.size), (
+            f"an extent is outside of segment {self.segment.id}: {extents}"
+        )
+        for (start, length), (following, _) in itertools.pairwise(self._extents):
+            assert start + length < following, (
+                f"the free extents at {start} and {following} are out of order or not merged"
+            )
+        total = sum(length for _, length in extents)
+        assert blocks is None or total == self.segment.size, (
+            f"segment {self.segment.id} has {self.segment.size} bytes, free and used are {total}"
+        )
+
     def _collect(self) -> None:
         if not self._returned:
             return
         extents = self._extents
+        # `popleft` is atomic, too: a block that is freed now is merged here or the next time.
         while self._returned:
             extents.append(self._returned.popleft())
         merged: list[tuple[int, int]] = []
@@ -306,16 +336,31 @@ class Arena:
         rounded = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
         for allocator in self._allocators.values():
             if not allocator.is_retired and (offset := allocator.allocate(rounded)) is not None:
-                return self._block(allocator, offset, rounded)
+                return Block(allocator, offset, rounded)
         allocator = self._grow(rounded)
         offset = allocator.allocate(rounded)
-        assert offset is not None
-        return self._block(allocator, offset, rounded)
+        assert offset is not None, "the segment is new, and large enough"
+        return Block(allocator, offset, rounded)
 
     def owns(self, block: Block) -> bool:
         """Returns whether a block was allocated here, in a segment that is still in use."""
         allocator = self._allocators.get(block.segment.id)
         return allocator is not None and allocator.segment is block.segment
+
+    def check_integrity(self, blocks: Iterable[Block] | None = None) -> None:
+        """Raise AssertionError if the books of this arena contradict each other. Changes nothing.
+
+        Free extents are in order, merged, inside of their segment and never overlap. With `blocks`,
+        which have to be all that are in use, no block overlaps another or a free extent, and free
+        and used bytes are together the size of each segment. Only the arena's writer may call this.
+        """
+        used: dict[int, list[Block]] = {}
+        for block in blocks or ():
+            assert self.owns(block), f"block {block.id} is in segment {block.segment.id}, not ours"
+            used.setdefault(block.segment.id, []).append(block)
+        for segment_id, allocator in self._allocators.items():
+            assert segment_id == allocator.segment.id, f"segment {segment_id} has another's place"
+            allocator.check_integrity(None if blocks is None else used.get(segment_id, ()))
 
     def trim(self, *, idle_seconds: float = IDLE_SECONDS) -> list[int]:
         """Drop segments that were unused for `idle_seconds`; returns their ids for the peer."""
@@ -343,12 +388,10 @@ class Arena:
         idle = sum(allocator.is_idle for allocator in self._allocators.values())
         return f"<Arena segments={len(self._allocators)} idle={idle} bytes={self.reserved_bytes}>"
 
-    def _block(self, allocator: _SegmentAllocator, offset: int, size: int) -> Block:
-        return Block(allocator, offset, size)
-
     def _grow(self, size: int) -> _SegmentAllocator:
         segment_size = max(SEGMENT_BYTES, size)
         if self.reserved_bytes + segment_size > self.limit_bytes:
+            # Idle segments may be too small, or too many: a larger one takes their place at once.
             dropped = self.trim(idle_seconds=0.0)
             for sender in self.senders:
                 sender.queue_dropped_segments(dropped)

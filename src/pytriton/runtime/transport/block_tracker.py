@@ -8,6 +8,7 @@ blocks that this process has stopped reading. Changes are sent along with the ne
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.memory import Segment
     from pytriton.runtime.transport.payload import Payload
 
-_MAX_RELEASES = 2000  # per message
+# Per message; the rest follows with the next one, so that messages stay smaller than a packet.
+_MAX_RELEASES = 2000
 
 
 def _do_nothing() -> None:
@@ -79,6 +81,33 @@ class BlockTracker:
         self._abandoned: deque[int] = deque()
         self._is_closed = False
 
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the lists contradict each other. Changes nothing.
+
+        Each lent block is listed under its own id, once for each use by the peer, and no two lent
+        blocks of a segment overlap. A segment that the peer is told to unmap is not expected to be
+        mapped there, and one of the peer is either mapped here or missing. A closed tracker has
+        nothing. Not for use while another thread sends, or drops arrays of the peer.
+        """
+        extents: dict[int, list[tuple[int, int]]] = {}
+        for block_id, references in self._lent.items():
+            ids = {block.id for block in references}
+            assert ids == {block_id}, f"the references to lent block {block_id} are to {ids}"
+            block = references[0]
+            extents.setdefault(block.segment.id, []).append((block.offset, block.size))
+        for segment_id, lent in extents.items():
+            for (start, size), (following, _) in itertools.pairwise(sorted(lent)):
+                assert start + size <= following, (
+                    f"lent blocks at {start} and {following} of segment {segment_id} overlap"
+                )
+        dropped = self._known_segments.intersection(self._dropped_segments)
+        assert not dropped, f"the segments {dropped} are dropped, and count as mapped by the peer"
+        both = self._mappings.keys() & self._unmapped.keys()
+        assert not both, f"the peer's segments {both} are both mapped and missing"
+        assert not self._is_closed or not (self._lent or self._mappings or self._known_segments), (
+            f"the closed tracker still has {len(self._lent)} lent blocks"
+        )
+
     @property
     def lent_count(self) -> int:
         """The number of blocks that the peer may still read."""
@@ -119,6 +148,7 @@ class BlockTracker:
                 self._add_segment(segment, is_foreign=is_foreign)
                 update.segments.append(SegmentRef(segment.id, segment.size))
                 descriptors.append(segment.descriptor)
+            # Before the message is sent: the peer may release the block at once.
             with self._lock:
                 self._lent.setdefault(block.id, []).append(block)
             is_given = block.id not in payload.lent_ids
@@ -160,12 +190,14 @@ class BlockTracker:
             self._remove_lent(block_id)
         for block_id in update.abandoned_blocks:
             self._remove_lent(block_id).abandon()
+        # Last: these may use a segment that came with this message.
         for block in update.blocks:
             if block.segment in self._unmapped:
                 reason = self._unmapped[block.segment]
                 self._release(block.id, is_abandoned=False)
                 continue
             mapping = self._mappings[block.segment]
+            # A wrong extent would read beyond the mapping, which kills this process.
             if block.offset < 0 or block.size < 0 or block.offset + block.size > mapping.size:
                 raise ValueError(f"expected a block within {mapping.size} bytes, got {block}")
             extent = (block.offset, block.size)
@@ -187,7 +219,7 @@ class BlockTracker:
             if isinstance(segment, ReceivedSegment):
                 self._mappings[ref.id] = segment
                 self._unmapped.pop(ref.id, None)
-            elif ref.id not in self._mappings:
+            elif ref.id not in self._mappings:  # else an earlier message brought it
                 self._unmapped[ref.id] = segment.message
                 self._missing_segments.append(ref.id)
                 self.has_update = True
@@ -205,7 +237,7 @@ class BlockTracker:
         with self._lock:
             lent, self._lent = self._lent, {}
         for references in lent.values():
-            references[0].abandon()
+            references[0].abandon()  # the peer may live on, and read them without a connection
         self._forwarded.clear()
         self._known_segments.clear()
         self._dropped_segments.clear()
@@ -239,6 +271,7 @@ class BlockTracker:
         # Runs when the last array on the block is dropped, on any thread.
         if self._is_closed:
             return
+        # Appending is atomic; the flag comes after it, or the update would miss the release.
         (self._abandoned if is_abandoned else self._released).append(block_id)
         self.has_update = True
         self._on_release()

@@ -25,6 +25,12 @@ class Channel(Protocol):
 
     On a blocking channel `send` and `receive` wait. On a non-blocking one `send` queues the data
     that does not fit until `flush`, and `receive` returns None if there is no message.
+
+    It promises that each message arrives once, as a whole and in order, or the connection ends; and
+    that the memory of received tensors stays as it is while any array or view of it is alive. Any
+    thread may send, one thread receives. It does not change a frame other than its `memory`, nor
+    tensors, does not wait for answers, and knows nothing of batches. Memory of a tensor that was
+    sent by reference belongs to the receiver until it has released it.
     """
 
     releases_at_once: bool  # True while this end is idle: no other message would carry releases
@@ -38,8 +44,11 @@ class Channel(Protocol):
     def payload(self) -> Payload:
         """Returns an empty payload for the next message."""
 
-    def send(self, frame: Frame, payload: Payload | None = None) -> None:
+    def send(self, frame: Frame, payload: Payload | None = None) -> bool:
         """Send a frame with the tensors that its references name.
+
+        Returns:
+            Whether there is queued data for `flush`, as `has_unsent` says it.
 
         Raises:
             OSError: The peer has closed the connection.

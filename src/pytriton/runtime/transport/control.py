@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from pytriton.runtime.transport.link import StreamLink
+from pytriton.runtime.transport.link import RecordLink
 from pytriton.runtime.transport.worker_frames import FunctionSource
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Start(msgspec.Struct, tag="start", array_like=True):
@@ -95,56 +92,19 @@ class Done(msgspec.Struct, tag="done", array_like=True):
 
 ControlMessage = Start | Join | Bind | Unbind | Serving | Stop | Started | Done
 
-_MAX_MESSAGE_BYTES = 16 << 20  # more than any model's configuration
+# More than any model's configuration. Other processes of the user may connect to this socket.
+_MAX_MESSAGE_BYTES = 16 << 20
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ControlMessage)
 
 
-class ControlLink:
-    """Control messages over a stream socket. EOFError means that the peer closed the connection."""
+class ControlLink(RecordLink[ControlMessage]):
+    """Either end of the control socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-        self._link = StreamLink(sock, _MAX_MESSAGE_BYTES)
-
-    def fileno(self) -> int:
-        """Returns the socket's file descriptor."""
-        return self.socket.fileno()
-
-    def send(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; a non-blocking socket queues the data that does not fit, see `flush`."""
-        self._link.send(_encoder.encode(message), descriptors)
-
-    def flush(self) -> bool:
-        """Send queued data; returns whether all of it was sent."""
-        self._link.flush()
-        return not self._link.has_unsent
-
-    def receive(self) -> ControlMessage | None:
-        """Returns the next message; None if a non-blocking socket has none.
-
-        Raises:
-            EOFError: The peer closed the connection.
-            ValueError: The received data is not a valid message.
-        """
-        message = self._link.receive()
-        if message is None:
-            return None
-        if not message:
-            raise EOFError
-        decoded: ControlMessage = _decoder.decode(message)
-        return decoded
-
-    def take_descriptors(self, count: int) -> list[int]:
-        """Returns the file descriptors that came with the last message; the caller owns them."""
-        return self._link.take_descriptors(count)
+        super().__init__(sock, _decoder, _MAX_MESSAGE_BYTES)
 
     def shut_down(self) -> None:
         """End the connection for both sides; a thread that waits in `receive` wakes up."""
         with contextlib.suppress(OSError):  # it has ended already
             self.socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._link.close()

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import deque
 
 # The number of responses to one request that may be unconsumed, and the number of unconsumed bytes
-# at which a model waits although it has credit left.
+# at which a model waits although it has credit left. A client that does not read costs the server
+# no more than this.
 RESPONSE_WINDOW = 64
 RESPONSE_WINDOW_BYTES = 4 << 20
-# Credit is granted after this number of responses was consumed.
+# Credit is granted after this number of responses was consumed: half of the window, so that the
+# model has the other half to go on with while the frame is on its way.
 GRANT_RESPONSES = RESPONSE_WINDOW // 2
 # For larger responses credit is granted one by one, as the window also limits bytes: waiting for
 # more responses could block it for ever.
@@ -25,7 +27,8 @@ class CreditWindow:
     """The responses to one request that were sent and that the client has not consumed.
 
     Responses and bytes have two counters each, and each counter has one writer: the thread that
-    sends, or the thread that reads credit.
+    sends, or the thread that reads credit. So no lock is needed: a reader may see a counter that is
+    too old, and then believes that the window is fuller than it is.
     """
 
     __slots__ = ("_sent", "_sent_bytes", "_sizes", "_taken", "_taken_bytes")
@@ -43,6 +46,8 @@ class CreditWindow:
     @property
     def is_open(self) -> bool:
         """Whether another response may be sent."""
+        # Asked before a response, whose size is not known yet: the last one may exceed the window,
+        # so that a response of any size can be sent.
         return (
             self._sent - self._taken < RESPONSE_WINDOW
             and self._sent_bytes - self._taken_bytes < RESPONSE_WINDOW_BYTES
@@ -64,9 +69,22 @@ class CreditWindow:
 
     def add(self, count: int) -> None:
         """Count `count` responses as consumed by the client."""
+        # A peer that grants more than was sent must not widen the window.
         for _ in range(min(count, len(self._sizes))):
             self._taken += 1
             self._taken_bytes += self._sizes.popleft()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the counters contradict each other. Changes nothing.
+
+        Sent less consumed responses are those whose sizes are kept, in number and in bytes, and no
+        response is consumed twice. Not for use while another thread sends or adds credit.
+        """
+        count, size = self._sent - self._taken, self._sent_bytes - self._taken_bytes
+        sizes = list(self._sizes)
+        assert count == len(sizes), f"{count} responses are open, and {len(sizes)} sizes are kept"
+        assert size == sum(sizes), f"{size} bytes are open, and the kept sizes are {sum(sizes)}"
+        assert self._taken >= 0, f"{self._taken} responses were consumed"
 
 
 def is_grant_due(taken_count: int, size: int) -> bool:

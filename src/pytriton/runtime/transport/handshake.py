@@ -28,7 +28,7 @@ PROTOCOL = 1
 # All messages are short. A stranger must not make us read more than this.
 MAX_HANDSHAKE_BYTES = 4096
 _MAX_REASON_CHARACTERS = 500
-_NONCE_BYTES = 32
+_NONCE_BYTES = 32  # new for each connection, so that no recorded proof is valid again
 _LENGTH = struct.Struct("<I")
 # What is proved begins with the role, so that no side can be answered with its own proof.
 _WORKER_ROLE = b"pytriton worker\0"
@@ -187,7 +187,7 @@ class ServerHandshake:
 
     def is_proved(self, token: str) -> bool:
         """Returns whether the worker that said hello knows the token."""
-        if self._proved is None or not token:
+        if self._proved is None or not token:  # an empty token would be known to everybody
             return False
         proof = _prove(token, _WORKER_ROLE, self._greeting, self._proved.hello)
         return hmac.compare_digest(proof, self._proved.proof)
@@ -205,6 +205,7 @@ class ServerHandshake:
     def welcome(self, token: str) -> bytes:
         """Returns the answer to a worker that is proved and wanted; frames follow it."""
         assert self._proved is not None, "the worker has not said hello"
+        # Over the worker's own proof, too, so that the answer belongs to this hello alone.
         said = self._proved.hello + self._proved.proof
         return _pack(_Welcome(_prove(token, _SERVER_ROLE, self._greeting, said)))
 

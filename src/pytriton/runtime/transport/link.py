@@ -16,7 +16,9 @@ import sys
 import termios
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from pytriton.base.errors import descriptor_error
 from pytriton.runtime.transport.memory import is_portable_forced
@@ -24,8 +26,8 @@ from pytriton.runtime.transport.memory import is_portable_forced
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A packet of this size fits into the default send buffer of every Linux. Larger messages are sent
-# in several packets: all but the last are full.
+# A packet of this size fits into the default send buffer of every Linux. One that is larger than
+# the buffer can never be sent, so larger messages are sent in several: all but the last are full.
 MAX_PACKET_BYTES = 128 << 10
 MAX_DESCRIPTORS = 250  # per system call; Linux allows 253
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
@@ -34,6 +36,9 @@ _NO_BYTES = bytes(4)  # the answer of TIOCOUTQ if the peer has read everything
 _TRUNCATED = int(socket.MSG_CTRUNC)  # the operators of an enum take 3 us
 _MISSING = -1  # in place of the descriptors of one system call that there was no room for
 
+
+Record = TypeVar("Record")
+_encoder = msgspec.msgpack.Encoder()
 
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -80,6 +85,10 @@ class Link:
     On a blocking socket `send` and `receive` wait. On a non-blocking one `send` queues the data
     that does not fit (call `flush` when the socket is writable), and `receive` returns None if
     there is no message.
+
+    It promises that messages arrive whole and in order, each with its descriptors, or the
+    connection ends. It does not look into messages, has no lock (one thread sends, one receives),
+    and leaves descriptors that it sends open here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -101,15 +110,14 @@ class Link:
         """Whether a message is buffered already, so that polling the socket does not report it."""
         return False
 
-    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send one message, after those that are still queued.
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
+        """Send one message, after those that are still queued; returns whether any data is.
 
         Nothing may follow the end of a message, so one that fills its last packet is extended by a
         byte, which no receiver reads.
         """
         if len(message) >= MAX_PACKET_BYTES:
-            self._send_packets(message, descriptors)
-            return
+            return self._send_packets(message, descriptors)
         if not self._unsent and not descriptors:
             # Nearly always all data fits; not queueing it saves a microsecond.
             try:
@@ -117,13 +125,13 @@ class Link:
             except BlockingIOError:
                 sent = 0
             if sent == len(message):
-                return
+                return False
             self._unsent.append((memoryview(message)[sent:], ()))
         else:
             self._unsent.append((memoryview(message), descriptors))
-        self.flush()
+        return self.flush()
 
-    def _send_packets(self, message: bytes, descriptors: Sequence[int]) -> None:
+    def _send_packets(self, message: bytes, descriptors: Sequence[int]) -> bool:
         if len(message) % MAX_PACKET_BYTES == 0:
             message += b"\0"
         data = memoryview(message)
@@ -131,21 +139,36 @@ class Link:
             self._unsent.append((data[:MAX_PACKET_BYTES], ()))
             data = data[MAX_PACKET_BYTES:]
         self._unsent.append((data, descriptors))
-        self.flush()
+        return self.flush()
 
-    def flush(self) -> None:
-        """Send queued data, as much as the socket accepts."""
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the queue is not as `flush` needs it. Changes nothing.
+
+        Queued data is never empty, as an empty packet would be taken for the end, and has at most
+        as many descriptors as one system call passes. A closed link holds nothing.
+        """
+        for data, descriptors in self._unsent:
+            assert len(data), "an empty packet is queued"
+            assert len(descriptors) <= MAX_DESCRIPTORS, f"{len(descriptors)} descriptors are queued"
+        if self.socket.fileno() < 0:
+            assert not self._unsent, f"{len(self._unsent)} packets are queued on a closed link"
+            assert not self._descriptors, f"a closed link has the descriptors {self._descriptors}"
+
+    def flush(self) -> bool:
+        """Send queued data, as much as the socket accepts; returns whether any is left."""
         unsent = self._unsent
         while unsent:
             data, descriptors = unsent[0]
             try:
                 sent = self._send(data, descriptors)
             except BlockingIOError:
-                return
+                return True
             if sent == len(data):
                 unsent.popleft()
             else:
+                # Only a stream sends a part. The descriptors go with its first byte.
                 unsent[0] = (data[sent:], ())
+        return False
 
     def receive(self, flags: int = 0) -> bytearray | None:
         """Returns the next message; it is empty at the end of the connection.
@@ -159,7 +182,7 @@ class Link:
         if not self._received:
             return bytearray(self._scratch_view[:size])
         message, self._received = self._received, bytearray()
-        if not size:
+        if not size:  # the peer ended within a message, which is lost with it
             return bytearray()
         message += self._scratch_view[:size]
         return message
@@ -224,9 +247,12 @@ class Link:
             return 0
         for _, _, data in ancillary:
             received = array.array("i")
+            # As `socket.recv_fds` does: a truncated control message may end within a number.
             received.frombytes(data[: len(data) - len(data) % received.itemsize])
             self._descriptors.extend(received)
         if told & _TRUNCATED:
+            # The kernel has closed the rest. The mark keeps the descriptors of later messages apart
+            # from those of this one, and makes this message fail rather than the connection.
             self._descriptors.append(_MISSING)
         return size
 
@@ -244,14 +270,15 @@ class StreamLink(Link):
         super().__init__(sock)
         self._limit_bytes = limit_bytes
 
-    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
         """See `Link.send`; there is no limit on the number of descriptors."""
         data = memoryview(_LENGTH.pack(len(message)) + message)
+        # Each call that passes descriptors needs a byte of its own: the first ones of the length.
         while len(descriptors) > MAX_DESCRIPTORS:
             self._unsent.append((data[:1], descriptors[:MAX_DESCRIPTORS]))
             data, descriptors = data[1:], descriptors[MAX_DESCRIPTORS:]
         self._unsent.append((data, descriptors))
-        self.flush()
+        return self.flush()
 
     @property
     def has_message(self) -> bool:
@@ -260,6 +287,7 @@ class StreamLink(Link):
         if len(received) < 4:
             return False
         length: int = _LENGTH.unpack_from(received)[0]
+        # Before the bytes are read: a broken peer must not make this process collect gigabytes.
         if length > self._limit_bytes:
             raise ValueError(
                 f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
@@ -280,6 +308,60 @@ class StreamLink(Link):
         message = received[4:end]
         del received[:end]
         return message
+
+
+class RecordLink(Generic[Record]):
+    """Records of msgspec over a stream socket. EOFError means that the peer closed the connection.
+
+    Args:
+        sock: The socket.
+        decoder: Decodes the records that the peer may send.
+        limit_bytes: The largest record.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        decoder: msgspec.msgpack.Decoder[Any],
+        limit_bytes: int = 2**32 - 1,
+    ) -> None:
+        self.socket = sock
+        self._link = StreamLink(sock, limit_bytes)
+        self._decode = decoder.decode
+        self.take_descriptors = self._link.take_descriptors  # those of the last record
+        self.close = self._link.close
+
+    def fileno(self) -> int:
+        """Returns the socket's file descriptor."""
+        return self.socket.fileno()
+
+    @property
+    def has_message(self) -> bool:
+        """See `Link.has_message`."""
+        return self._link.has_message
+
+    def send(self, record: Record, descriptors: Sequence[int] = ()) -> bool:
+        """Send a record; returns whether a non-blocking socket has queued data for `flush`."""
+        return self._link.send(_encoder.encode(record), descriptors)
+
+    def flush(self) -> bool:
+        """Send queued data; returns whether all of it was sent."""
+        return not self._link.flush()
+
+    def receive(self) -> Record | None:
+        """Returns the next record; None if a non-blocking socket has none.
+
+        Raises:
+            EOFError: The peer closed the connection.
+            ValueError: The received data is not a valid record.
+        """
+        message = self._link.receive()
+        if message is None:
+            return None
+        if not message:
+            raise EOFError
+        record: Record = self._decode(message)
+        return record
 
 
 def make_link(sock: socket.socket) -> Link:

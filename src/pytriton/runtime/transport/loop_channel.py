@@ -24,7 +24,7 @@ class ProtocolError(ValueError):
     """A message of the peer that contradicts earlier messages."""
 
 
-_MAX_READ_MESSAGES = 32
+_MAX_READ_MESSAGES = 32  # in one iteration of the loop, whose other work must not wait for longer
 _MAX_PATIENCE = 8
 
 
@@ -51,7 +51,7 @@ class LoopChannel:
         memory: MemoryTrimmer,
         name: str,
         *,
-        on_message: Callable[[Received], None],
+        on_message: Callable[[Received], object],
         on_lost: Callable[[Exception], None],
     ) -> None:
         self.channel = channel
@@ -86,7 +86,7 @@ class LoopChannel:
         self._memory.add(self)
         self._is_watched = True
         self._loop.add_reader(self.channel.fileno(), self._on_readable)
-        self._watch_unsent()
+        self._watch_unsent()  # of messages that were sent before
 
     def send(self, frame: Frame, payload: Payload | None = None) -> None:
         """Send a frame, now or when there is room in the socket.
@@ -97,14 +97,14 @@ class LoopChannel:
         """
         channel = self.channel
         try:
-            channel.send(frame, payload)
+            is_unsent = channel.send(frame, payload)
         except OSError as error:
             # Later, because callers do not expect `on_lost` before this returns.
             self._loop.call_soon(self._report_lost, error)
             return
         if payload is not None and payload.blocks:
             self._memory.touch()
-        if channel.has_unsent:
+        if is_unsent:
             self._watch_unsent()
         if self._spinner is not None and type(frame) is Execute:
             self._has_lone_batch = len(frame.rows) == 1
@@ -151,7 +151,7 @@ class LoopChannel:
 
     def _on_readable(self) -> None:
         try:
-            if self._is_watched:
+            if self._is_watched:  # it may have ended since this callback was scheduled
                 self._read()
         except EOFError as error:
             self._report_lost(error)
@@ -172,7 +172,7 @@ class LoopChannel:
             if received.blocks:
                 self._memory.touch()
             self._process(received)
-            if not self._is_watched:
+            if not self._is_watched:  # the message made its receiver close the channel
                 return
         if self._has_lone_batch and self._spinner is not None:
             # The response was written, so the client may send its next request soon.
@@ -183,6 +183,7 @@ class LoopChannel:
             if self._read_messages > 1 or self._lone_reads >= self._patience:
                 self._read_messages = min(2 * self._read_messages, _MAX_READ_MESSAGES)
         if self.channel.has_message:
+            # It was read from the socket already, so the loop would not report it.
             self._loop.call_soon(self._on_readable)
 
     def _read_all(self) -> bool:
@@ -224,6 +225,7 @@ class LoopChannel:
             self._loop.remove_writer(self.channel.fileno())
 
     def _report_lost(self, error: Exception) -> None:
+        # Reading and sending may both find that the peer is gone; its owner hears of it once.
         if self.is_open and not self._is_lost:
             self._is_lost = True
             self.stop_watching()

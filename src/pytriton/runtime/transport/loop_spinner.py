@@ -67,22 +67,18 @@ class SpinPolicy:
     After a failure there is a pause, and each further failure doubles it, up to a second.
     """
 
-    __slots__ = ("_pause_ns", "_resume_ns")
+    __slots__ = ("_pause_ns", "resume_ns")
 
     def __init__(self) -> None:
         self._pause_ns = _MIN_PAUSE_NS
-        self._resume_ns = 0
-
-    def is_due(self, now_ns: int) -> bool:
-        """Returns whether to poll now."""
-        return now_ns >= self._resume_ns
+        self.resume_ns = 0  # when polling pays again
 
     def record(self, now_ns: int, *, is_success: bool) -> None:
         """Take note of what polling came to."""
         if is_success:
             self._pause_ns = _MIN_PAUSE_NS
         else:
-            self._resume_ns = now_ns + self._pause_ns
+            self.resume_ns = now_ns + self._pause_ns
             self._pause_ns = min(2 * self._pause_ns, _MAX_PAUSE_NS)
 
 
@@ -111,7 +107,7 @@ class LoopSpinner:
 
     def spin_soon(self, policy: SpinPolicy) -> None:
         """Poll when this iteration of the loop is over, if that probably pays."""
-        if policy.is_due(self._machine.now_ns()):
+        if self._machine.now_ns() >= policy.resume_ns:
             if self._policy is None:
                 self._call_soon(self._spin)
             self._policy = policy
@@ -185,7 +181,7 @@ class MessagePoller:
 
     def poll(self) -> None:
         """Poll for a while, if that probably pays."""
-        if self._policy.is_due(self._machine.now_ns()):
+        if self._machine.now_ns() >= self._policy.resume_ns:
             spin(self._machine, self._policy, self._cores, _SHORT_NS, MESSAGE_SPIN_NS)
 
 

@@ -64,6 +64,7 @@ def _create_memfd() -> int:
 
 def _create_descriptor(size: int) -> int:
     if not has_sealed_memory():
+        # The file has no name when this returns, so that a killed process leaves nothing behind.
         with tempfile.TemporaryFile(prefix="pytriton-") as file:
             os.ftruncate(file.fileno(), size)
             return os.dup(file.fileno())
@@ -72,6 +73,7 @@ def _create_descriptor(size: int) -> int:
     descriptor = _create_memfd()
     try:
         os.ftruncate(descriptor, size)
+        # F_SEAL_SEAL: no other process can add a seal, such as the one against writing.
         fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
     except OSError:
         os.close(descriptor)
@@ -90,6 +92,7 @@ def check_received(descriptor: int, size: int) -> None:
             "expected shared memory that is sealed against shrinking, got a descriptor without that"
             f" seal; {PORTABLE_SETTING} must be set for both processes or for none"
         )
+    # After the seal was checked: from then on the size cannot change any more.
     actual = os.fstat(descriptor).st_size
     if actual < size:
         raise ValueError(f"expected shared memory of {size} bytes, got {actual}")
@@ -129,6 +132,7 @@ class Mapping:
         return self._array.data[offset : offset + size]
 
     def __del__(self) -> None:
+        # The constructor of a subclass may have raised before there was a descriptor.
         descriptor = getattr(self, "descriptor", -1)
         if descriptor >= 0:
             os.close(descriptor)
@@ -153,7 +157,7 @@ class ReceivedSegment(Mapping):
     __slots__ = ()
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self.descriptor = descriptor
+        self.descriptor = descriptor  # as above: it is closed if this is refused
         os.set_inheritable(descriptor, False)
         check_received(descriptor, size)
         super().__init__(descriptor, size)

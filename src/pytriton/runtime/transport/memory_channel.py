@@ -65,12 +65,15 @@ class MemoryChannel:
         """See `Channel`."""
         return Payload(self.arena, forwards=self._forwards)
 
-    def send(self, frame: Frame, payload: Payload | None = None) -> None:
+    def send(self, frame: Frame, payload: Payload | None = None) -> bool:
         """See `Channel`."""
         with self._send_lock:
-            self._send(frame, payload)
+            is_unsent = self._send(frame, payload)
+        # Arrays that were dropped by a thread which found the lock taken; see `_send_releases`.
         if self.releases_at_once and self.tracker.has_releases:
             self._send_releases()
+            is_unsent = self.link.has_unsent
+        return is_unsent
 
     def receive(self, flags: int = 0) -> Received | None:
         """See `Channel`."""
@@ -166,9 +169,10 @@ class MemoryChannel:
             f"mapped={tracker.mapped_count}>"
         )
 
-    def _send(self, frame: Frame, payload: Payload | None) -> None:
+    def _send(self, frame: Frame, payload: Payload | None) -> bool:
         if payload is None:
             payload = self.payload()
+        # First, as it may fail: the tracker counts blocks as lent once it has made an update.
         message = encode_frame(frame, payload.inline)
         descriptors: Sequence[int] = payload.descriptors
         if descriptors:
@@ -179,7 +183,7 @@ class MemoryChannel:
         elif payload.blocks or payload.returned_blocks or self.tracker.has_update:
             frame.memory, descriptors = self.tracker.make_update(payload)
             message = encode_frame(frame, payload.inline)
-        self.link.send(message, descriptors)
+        return self.link.send(message, descriptors)
 
     def _take_segments(
         self, refs: Sequence[SegmentRef]
@@ -191,6 +195,7 @@ class MemoryChannel:
             return [error] * len(refs)
         if len(descriptors) != len(refs):
             raise ValueError(f"expected {len(refs)} descriptors, got {len(descriptors)}")
+        # Each mapping owns its descriptor from the moment it is taken from the list.
         try:
             return [_map(descriptors.pop(0), ref.size) for ref in refs]
         finally:
@@ -202,7 +207,8 @@ class MemoryChannel:
             self._send_releases()
 
     def _send_releases(self) -> None:
-        # The holder of the lock checks again after releasing it, so no release is left behind.
+        # A finalizer calls this, perhaps on a thread that holds the lock already, so it must not
+        # wait for it. The holder checks again after releasing it, so no release is left behind.
         with contextlib.suppress(OSError):  # the peer has ended, and its arena with it
             while self.tracker.has_releases and self._send_lock.acquire(blocking=False):
                 try:

@@ -75,6 +75,7 @@ class Payload(msgspec.Struct, eq=False):
             return 0, offset
         if self.lends and (found := _find_place(pieces)) is not None:
             block, offset = found
+            # numpy is slow on unaligned arrays, and other code of models may refuse them.
             if offset % INLINE_ALIGNMENT == 0 and self._may_lend(arena, block):
                 return self._lend(block), offset
         copy = arena.allocate(size)
@@ -130,6 +131,8 @@ class Payload(msgspec.Struct, eq=False):
         return self._lend(block)
 
     def _may_lend(self, arena: Arena, block: Block | RemoteBlock) -> bool:
+        # Another arena of this process would drop a segment without telling the receiver. Of blocks
+        # that nobody else uses, `BlockTracker.make_update` keeps track itself.
         if isinstance(block, Block) and arena.owns(block):
             return True
         return block.is_unshared or (self.forwards and isinstance(block, RemoteBlock))
@@ -210,7 +213,7 @@ class Received(msgspec.Struct, eq=False):
         dtype = BY_NUMBER[ref.dtype]
         if dtype is BYTES:
             return bytes_elements_to_array(decode_bytes(self.buffer(ref)), ref.shape)
-        if not ref.size:
+        if not ref.size:  # it may be at the very end of the message, where no view can begin
             return np.empty(ref.shape, dtype.numpy)
         if ref.parts:
             return self._join(ref.parts, ref.size).view(dtype.numpy).reshape(ref.shape)
@@ -223,6 +226,7 @@ class Received(msgspec.Struct, eq=False):
 
     def _join(self, parts: Sequence[PartRef], size: int) -> NDArray[np.uint8]:
         """Copies parts to one place; raises ValueError if they are not `size` bytes together."""
+        # Before memory is reserved, as the size is the peer's word.
         if sum([part.size for part in parts]) != size:
             raise ValueError(f"expected parts of {size} bytes together, got {parts}")
         try:

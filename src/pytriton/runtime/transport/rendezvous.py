@@ -68,6 +68,7 @@ def listen(port: int) -> socket.socket:
 
 def _remove_stale_socket(port: int) -> None:
     """Remove the socket file of a server that was killed, but not of one that is running."""
+    # Only a listener can accept: the file of a killed server refuses.
     with contextlib.suppress(ConnectionRefusedError):
         connect(port, 1.0).close()
         raise OSError(errno.EADDRINUSE, f"another server has {_address(port)}")
@@ -95,6 +96,7 @@ def connect(port: int, timeout_s: float) -> socket.socket:
         if not _has_abstract_names():
             _check_folder()
         sock.connect(_address(port))
+        # Abstract names have no permissions: any user may have taken this one first.
         if not is_same_user(sock):
             raise PermissionError(f"the server at port {port} belongs to another user")
     except FileNotFoundError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_HELD = 16
+MAX_HELD = 16  # responses in one message, if they are ready together
 _HOLD_NS = 1_000_000
 _IDLE_ROUNDS = 10  # without responses, before the helper thread sleeps
 
@@ -58,6 +58,7 @@ class ResponseOutbox:
             Exception: The frame could not be made or encoded, and nothing of it was sent.
         """
         with self._send_lock:
+            # Order is kept: what the server hears of a batch last must not overtake its responses.
             if self._items or self._posted:
                 self._flush()
             payload = self.channel.payload()
@@ -75,6 +76,8 @@ class ResponseOutbox:
 
     def post(self, frame: Frame) -> None:
         """Send a frame without tensors. May be called by finalizers, at any point of any thread."""
+        # Appending is atomic. A finalizer may run while its own thread holds the lock, so that
+        # waiting for the lock here would wait for ever.
         self._posted.append(frame)
         self.send_posted()
 
@@ -101,6 +104,7 @@ class ResponseOutbox:
             is_due = now_ns - self._held_ns >= _HOLD_NS
             self._added_ns = now_ns
             payload = self._payload
+            # A large response gains nothing by company, and its memory is busy while it waits.
             is_large = payload.has_views or bool(payload.blocks)
             if at_once or is_due or is_large or len(self._items) >= MAX_HELD:
                 self._flush()
@@ -161,6 +165,7 @@ class ResponseOutbox:
         except Exception:  # noqa: BLE001  the response that failed is found and logged below
             self._send_one_by_one(items, payload, times_ns)
         finally:
+            # Also after an error: each was sent, or replaced by an error, or the peer is gone.
             self._items = []
             self._payload = self.channel.payload()
 
@@ -202,6 +207,7 @@ class ResponseOutbox:
 
     def _flush_late(self) -> None:
         idle_rounds = 0
+        # It sleeps and looks, instead of being woken for each response, as long as some come.
         while self._is_helper_awake.wait() and not self._is_closed:
             time.sleep(_HOLD_NS / 1e9)
             try:

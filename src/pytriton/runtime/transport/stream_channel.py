@@ -77,13 +77,14 @@ class StreamChannel:
         """See `Channel`."""
         return Payload(None)
 
-    def send(self, frame: Frame, payload: Payload | None = None) -> None:
+    def send(self, frame: Frame, payload: Payload | None = None) -> bool:
         """See `Channel`. Nothing may change the tensors while `has_unsent`."""
         with self._send_lock:
             if payload is None:
                 self._writer.send(frame, (), 0)
             else:
                 self._writer.send(frame, payload.inline, payload.inline_size)
+        return self._writer.has_unsent
 
     def receive(self, flags: int = 0) -> Received | None:
         """See `Channel`."""

@@ -111,6 +111,7 @@ class StreamReader:
         if end - start < HEAD_BYTES:
             return None
         magic, record_bytes, tensor_bytes = _unpack_head(self._scratch, start)
+        # Before anything is reserved: a peer that has lost its place sends arbitrary sizes.
         if magic != MAGIC or record_bytes > MAX_RECORD_BYTES or tensor_bytes > MAX_TENSOR_BYTES:
             begin = bytes(self._view[start : start + HEAD_BYTES])
             raise ValueError(
@@ -122,6 +123,7 @@ class StreamReader:
         size = tensors_at + tensor_bytes
         if start + size <= end:
             self._start = start + size
+            # A copy, as the scratch memory is used again while tensors of this message are.
             message = bytearray(self._view[start : start + size])
             frame = decode_record(memoryview(message)[HEAD_BYTES:at])
             return Received(frame, message, tensors_at, _NO_BLOCKS)
@@ -147,6 +149,7 @@ class StreamReader:
 
     def _large_room(self, large: memoryview) -> memoryview:
         """Returns where the next bytes of the large message go."""
+        # Never more than the rest of this message: the next one belongs to the scratch memory.
         if self._filled < len(large):
             return large[self._filled :]
         return self._view[: len(large) + self._excess - self._filled]
@@ -186,6 +189,7 @@ class StreamReader:
             self._start = self._end = 0
             return self._scratch
         if self._start:
+            # Messages that fit into the scratch memory have to lie in it as a whole.
             self._view[:size] = self._view[self._start : self._end]
             self._start, self._end = 0, size
         return self._view[size:]

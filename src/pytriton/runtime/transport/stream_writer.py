@@ -74,12 +74,14 @@ class StreamWriter:
         unsent = self._unsent
         if size <= _JOINED_BYTES or size < len(pieces) * _SMALL_PIECE_BYTES:
             message = b"".join((*head, *pieces))
+            # Nearly always the socket takes all of it, and nothing has to be queued.
             sent = 0 if unsent else self._send_part(message)
             if sent == len(message):
                 return
             unsent.append(memoryview(message)[sent:])
         else:
             unsent.append(memoryview(b"".join(head)))
+            # Without empty ones: `flush` counts a piece as sent by its bytes.
             unsent.extend([memoryview(piece) for piece in pieces if len(piece)])
         self.flush()
 

@@ -54,6 +54,8 @@ class Zygote:
 
     def serve(self) -> Fork | None:
         """Fork on request; returns None when the server ended, a `Fork` in a forked process."""
+        # A signal between the look at the children and the sleep would be missed. Its byte in the
+        # socket is not: poll returns at once.
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _on_sigchld)
         poll = select.poll()
@@ -76,7 +78,7 @@ class Zygote:
             assert isinstance(message, ForkWorker)
             if (fork := self._fork(message)) is not None:
                 return fork
-            if not self._link.has_message:
+            if not self._link.has_message:  # poll does not report what was read from the socket
                 return None
 
     def _fork(self, message: ForkWorker) -> Fork | None:
@@ -85,7 +87,7 @@ class Zygote:
         except UnavailableError:
             self._link.send(Forked(message.call, 0, errno.EMFILE))
             return None
-        sys.stdout.flush()
+        sys.stdout.flush()  # or the child would write the same text again
         try:
             pid = os.fork()
         except OSError as error:
@@ -94,10 +96,12 @@ class Zygote:
         if pid == 0:
             self._become_worker()
             return Fork(channel, fork_socket, message.title, message.environment)
+        # The worker's ends must be open in the worker only: their end tells that it has ended.
         os.close(channel)
         os.close(fork_socket)
         if pid > 0:
             self._workers.add(pid)
+            # Here and in the child: whoever comes first, the group is there before it is killed.
             with contextlib.suppress(OSError):  # the child has done it, or has ended
                 os.setpgid(pid, pid)
             self._link.send(Forked(message.call, pid))
@@ -106,7 +110,7 @@ class Zygote:
     def _become_worker(self) -> None:
         # In its own process group, so that processes which the model starts are killed with it.
         os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # the socket is shared: a model's signals would wake the zygote
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._wakeup_reader.close()
         self._wakeup_writer.close()
@@ -116,6 +120,8 @@ class Zygote:
         with contextlib.suppress(BlockingIOError):
             while self._wakeup_reader.recv(4096):
                 pass
+        # Signals of the same kind are merged, so one may stand for several children. WNOWAIT leaves
+        # each a zombie, whose pid nobody else gets.
         while self._workers:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:

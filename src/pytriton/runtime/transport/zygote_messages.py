@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytriton.runtime.transport.link import StreamLink
+from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
 
 
 class ForkWorker(msgspec.Struct, tag="fork", array_like=True):
@@ -43,48 +42,11 @@ class Exited(msgspec.Struct, tag="exited", array_like=True):
 
 ZygoteMessage = ForkWorker | Forked | Exited
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ZygoteMessage)
 
 
-class ZygoteLink:
-    """Either end of the zygote's socket. EOFError means that the peer closed the connection."""
+class ZygoteLink(RecordLink[ZygoteMessage]):
+    """Either end of the zygote's socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._link = StreamLink(sock)
-
-    def fileno(self) -> int:
-        """Returns the socket's file descriptor."""
-        return self._link.socket.fileno()
-
-    @property
-    def has_message(self) -> bool:
-        """Whether a message is buffered already, so that polling the socket does not report it."""
-        return self._link.has_message
-
-    def send(self, message: ZygoteMessage, descriptors: Sequence[int] = ()) -> None:
-        """Send a message; a non-blocking socket queues the data that does not fit, see `flush`."""
-        self._link.send(_encoder.encode(message), descriptors)
-
-    def flush(self) -> bool:
-        """Send queued data; returns whether all of it was sent."""
-        self._link.flush()
-        return not self._link.has_unsent
-
-    def receive(self) -> ZygoteMessage | None:
-        """Returns the next message; None if a non-blocking socket has none."""
-        message = self._link.receive()
-        if message is None:
-            return None
-        if not message:
-            raise EOFError
-        decoded: ZygoteMessage = _decoder.decode(message)
-        return decoded
-
-    def take_descriptors(self, count: int) -> list[int]:
-        """Returns the file descriptors that came with the last message; the caller owns them."""
-        return self._link.take_descriptors(count)
-
-    def close(self) -> None:
-        """Close this end."""
-        self._link.close()
+        super().__init__(sock, _decoder)

@@ -57,7 +57,8 @@ class RemoteProcess(Protocol):
     """A started process, or a group of them that are one instance."""
 
     places: tuple[Place, ...]  # of each process of the group, by rank
-    # Done when any of them has ended; its result says how. An exception: it is lost, nobody knows.
+    # Done when any of them has ended; the result describes the end. Raises if the fate of the
+    # process is unknown.
     exited: asyncio.Future[str]
 
     def kill(self) -> None:
