@@ -14,9 +14,9 @@ from pytriton.runtime.function_worker.worker import FunctionWorker
 from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import Initialize
 from tests.contract.benches import COUPLED, DECOUPLED, InstanceBench, added_names, state_names
 from tests.contract.worker_bench import LoggingServices
 

@@ -19,10 +19,10 @@ from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.worker import Worker
 from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
-from pytriton.runtime.transport.worker_frames import Initialize
 from tests.contract.benches import InstanceBench, added_names, state_names
 from tests.contract.worker_models import FUNCTIONS
 

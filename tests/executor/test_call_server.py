@@ -14,9 +14,7 @@ import pytest
 from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
     InferCall,
@@ -25,6 +23,8 @@ from pytriton.runtime.transport.worker_frames import (
     ServiceCall,
     ServiceReply,
 )
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 from tests.executor.worker_rig import WorkerRig, place, response
 
 SMALL = np.arange(6, dtype=np.int32)

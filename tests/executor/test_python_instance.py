@@ -15,17 +15,15 @@ from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
     Cancel,
-    Execute,
-    RequestDetails,
-    ResponseItem,
-    Responses,
-)
-from pytriton.runtime.transport.worker_frames import (
     CheckReady,
+    Execute,
     Finalize,
     Initialized,
     LogLine,
     ReadyReport,
+    RequestDetails,
+    ResponseItem,
+    Responses,
 )
 from tests.executor.worker_rig import INITIALIZE, WorkerRig, place
 

@@ -10,7 +10,7 @@ import subprocess
 import textwrap
 from typing import Any
 
-from pytriton.runtime.transport.worker_frames import Finalize, Initialize
+from pytriton.runtime.transport.frames import Finalize, Initialize
 from tests.native_backend import building
 from tests.native_backend.header_text import INCLUDE
 from tests.python_backend.worker_rig import Peer, WorkerRig, ZygoteRig

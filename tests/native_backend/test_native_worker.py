@@ -15,9 +15,16 @@ from pytriton.base.errors import ErrorCode
 from pytriton.base.log_switches import LogSwitches
 from pytriton.runtime.native_backend.host import CODE_SETTING
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Responses
-from pytriton.runtime.transport.log_frames import LogChange
-from pytriton.runtime.transport.worker_frames import CheckReady, ReadyReport
+from pytriton.runtime.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    Cancel,
+    CheckReady,
+    Credit,
+    LogChange,
+    ReadyReport,
+    Responses,
+)
 from tests.e2e.waiting import eventually
 from tests.native_backend import building
 from tests.native_backend.native_rig import NativeRig, compile_backend, config_of, known_backend

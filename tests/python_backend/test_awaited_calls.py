@@ -14,9 +14,9 @@ from pytriton.runtime.pb_utils.request import InferenceRequest
 from pytriton.runtime.python_backend.bls import BlsCall, CallOrigin
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import CancelCall, InferCall
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import CancelCall, InferCall
 from tests.python_backend.worker_rig import DEADLINE_S, Peer
 
 X = np.array([[1.0]], np.float32)

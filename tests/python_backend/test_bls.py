@@ -8,7 +8,7 @@ import pytest
 
 from pytriton.base.messages import TraceContext
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
     InferCall,

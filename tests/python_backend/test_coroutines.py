@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Cancel, Credit, Responses
-from pytriton.runtime.transport.worker_frames import InferCall
+from pytriton.runtime.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    Cancel,
+    Credit,
+    InferCall,
+    Responses,
+)
 
 X = np.array([[1.0]], np.float32)
 PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "

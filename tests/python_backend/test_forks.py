@@ -7,8 +7,7 @@ import select
 
 import numpy as np
 
-from pytriton.runtime.transport.frames import Responses
-from pytriton.runtime.transport.worker_frames import InferCall, LogLine
+from pytriton.runtime.transport.frames import InferCall, LogLine, Responses
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import DEADLINE_S, connect_forked, is_alive
 

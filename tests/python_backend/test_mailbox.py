@@ -10,10 +10,9 @@ import pytest
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.mailbox import Inbox
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import Cancel, Execute
+from pytriton.runtime.transport.frames import Cancel, CheckReady, Execute, ServiceReply
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import CheckReady, ServiceReply
 from tests.e2e.waiting import eventually
 
 DEADLINE_S = 60.0

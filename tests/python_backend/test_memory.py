@@ -18,6 +18,7 @@ from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     BatchResult,
     Execute,
+    Finalize,
     MemoryFrame,
     PartRef,
     ResponseItem,
@@ -26,7 +27,6 @@ from pytriton.runtime.transport.frames import (
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import Finalize
 from tests.python_backend.worker_rig import DEADLINE_S
 
 LARGE = np.ones((1, 1 << 20), np.float32)

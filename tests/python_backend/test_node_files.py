@@ -10,7 +10,7 @@ import pytest
 import pytriton
 from pytriton.base.errors import InternalError
 from pytriton.runtime.python_backend.node_files import find_files
-from pytriton.runtime.transport.worker_frames import Initialize
+from pytriton.runtime.transport.frames import Initialize
 
 
 def frame_of(path, repository="", **fields) -> Initialize:

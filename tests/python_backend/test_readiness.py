@@ -8,8 +8,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from pytriton.runtime.transport.frames import Cancel
-from pytriton.runtime.transport.worker_frames import CheckReady, Finalize, LogLine, ReadyReport
+from pytriton.runtime.transport.frames import Cancel, CheckReady, Finalize, LogLine, ReadyReport
 
 X = np.array([[1.0]], np.float32)
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.runtime.transport.frames import BatchFailure
-from pytriton.runtime.transport.worker_frames import ServiceCall
+from pytriton.runtime.transport.frames import BatchFailure, ServiceCall
 from tests.python_backend.sender_models import decoupled, items_until, model, value
 
 X = np.array([[1.0]], np.float32)

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytriton.base.log_switches import LogSwitches
-from pytriton.runtime.transport.log_frames import LogChange
-from pytriton.runtime.transport.worker_frames import LogLine
+from pytriton.runtime.transport.frames import LogChange, LogLine
 from tests.python_backend.worker_rig import connect_forked
 
 X = np.ones((1, 2), np.float32)

@@ -13,8 +13,8 @@ import sys
 import numpy as np
 import pytest
 
+from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, LogLine
 from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.worker_frames import Finalize, Initialize, Initialized, LogLine
 from pytriton.runtime.worker_process import __main__ as entry
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import (

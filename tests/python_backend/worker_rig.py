@@ -22,20 +22,18 @@ from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
     Execute,
-    MemoryFrame,
-    Responses,
-    TensorRef,
-)
-from pytriton.runtime.transport.link import socket_pair, stream_pair
-from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import (
     Finalize,
     InferReply,
     Initialize,
     Initialized,
     LogLine,
+    MemoryFrame,
+    Responses,
     ServiceReply,
+    TensorRef,
 )
+from pytriton.runtime.transport.link import socket_pair, stream_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
 
 DEADLINE_S = 60.0

@@ -10,8 +10,8 @@ from pytriton.base.dtypes import INT32
 from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import ModelTensor
 from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.transport.frames import InferCall
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.runtime.transport.worker_frames import InferCall
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model

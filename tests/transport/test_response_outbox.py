@@ -12,11 +12,10 @@ from pytriton.base.errors import UnavailableError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.tensor_payload import add_tensor
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import MemoryFrame, ResponseItem, Responses
+from pytriton.runtime.transport.frames import LogLine, MemoryFrame, ResponseItem, Responses
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
-from pytriton.runtime.transport.worker_frames import LogLine
 
 DEADLINE_S = 60.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.runtime.executor.call_server import CallServer
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT
-from pytriton.runtime.transport.worker_frames import LogLine
+from pytriton.runtime.transport.frames import LogLine
 from tests.executor.remote.remote_rig import run
 from tests.executor.worker_rig import until
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytriton.base.errors import ErrorCode, InternalError, InvalidArgumentError
+from pytriton.runtime.transport.frames import InferCall, LogLine
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.runtime.transport.worker_frames import InferCall, LogLine
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.repository.services.model_services import ModelServices, SharedServices

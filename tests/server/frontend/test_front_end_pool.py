@@ -14,6 +14,7 @@ from pytriton.base.errors import InternalError, ServerError
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.executor.zygote_launcher import ZygoteGoneError
+from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
     Configure,
     Connections,
@@ -22,7 +23,6 @@ from pytriton.runtime.transport.frontend_frames import (
     LetClientsLeave,
 )
 from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient

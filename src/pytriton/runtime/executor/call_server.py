@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import InternalError, ServerError, error_for_clients, sendable_text
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.frames import TensorRef
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
     InferCall,
@@ -23,6 +22,7 @@ from pytriton.runtime.transport.worker_frames import (
     LogLine,
     ServiceCall,
     ServiceReply,
+    TensorRef,
 )
 
 if TYPE_CHECKING:

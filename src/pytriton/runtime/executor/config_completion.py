@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
     from pytriton.runtime.executor.worker import Launcher, WorkerSpec
     from pytriton.runtime.executor.worker_services import WorkerServices
-    from pytriton.runtime.transport.worker_frames import Initialize
+    from pytriton.runtime.transport.frames import Initialize
 
 logger = logging.getLogger(__name__)
 

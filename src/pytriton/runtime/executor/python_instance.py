@@ -25,17 +25,17 @@ from pytriton.runtime.executor.worker import (
     InstanceUnavailableError,
     describe_loss,
 )
-from pytriton.runtime.transport.log_frames import LogChange
-from pytriton.runtime.transport.loop_channel import LoopChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
     CheckReady,
     Finalize,
     Finalized,
     Initialize,
     Initialized,
+    LogChange,
     ReadyReport,
 )
+from pytriton.runtime.transport.loop_channel import LoopChannel
+from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches

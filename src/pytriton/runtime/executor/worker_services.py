@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pytriton.base.messages import InferTensor, ResponseSink
-    from pytriton.runtime.transport.worker_frames import InferCall, LogLine
+    from pytriton.runtime.transport.frames import InferCall, LogLine
 
 
 class RunningCall(Protocol):

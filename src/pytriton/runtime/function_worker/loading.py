@@ -25,7 +25,7 @@ from pytriton.models.references import (
 
 if TYPE_CHECKING:
     from pytriton.runtime.functions.bound_model import BoundModel
-    from pytriton.runtime.transport.worker_frames import FunctionSource, FunctionTensor
+    from pytriton.runtime.transport.frames import FunctionSource, FunctionTensor
 
 _WAYS_OUT = (
     "Install it on every node, put it into a folder that all nodes have under the same path, or "

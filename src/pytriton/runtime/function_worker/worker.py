@@ -20,8 +20,7 @@ from pytriton.runtime.functions.host import InstanceHost
 from pytriton.runtime.python_backend.failure_text import describe, describe_fully, raised_at
 from pytriton.runtime.python_backend.group_member import GroupMember
 from pytriton.runtime.python_backend.output import LabelledStream, end_output
-from pytriton.runtime.transport.log_frames import LogChange
-from pytriton.runtime.transport.worker_frames import Finalize, Initialize, Initialized, LogLine
+from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, LogChange, LogLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from pytriton.runtime.functions.bound_config import (
     check_name_and_tensors,
 )
 from pytriton.runtime.transport.control import RayInstances
-from pytriton.runtime.transport.worker_frames import FunctionSource, FunctionTensor
+from pytriton.runtime.transport.frames import FunctionSource, FunctionTensor
 
 if TYPE_CHECKING:
     import socket

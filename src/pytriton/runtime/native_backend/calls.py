@@ -20,8 +20,8 @@ from pytriton.runtime.native_backend.caller_responses import CallerResponse
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.mailbox import Inbox
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
+from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCall, InferReply
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.runtime.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
 
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
-    from pytriton.runtime.transport.worker_frames import Initialize
+    from pytriton.runtime.transport.frames import Initialize
 
 _SONAME = "libtritonserver.so"
 # "0" in the environment: every call goes to Python, which is slower and easier to observe.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.runtime.native_backend.server_objects import Documents
-    from pytriton.runtime.transport.worker_frames import Initialize
+    from pytriton.runtime.transport.frames import Initialize
 
 _FILESYSTEM = 0  # TRITONBACKEND_ARTIFACT_FILESYSTEM
 _BLOCKING = 0  # TRITONBACKEND_EXECUTION_BLOCKING

@@ -24,13 +24,15 @@ from pytriton.runtime.python_backend.node_files import find_files
 from pytriton.runtime.python_backend.output import end_output
 from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
-from pytriton.runtime.transport.frames import Cancel, Credit, Execute
-from pytriton.runtime.transport.log_frames import LogChange
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
+    Cancel,
     CheckReady,
+    Credit,
+    Execute,
     Finalize,
     Initialize,
     Initialized,
+    LogChange,
     ReadyReport,
 )
 

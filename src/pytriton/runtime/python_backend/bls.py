@@ -15,7 +15,7 @@ from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.mailbox import Inbox, Waiter
 from pytriton.runtime.python_backend.tensor_payload import add_tensor
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.worker_frames import CallCredit, CancelCall, InferCall, InferReply
+from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCall, InferReply
 
 if TYPE_CHECKING:
     from pytriton.runtime.pb_utils.request import InferenceRequest

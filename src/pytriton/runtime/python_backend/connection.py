@@ -15,17 +15,17 @@ from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.loop_reader import LoopReader
 from pytriton.runtime.python_backend.mailbox import Handler, Inbox, Mailbox, Waiter
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import Execute
-from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.response_outbox import ResponseOutbox
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
+    Execute,
     Finalize,
     InferReply,
     Initialize,
     ServiceCall,
     ServiceReply,
 )
+from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.response_outbox import ResponseOutbox
 
 if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Channel, Received

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.runtime.transport.worker_frames import Finalize, Finalized
+from pytriton.runtime.transport.frames import Finalize, Finalized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

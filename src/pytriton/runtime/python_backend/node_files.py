@@ -7,7 +7,7 @@ import os
 
 from pytriton.base.errors import InternalError
 from pytriton.base.package import PACKAGE_FOLDER
-from pytriton.runtime.transport.worker_frames import PACKAGE_FILE, Initialize
+from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
 
 
 def find_files(frame: Initialize) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.python_backend.mailbox import Inbox, Waiter
-from pytriton.runtime.transport.worker_frames import CheckReady, ReadyReport
+from pytriton.runtime.transport.frames import CheckReady, ReadyReport
 
 if TYPE_CHECKING:
     from pytriton.runtime.python_backend.connection import Connection

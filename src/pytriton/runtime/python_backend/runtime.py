@@ -17,7 +17,7 @@ from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.bls import BlsCall, CallOrigin, RefusedCall
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.output import LabelledStream
-from pytriton.runtime.transport.worker_frames import LogLine, ServiceCall
+from pytriton.runtime.transport.frames import LogLine, ServiceCall
 
 if TYPE_CHECKING:
     import socket
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.pb_utils.runtime import InferenceCall
     from pytriton.runtime.transport.channel import Received
-    from pytriton.runtime.transport.log_frames import LogChange
+    from pytriton.runtime.transport.frames import LogChange
 
 _ALL = LogSwitches(verbose=1)
 _LEVELS = {

@@ -33,13 +33,14 @@ from pytriton.runtime.python_backend.node_files import find_files
 from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
 from pytriton.runtime.python_backend.whole_batches import declared_outputs, takes_whole_batches
-from pytriton.runtime.transport.frames import Cancel, Credit
-from pytriton.runtime.transport.log_frames import LogChange
-from pytriton.runtime.transport.worker_frames import (
+from pytriton.runtime.transport.frames import (
+    Cancel,
     CheckReady,
+    Credit,
     Finalize,
     Initialize,
     Initialized,
+    LogChange,
     ReadyReport,
 )
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from pytriton.runtime.transport.frames import FunctionSource
 from pytriton.runtime.transport.link import RecordLink
-from pytriton.runtime.transport.worker_frames import FunctionSource
 
 
 class Start(msgspec.Struct, tag="start", array_like=True):

@@ -20,8 +20,8 @@ from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.output import end_output, label_output
 from pytriton.runtime.python_backend.worker import Worker
 from pytriton.runtime.transport.arena import Arena
+from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.worker_frames import Initialize
 from pytriton.runtime.transport.zygote import set_process_title
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.python_backend.output import LabelledStream
-from pytriton.runtime.transport.worker_frames import LogLine
+from pytriton.runtime.transport.frames import LogLine
 
 if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Channel

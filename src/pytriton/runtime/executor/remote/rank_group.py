@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytriton.runtime.executor.call_server import CallServer
+from pytriton.runtime.transport.frames import Finalized, Initialized
 from pytriton.runtime.transport.loop_channel import LoopChannel
-from pytriton.runtime.transport.worker_frames import Finalized, Initialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import Place
     from pytriton.runtime.executor.worker_services import WorkerServices
     from pytriton.runtime.transport.channel import Channel, Received
-    from pytriton.runtime.transport.log_frames import LogChange
+    from pytriton.runtime.transport.frames import Finalize, Initialize, LogChange
     from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
-    from pytriton.runtime.transport.worker_frames import Finalize, Initialize
 
 # How long the others may take to finalize once rank 0 has: one may wait for work for ever.
 _GRACE_S = 5.0

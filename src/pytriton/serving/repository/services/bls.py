@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.transport.worker_frames import InferCall
+    from pytriton.runtime.transport.frames import InferCall
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import ServedModel

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pytriton.base.messages import InferTensor, ResponseSink
-    from pytriton.runtime.transport.worker_frames import InferCall, LogLine
+    from pytriton.runtime.transport.frames import InferCall, LogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
     Configure,
     Connections,
@@ -21,7 +22,6 @@ from pytriton.runtime.transport.frontend_frames import (
     LetClientsLeave,
     RegionUpdate,
 )
-from pytriton.runtime.transport.log_frames import LogChange
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.core_link import RemoteTracing
