@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from pytriton.runtime.transport.link import stream_pair
-from pytriton.runtime.transport.peer_watch import is_peer_gone, is_silent
-from pytriton.runtime.transport.stream_channel import tune_stream
+from pytriton.runtime.transport.stream_channel import is_peer_gone, is_silent, tune_stream
 
 
 def info(retransmits=0, probes=0, last_ack_ms=0):

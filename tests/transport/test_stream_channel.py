@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport import stream_writer
+from pytriton.runtime.transport import stream_channel
 from pytriton.runtime.transport.frames import (
     BatchResult,
     Cancel,
@@ -30,13 +30,14 @@ from pytriton.runtime.transport.frames import (
 )
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
-from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
-from pytriton.runtime.transport.stream_reader import (
+from pytriton.runtime.transport.stream_channel import (
     HEAD_BYTES,
     MAGIC,
     MAX_RECORD_BYTES,
     MAX_TENSOR_BYTES,
     SCRATCH_BYTES,
+    StreamChannel,
+    tune_stream,
 )
 from tests.transport.tcp import tcp_pair
 
@@ -286,7 +287,7 @@ def test_views_keep_their_memory_until_they_are_sent(ends):
 
 
 def test_tensor_of_more_pieces_than_one_call_takes_arrives(ends, monkeypatch):
-    monkeypatch.setattr(stream_writer, "_SMALL_PIECE_BYTES", 0)  # they are not joined
+    monkeypatch.setattr(stream_channel, "_SMALL_PIECE_BYTES", 0)  # they are not joined
     raw, channel = ends
     far = StreamChannel(raw)
     pieces = [bytes([index % 251]) * (index % 100) for index in range(5000)]
@@ -328,7 +329,7 @@ def send_cancels(channel: StreamChannel, base: int) -> None:
 
 
 def test_frame_that_is_too_large_is_refused_and_the_next_one_arrives(ends, monkeypatch):
-    monkeypatch.setattr(stream_writer, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(stream_channel, "MAX_RECORD_BYTES", 1000)
     raw, channel = ends
     with pytest.raises(ValueError, match="expected a frame of at most 1000 bytes"):
         channel.send(Execute(1, [1] * 2000, []))
@@ -338,7 +339,7 @@ def test_frame_that_is_too_large_is_refused_and_the_next_one_arrives(ends, monke
 
 
 def test_tensors_that_are_too_large_are_refused_and_the_next_frame_arrives(ends, monkeypatch):
-    monkeypatch.setattr(stream_writer, "MAX_TENSOR_BYTES", 1000)
+    monkeypatch.setattr(stream_channel, "MAX_TENSOR_BYTES", 1000)
     raw, channel = ends
     payload = channel.payload()
     payload.add([bytes(1008)], 1008)

@@ -20,8 +20,12 @@ from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
 from pytriton.runtime.transport.instance_address import CONNECTION_LOST, TOKEN_VARIABLE, connect
 from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.peer_watch import CHECK_INTERVAL_S, is_peer_gone
-from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
+from pytriton.runtime.transport.stream_channel import (
+    CHECK_INTERVAL_S,
+    StreamChannel,
+    is_peer_gone,
+    tune_stream,
+)
 from pytriton.runtime.worker_process.process import prepare, serve
 from pytriton.runtime.worker_process.remote_output import RemoteOutput
 
