@@ -37,7 +37,7 @@ DEADLINE_S = 60
 REFUSING_ZYGOTE = """
 import contextlib, socket, sys
 sys.path[0] = sys.argv[1]
-from pytriton.runtime.transport.zygote_messages import Forked, ZygoteLink
+from pytriton.runtime.transport.zygote import Forked, ZygoteLink
 link = ZygoteLink(socket.socket(fileno=int(sys.argv[-1])))
 with contextlib.suppress(EOFError):
     while message := link.receive():

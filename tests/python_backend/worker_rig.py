@@ -34,7 +34,7 @@ from pytriton.runtime.transport.frames import (
 )
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
+from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
 
 DEADLINE_S = 60.0
 ANSWERS = (BatchResult, Responses, BatchFailure)

@@ -23,7 +23,7 @@ from pytriton.runtime.executor.worker import (
     watch_exit,
 )
 from pytriton.runtime.transport.link import socket_pair
-from pytriton.runtime.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
+from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,11 +17,49 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport.zygote_messages import Exited, Forked, ForkWorker, ZygoteLink
+from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:
+    import socket
     from types import FrameType
+
+
+class ForkWorker(msgspec.Struct, tag="fork", array_like=True):
+    """Server to zygote: fork a worker. The message comes with its channel and its fork socket."""
+
+    call: int
+    title: str  # of the process
+    environment: dict[str, str] = {}  # variables to set
+
+
+class Forked(msgspec.Struct, tag="forked", array_like=True):
+    """Zygote to server: the worker was forked, or the reason why not."""
+
+    call: int
+    pid: int  # 0: no worker was forked
+    error_number: int = 0  # the reason, as a value of `errno`
+
+
+class Exited(msgspec.Struct, tag="exited", array_like=True):
+    """Zygote to server: a worker ended; the status is that of `os.waitpid`."""
+
+    pid: int
+    status: int
+
+
+ZygoteMessage = ForkWorker | Forked | Exited
+
+_decoder = msgspec.msgpack.Decoder(ZygoteMessage)
+
+
+class ZygoteLink(RecordLink[ZygoteMessage]):
+    """Either end of the zygote's socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, _decoder)
 
 
 def set_process_title(title: str) -> None:

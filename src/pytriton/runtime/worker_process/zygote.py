@@ -17,8 +17,7 @@ from pathlib import Path
 # Imported for the forked processes.
 import triton_python_backend_utils  # noqa: F401
 
-from pytriton.runtime.transport.zygote import Zygote, set_process_title
-from pytriton.runtime.transport.zygote_messages import ZygoteLink
+from pytriton.runtime.transport.zygote import Zygote, ZygoteLink, set_process_title
 from pytriton.runtime.worker_process.process import remove_first_path, run_worker
 
 

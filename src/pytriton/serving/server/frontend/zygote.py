@@ -17,8 +17,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.executor.python_process import StartedZygote, fork_zygote, start_zygote
-from pytriton.runtime.transport.zygote import Zygote, set_process_title
-from pytriton.runtime.transport.zygote_messages import ZygoteLink
+from pytriton.runtime.transport.zygote import Zygote, ZygoteLink, set_process_title
 from pytriton.serving.server.frontend.process import run_front_end
 
 if TYPE_CHECKING:
