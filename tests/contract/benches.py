@@ -18,8 +18,8 @@ from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import RecordingSink
 
 DEADLINE_S = 60.0

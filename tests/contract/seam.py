@@ -31,10 +31,10 @@ from pytriton.runtime.executor.columns import (
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.functions.bound_model import BoundModel
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frontend_frames import Configure
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.api.local_client import LocalClient

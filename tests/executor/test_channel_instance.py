@@ -12,11 +12,10 @@ from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.messages import InferTensor, TraceContext
 from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.executor.model_labels import ModelLabels
-from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
+from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena, MemoryTrimmer
 from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, Responses
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from tests.fakes import inference
 
 

@@ -24,9 +24,9 @@ from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, Wo
 from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from tests.executor.worker_rig import DEADLINE_S, FakeServices, until
 from tests.fakes import RecordingSink, inference
 from tests.resource_limits import no_descriptors

@@ -8,17 +8,15 @@ import pytest
 from pytriton.runtime.transport.arena import (
     ALIGNMENT,
     IDLE_SECONDS,
+    MAX_DIRECT_BODY_BYTES,
+    MAX_DIRECT_RESERVED_BYTES,
     SEGMENT_BYTES,
     Arena,
+    MemoryTrimmer,
     find_block,
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.memory_trimmer import (
-    MAX_DIRECT_BODY_BYTES,
-    MAX_DIRECT_RESERVED_BYTES,
-    MemoryTrimmer,
-)
 from tests.fakes import FakeClock, FakeLoop
 
 MIB = 1 << 20

@@ -18,8 +18,8 @@ from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.remote.rank_group import RankGroup
 from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.link import stream_pair
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.executor import test_workers
 from tests.executor.remote.remote_rig import run

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.base import InstanceEvents
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.executor.model_labels import ModelLabels
+    from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 
 class FramedInstance:

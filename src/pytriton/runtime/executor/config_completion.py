@@ -10,7 +10,7 @@ from msgspec import structs
 
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
+from pytriton.runtime.transport.arena import MemoryTrimmer
 
 if TYPE_CHECKING:
     import asyncio

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.runtime.executor.worker_services import WorkerServices
+    from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Received
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 logger = logging.getLogger(__name__)
 

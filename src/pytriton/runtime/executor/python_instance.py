@@ -25,6 +25,7 @@ from pytriton.runtime.executor.worker import (
     InstanceUnavailableError,
     describe_loss,
 )
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import (
     CheckReady,
     Finalize,
@@ -35,7 +36,6 @@ from pytriton.runtime.transport.frames import (
     ReadyReport,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.recovery import Recovery
     from pytriton.runtime.executor.remote.rank_group import RankGroup
     from pytriton.runtime.executor.worker_services import WorkerServices
-    from pytriton.runtime.transport.arena import Arena
+    from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 
 class ForkingProcessEndedError(InternalError):

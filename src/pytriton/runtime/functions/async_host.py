@@ -11,9 +11,9 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.host import ASYNC_CONCURRENCY, InstanceHost
 from pytriton.runtime.functions.model_call import is_unrecoverable
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import BatchFailure, Execute
 from pytriton.runtime.transport.loop_channel import LoopChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
 
+    from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel, Payload, Received
     from pytriton.runtime.transport.frames import Frame
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 logger = logging.getLogger(__name__)
 

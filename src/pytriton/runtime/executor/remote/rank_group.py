@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.remote.starter import Place
     from pytriton.runtime.executor.worker_services import WorkerServices
+    from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel, Received
     from pytriton.runtime.transport.frames import Finalize, Initialize, LogChange
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 # How long the others may take to finalize once rank 0 has: one may wait for work for ever.
 _GRACE_S = 5.0

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.instance_port import RemoteLink, Ticket
     from pytriton.runtime.executor.remote.starter import RemoteProcess
     from pytriton.runtime.executor.worker_services import WorkerServices
-    from pytriton.runtime.transport.arena import Arena
+    from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
 from pytriton.runtime.transport.loop_spinner import allowed_cores_of_workers
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.config_rules import validate_config, validate_contents
 from pytriton.serving.engine.model import Model

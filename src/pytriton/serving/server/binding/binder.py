@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, NotFoundError, ServerError, UnavailableError
 from pytriton.runtime.executor.channel_instance import ChannelInstance
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.control import (
     Bind,
     ControlLink,
@@ -23,7 +24,6 @@ from pytriton.runtime.transport.control import (
     Unbind,
 )
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.binding.bound_spec import BoundSpec
 

@@ -14,8 +14,8 @@ from pytriton.base.errors import ServerError, UnsupportedError, error_from_code
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.worker import WorkerSpec
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import Initialize
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.loading.instance_scaler import ScalingSettings

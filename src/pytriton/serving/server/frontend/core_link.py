@@ -21,6 +21,7 @@ from pytriton.base.errors import (
 from pytriton.base.messages import InferResponse
 from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.batch_tensors import make_tensor
+from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.credit import is_grant_due
 from pytriton.runtime.transport.frontend_frames import (
     Flow,
@@ -34,7 +35,6 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.delivery import deliver, dispatch_error, refuse
 from pytriton.serving.server.frontend.chunks import ChunkSender

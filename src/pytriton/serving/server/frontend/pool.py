@@ -17,7 +17,7 @@ from pytriton.base.errors import InternalError
 from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.worker import WorkerSpec, describe_loss
 from pytriton.runtime.executor.zygote_launcher import Zygote, ZygoteGoneError
-from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
+from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES, MemoryTrimmer
 from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
     Configure,
@@ -29,7 +29,6 @@ from pytriton.runtime.transport.frontend_frames import (
     Pong,
     RegistryTaken,
 )
-from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
 from pytriton.serving.server.frontend.process import pass_client
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferResponse
     from pytriton.runtime.executor.columns import Signature
+    from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.frontend_frames import ChunkItem, SubmitItem
-    from pytriton.runtime.transport.memory_trimmer import MemoryTrimmer
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.local_client import LocalClient
