@@ -23,7 +23,8 @@ from pytriton.model_config import (
 from pytriton.runtime.executor import worker
 from pytriton.runtime.functions import bound_model, host, stream_host
 from pytriton.runtime.python_backend import mailbox
-from pytriton.runtime.transport import arena, idle_reader
+from pytriton.runtime.transport import arena
+from pytriton.runtime.transport import channel as idle_reader
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.contract import benches, function_bench

@@ -13,7 +13,7 @@ from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.tensor_payload import add_tensor
-from pytriton.runtime.transport import idle_reader
+from pytriton.runtime.transport import channel
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     BatchResult,
@@ -110,7 +110,7 @@ def test_outputs_reuse_what_the_server_gave_back(worker):
 
 
 def test_idle_memory_is_given_back(monkeypatch):
-    for module in (idle_reader, mailbox):
+    for module in (channel, mailbox):
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
     ours, theirs = socket_pair()
     connection, server = Connection(MemoryChannel(ours, Arena())), MemoryChannel(theirs, Arena())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.model_call import is_unrecoverable
 from pytriton.runtime.transport.arena import IDLE_SECONDS
+from pytriton.runtime.transport.channel import IdleReader
 from pytriton.runtime.transport.frames import BatchFailure, Execute
-from pytriton.runtime.transport.idle_reader import IdleReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

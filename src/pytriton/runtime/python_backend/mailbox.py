@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.transport.arena import IDLE_SECONDS
-from pytriton.runtime.transport.idle_reader import IdleReader
+from pytriton.runtime.transport.channel import IdleReader
 from pytriton.runtime.transport.loop_spinner import MessagePoller
 
 if TYPE_CHECKING:
