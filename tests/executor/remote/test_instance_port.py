@@ -17,7 +17,7 @@ from pytriton.runtime.executor.remote.listeners import listen_tcp
 from pytriton.runtime.executor.remote.starter import Place
 from pytriton.runtime.executor.remote.strangers import Strangers
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, RefusedError
-from pytriton.runtime.transport.instance_address import connect, tcp_address
+from pytriton.runtime.transport.instance_address import connect_to_address, tcp_address
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.executor.worker_rig import until
 
@@ -45,7 +45,7 @@ def hello(start="m-1", token=TOKEN, place=HERE, rank=0):
 def shake(address, handshake, sent=None):
     """The blocking side of a process; returns its socket."""
     with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(connect(address, DEADLINE_S))
+        sock = stack.enter_context(connect_to_address(address, DEADLINE_S))
         while not handshake.is_welcome:
             if answer := handshake.feed(read(sock, handshake.wanted_bytes)):
                 sock.sendall(answer)
@@ -162,7 +162,7 @@ def test_hello_that_was_recorded_is_of_no_use_on_another_connection():
         await until(lambda: ticket._decided)
 
         def answer():
-            with connect(port.addresses[-1], DEADLINE_S) as sock:
+            with connect_to_address(port.addresses[-1], DEADLINE_S) as sock:
                 sock.recv(4096)
                 sock.sendall(sent[0])
                 return sock.recv(4096)
@@ -179,7 +179,7 @@ def test_hello_that_was_recorded_is_of_no_use_on_another_connection():
 def test_other_protocol_is_closed(data, caplog):
     async def scenario(port):
         def talk():
-            with connect(port.addresses[-1], DEADLINE_S) as sock:
+            with connect_to_address(port.addresses[-1], DEADLINE_S) as sock:
                 sock.sendall(data)
                 while sock.recv(4096):
                     pass
@@ -198,7 +198,9 @@ def test_silent_connections_keep_nobody_out(monkeypatch):
 
     async def scenario(port):
         address = port.addresses[-1]
-        silent = [await asyncio.to_thread(connect, address, DEADLINE_S) for _ in range(20)]
+        silent = [
+            await asyncio.to_thread(connect_to_address, address, DEADLINE_S) for _ in range(20)
+        ]
         ticket = port.expect("m-1", TOKEN)
         ticket.admit([HERE])
         (await enter(port)).close()
@@ -216,7 +218,7 @@ def test_silent_connection_is_closed_after_a_while(monkeypatch, caplog):
     monkeypatch.setattr(instance_port, "HELLO_TIMEOUT_S", 0.01)
 
     async def scenario(port):
-        with connect(port.addresses[-1], DEADLINE_S) as sock:
+        with connect_to_address(port.addresses[-1], DEADLINE_S) as sock:
             while await asyncio.to_thread(sock.recv, 4096):
                 pass
         await until(lambda: not port._strangers)
@@ -351,10 +353,10 @@ def test_address_of_a_gateway_is_told_to_processes_and_all_addresses_are_listene
 @pytest.mark.parametrize("address", ["", "tcp:", "tcp:host", "tcp:host:port", "http://host:1"])
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(ValueError, match="expected 'unix:NAME' or 'tcp:HOST:PORT', got '"):
-        connect(address, 1)
+        connect_to_address(address, 1)
 
 
 def test_address_of_ipv6_has_brackets():
     assert tcp_address("::1", 80) == "tcp:[::1]:80"
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
-        connect(tcp_address(*server.getsockname()[:2]), DEADLINE_S).close()
+        connect_to_address(tcp_address(*server.getsockname()[:2]), DEADLINE_S).close()

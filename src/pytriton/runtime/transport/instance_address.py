@@ -30,7 +30,7 @@ def unix_address(name: str) -> str:
     return _UNIX + (f"{_ABSTRACT}{name[1:]}" if name.startswith("\0") else name)
 
 
-def connect(address: str, timeout_s: float) -> socket.socket:
+def connect_to_address(address: str, timeout_s: float) -> socket.socket:
     """Returns a connection to an address, with this timeout.
 
     Raises:

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING
 
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
-from pytriton.runtime.transport.instance_address import CONNECTION_LOST, TOKEN_VARIABLE, connect
+from pytriton.runtime.transport.instance_address import (
+    CONNECTION_LOST,
+    TOKEN_VARIABLE,
+    connect_to_address,
+)
 from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.stream_channel import (
@@ -110,7 +114,7 @@ def _connect_to_any(options: RemoteOptions, token: str) -> Admitted:
 
 
 def _connect_to(address: str, handshake: ClientHandshake) -> Admitted:
-    sock = connect(address, _TIMEOUT_S)
+    sock = connect_to_address(address, _TIMEOUT_S)
     try:
         tune_stream(sock)
         _shake_hands(sock, handshake)
