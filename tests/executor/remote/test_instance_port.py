@@ -17,8 +17,8 @@ from pytriton.runtime.executor.remote.listeners import listen_tcp
 from pytriton.runtime.executor.remote.starter import Place
 from pytriton.runtime.executor.remote.strangers import Strangers
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, RefusedError
-from pytriton.runtime.transport.instance_address import connect_to_address, tcp_address
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
+from pytriton.runtime.transport.rendezvous import connect_to_address, tcp_address
 from tests.executor.worker_rig import until
 
 DEADLINE_S = 60

@@ -19,7 +19,7 @@ from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.remote import command, remote_launcher, remote_worker
 from pytriton.runtime.executor.remote.instance_port import Ticket
 from pytriton.runtime.executor.worker import InstanceUnavailableError
-from pytriton.runtime.transport.instance_address import CONNECTION_LOST
+from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
 from tests.executor.remote.remote_rig import run
 from tests.executor.test_workers import is_over
 from tests.executor.worker_rig import until

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
-from pytriton.runtime.transport.instance_address import (
+from pytriton.runtime.transport.link import close_in_forked_children
+from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.rendezvous import (
     CONNECTION_LOST,
     TOKEN_VARIABLE,
     connect_to_address,
 )
-from pytriton.runtime.transport.link import close_in_forked_children
-from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.stream_channel import (
     CHECK_INTERVAL_S,
     StreamChannel,

@@ -21,10 +21,9 @@ from pytriton.runtime.executor.remote.admission import Start
 from pytriton.runtime.executor.remote.listeners import PrivateListener, listen_tcp
 from pytriton.runtime.executor.remote.strangers import Strangers
 from pytriton.runtime.transport.handshake import HandshakeError, Hello, ServerHandshake
-from pytriton.runtime.transport.instance_address import tcp_address
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.rendezvous import is_same_user
+from pytriton.runtime.transport.rendezvous import is_same_user, tcp_address
 from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ import socket
 import sys
 import tempfile
 
-from pytriton.runtime.transport.instance_address import unix_address
 from pytriton.runtime.transport.memory import is_portable_forced
-from pytriton.runtime.transport.rendezvous import is_local
+from pytriton.runtime.transport.rendezvous import is_local, unix_address
 
 _BACKLOG = 512
 

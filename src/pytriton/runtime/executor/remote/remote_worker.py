@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytriton.runtime.executor.remote.rank_group import RankGroup
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT
 from pytriton.runtime.executor.worker import describe_exit
-from pytriton.runtime.transport.instance_address import CONNECTION_LOST
+from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
 from pytriton.runtime.transport.stream_channel import CHECK_INTERVAL_S, is_peer_gone
 
 if TYPE_CHECKING:
