@@ -11,8 +11,8 @@ import tarfile
 import pytest
 
 from pytriton.base.errors import InternalError
-from pytriton.runtime.executor import archive_links, archives
-from pytriton.runtime.executor.archive_stream import ArchiveStream
+from pytriton.runtime.executor import archives
+from pytriton.runtime.executor.archives import ArchiveStream
 from tests.executor.tar_files import file_entry, folder_entry, link_entry, pack
 
 HARD = tarfile.LNKTYPE
@@ -228,7 +228,7 @@ def test_stream_never_goes_back(pack_bytes):
 
 
 def test_links_that_lead_through_too_many_others_are_refused(folder, monkeypatch):
-    monkeypatch.setattr(archive_links, "MAX_STEPS", 1000)
+    monkeypatch.setattr(archives, "MAX_STEPS", 1000)
     chain = [link_entry(f"l{number}", f"l{number + 1}/x/y/z") for number in range(100)]
 
     refused(folder, chain, "takes too many steps")

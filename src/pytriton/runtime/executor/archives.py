@@ -9,24 +9,140 @@ Python releases.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import os
 import pathlib
 import shutil
 import tarfile
 import zlib
-from typing import IO
+from collections.abc import Mapping
+from typing import IO, cast
 
 from pytriton.base.errors import InternalError
-from pytriton.runtime.executor.archive_links import LinkCheck
-from pytriton.runtime.executor.archive_stream import ArchiveStream
+
+MAX_HOPS = 40  # Linux follows no more; opening a longer chain, or a cycle, fails
+MAX_STEPS = 20_000_000  # for all links of an archive together; thousands are usual
+
+
+class LinkCheck:
+    """Follows links (a mapping from name to target) and checks that none leaves their folder."""
+
+    def __init__(self, links: Mapping[str, str]) -> None:
+        self._links = links
+        self._steps = 0
+
+    def require_inside(self, name: str) -> None:
+        """Refuse a link whose path leaves the folder at any step, also through other links.
+
+        Raises:
+            InternalError: The link leaves the folder, or following all links takes too many steps.
+        """
+        place = name.split("/")[:-1]  # the folder that the path has reached; contains no links
+        pending = self._parts(name)
+        hops = 1
+        while pending:
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise InternalError("Following its links takes too many steps")
+            part = pending.pop()
+            if part == ".." and not place:
+                raise InternalError(
+                    f"'{name}' leads out of the environment, to '{self._links[name]}'"
+                )
+            if part == "..":
+                place.pop()
+                continue
+            place.append(part)
+            if "/".join(place) in self._links:
+                hops += 1
+                if hops > MAX_HOPS:
+                    return
+                pending += self._parts("/".join(place))
+                place.pop()
+
+    def _parts(self, name: str) -> list[str]:
+        """Returns the parts of a link's target, the last one first."""
+        target = self._links[name]
+        if target.startswith("/"):
+            raise InternalError(f"'{name}' leads out of the environment, to '{target}'")
+        return [part for part in reversed(target.split("/")) if part not in ("", ".")]
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+class ArchiveStream:
+    """The methods of a file object that `tarfile` uses."""
+
+    def __init__(self, file: IO[bytes], limit_message: str) -> None:
+        self._file = _decompressed(file)
+        self._is_compressed = self._file is not file
+        self._limit_message = limit_message
+        self._allowed = 0
+        self._position = 0
+
+    def allow(self, size: int) -> None:
+        """Set how many bytes may be read from now on."""
+        self._allowed = size
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes; returns fewer only at the end of the archive.
+
+        Raises:
+            InternalError: `size` is more than what is still allowed.
+        """
+        self._count(size)
+        data = self._file.read(size)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """Returns how many bytes were read or skipped."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Skip bytes up to a position.
+
+        Raises:
+            InternalError: The position was passed already, or is further away than is allowed.
+        """
+        if position < self._position:
+            raise InternalError("Its entries overlap")
+        if not self._is_compressed:
+            self._file.seek(position)
+            self._position = position
+            return
+        while position > self._position and self.read(min(position - self._position, _CHUNK_BYTES)):
+            pass
+
+    def close(self) -> None:
+        """Do nothing: the caller closes the file that it opened."""
+
+    def _count(self, size: int) -> None:
+        if not 0 <= size <= self._allowed:
+            raise InternalError(self._limit_message)
+        self._allowed -= size
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    start = file.read(6)
+    file.seek(0)
+    if start.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=file))
+    if start.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    if start.startswith((b"\xfd7zXZ\0", b"\x5d\0\0")):
+        return lzma.LZMAFile(file)
+    return file
+
 
 MAX_UNPACKED_BYTES = 64 << 30
 MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
 MAX_DEPTH = 100
 MAX_NAME_BYTES = 4096
 MAX_DESCRIPTION_BYTES = 4 << 20  # per entry: its headers, long names and sparse file maps
-_CHUNK_BYTES = 1 << 20
 _MAX_TIME_S = 1 << 33
 # Raised by `tarfile` and the decompressors; ValueError is for names that the system rejects.
 _READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
