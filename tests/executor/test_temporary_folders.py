@@ -10,13 +10,13 @@ import tempfile
 
 import pytest
 
-from pytriton.runtime.executor import temporary_folders
-from pytriton.runtime.executor.temporary_folders import TemporaryFolder, remove_abandoned
+from pytriton.runtime.executor import environment
+from pytriton.runtime.executor.environment import TemporaryFolder, remove_abandoned
 
 PREFIX = "pytriton-test-"
 OWNER = f"""
 import sys
-from pytriton.runtime.executor.temporary_folders import TemporaryFolder
+from pytriton.runtime.executor.environment import TemporaryFolder
 folder = TemporaryFolder.create({PREFIX!r})
 (folder.path / "unpacked").mkdir()
 (folder.path / "unpacked" / "file").touch()
@@ -101,7 +101,7 @@ def test_folder_of_another_user_is_left_alone(place, owner, monkeypatch):
 
 @pytest.mark.parametrize("moment", ["before the lock", "before it is held"])
 def test_folder_that_was_taken_for_abandoned_meanwhile_is_not_used(place, monkeypatch, moment):
-    real = getattr(temporary_folders, "_lock_new")  # noqa: B009
+    real = getattr(environment, "_lock_new")  # noqa: B009
     taken = []
 
     def interrupt(path):
@@ -111,7 +111,7 @@ def test_folder_that_was_taken_for_abandoned_meanwhile_is_not_used(place, monkey
             taken.extend(remove_abandoned(PREFIX))
         return real(path)
 
-    monkeypatch.setattr(temporary_folders, "_lock_new", interrupt)
+    monkeypatch.setattr(environment, "_lock_new", interrupt)
     folder = TemporaryFolder.create(PREFIX)
 
     assert len(taken) == 1
