@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
+    from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.worker import Launcher, WorkerSpec
-    from pytriton.runtime.executor.worker_services import WorkerServices
     from pytriton.runtime.transport.frames import Initialize
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from pytriton.base.errors import (
     error_from_code,
 )
 from pytriton.runtime.executor.batch_tracker import BatchTracker
-from pytriton.runtime.executor.call_server import CallServer
+from pytriton.runtime.executor.call_server import CallServer, ForkListener
 from pytriton.runtime.executor.channel_instance import FramedInstance, gone_error
-from pytriton.runtime.executor.fork_listener import ForkListener
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.worker import (
     PROCESS_ENDED,
@@ -40,9 +39,9 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.executor.base import InstanceEvents
+    from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.log_feed import LogFeed
     from pytriton.runtime.executor.worker import Launcher, Worker, WorkerSpec
-    from pytriton.runtime.executor.worker_services import WorkerServices
     from pytriton.runtime.transport.channel import Received
 
 logger = logging.getLogger(__name__)

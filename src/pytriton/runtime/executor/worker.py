@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.recovery import Recovery
     from pytriton.runtime.executor.remote.rank_group import RankGroup
-    from pytriton.runtime.executor.worker_services import WorkerServices
     from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
 

@@ -19,8 +19,8 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.remote.starter import Place
-    from pytriton.runtime.executor.worker_services import WorkerServices
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel, Received
     from pytriton.runtime.transport.frames import Finalize, Initialize, LogChange

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.remote.instance_port import RemoteLink, Ticket
     from pytriton.runtime.executor.remote.starter import RemoteProcess
-    from pytriton.runtime.executor.worker_services import WorkerServices
     from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
 

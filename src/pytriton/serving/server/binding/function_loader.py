@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pytriton.base.messages import InferTensor, ResponseSink
+    from pytriton.runtime.executor.call_server import RunningCall
     from pytriton.runtime.executor.log_feed import LogFeed
     from pytriton.runtime.executor.worker import Launcher
-    from pytriton.runtime.executor.worker_services import RunningCall
     from pytriton.runtime.transport.control import Bind, RayInstances
     from pytriton.runtime.transport.frames import InferCall, LogLine
     from pytriton.serving.engine.cache import ResponseStore
