@@ -7,6 +7,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from pytriton.base.errors import (
     ErrorCode,
     InternalError,
@@ -37,8 +39,10 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pytriton.base.log_switches import LogSwitches
-    from pytriton.runtime.executor.base import InstanceEvents
+    from pytriton.runtime.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.log_feed import LogFeed
     from pytriton.runtime.executor.worker import Launcher, Worker, WorkerSpec
@@ -351,3 +355,44 @@ class PythonInstance(FramedInstance):
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+class _IgnoredEvents:
+    """Receives the events of an instance that never runs a batch."""
+
+    def on_outcomes(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+    ) -> None:
+        raise AssertionError(f"{instance.name} answered a batch that it was not given")
+
+    def on_unavailable(self, instance: Instance) -> None:
+        """Do nothing: `on_died` follows."""
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        logger.debug("%s ended: %s", instance.name, reason)
+
+
+async def complete_config(
+    launcher: Launcher,
+    spec: WorkerSpec,
+    initialize: Initialize,
+    loop: asyncio.AbstractEventLoop,
+    services: WorkerServices,
+) -> str:
+    """Call `auto_complete_config` in a new worker; returns the configuration as JSON text.
+
+    Raises:
+        ServerError: `auto_complete_config` raised, or the process ended.
+    """
+    labels = ModelLabels("", "", (), batching=False)
+    if spec.placement is not None:
+        spec = structs.replace(spec, placement=structs.replace(spec.placement, group_size=1))
+    worker = await launcher.launch(spec)
+    instance = PythonInstance(worker, labels, MemoryTrimmer(loop), loop, _IgnoredEvents(), services)
+    report = await instance.initialize(structs.replace(initialize, completes_config=True))
+    instance.stop()
+    return report.config

@@ -13,11 +13,10 @@ from msgspec import structs
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.package import PACKAGE_FOLDER
-from pytriton.runtime.executor.config_completion import complete_config
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.model_labels import ModelLabels
-from pytriton.runtime.executor.python_instance import PythonInstance
+from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
