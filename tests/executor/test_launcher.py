@@ -28,7 +28,7 @@ from pytriton.runtime.executor.worker import (
     ResourceLackError,
     describe_exit,
 )
-from pytriton.runtime.executor.zygote_launcher import Zygote
+from pytriton.runtime.executor.zygote_launcher import RunningZygote
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.serving.server.process.descriptors import lowest_free
 from tests.executor.worker_rig import until
@@ -219,14 +219,14 @@ def test_worker_that_is_forked_when_its_launch_is_given_up_ends(monkeypatch):
     async def scenario(launcher):
         first = await launcher.launch(WorkerSpec("m_0_0", "m_0_0 worker"))
         task = asyncio.ensure_future(launcher.launch(WorkerSpec("m_0_1", "m_0_1 worker")))
-        on_forked = Zygote._on_forked
+        on_forked = RunningZygote._on_forked
 
         def on_forked_and_given_up(zygote, message):
             on_forked(zygote, message)
             pids.append(message.pid)
             task.cancel()
 
-        monkeypatch.setattr(Zygote, "_on_forked", on_forked_and_given_up)
+        monkeypatch.setattr(RunningZygote, "_on_forked", on_forked_and_given_up)
         (result,) = await asyncio.gather(task, return_exceptions=True)
 
         assert isinstance(result, asyncio.CancelledError)

@@ -25,7 +25,11 @@ from pytriton.runtime.executor.worker import (
     start_error,
     watch_exit,
 )
-from pytriton.runtime.executor.zygote_launcher import Zygote, ZygoteGoneError, two_socket_pairs
+from pytriton.runtime.executor.zygote_launcher import (
+    RunningZygote,
+    ZygoteGoneError,
+    two_socket_pairs,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -53,7 +57,7 @@ class WorkerLauncher:
         self.recovery = Recovery()  # a machine does not come back while its server runs
         self._loop = loop
         self._first_zygote = zygote
-        self._zygotes: dict[tuple[str, ...], Zygote] = {}  # by the modules that they preload
+        self._zygotes: dict[tuple[str, ...], RunningZygote] = {}  # by the modules that they preload
         self._spawned: set[LocalWorker] = set()
         self._fallback_paths: dict[str, Sequence[str]] = {sys.executable: ()}
         self._is_closed = False
@@ -102,13 +106,13 @@ class WorkerLauncher:
             f"ended {_FORK_ATTEMPTS} times"
         )
 
-    def _start_zygote(self, preload: tuple[str, ...]) -> Zygote:
+    def _start_zygote(self, preload: tuple[str, ...]) -> RunningZygote:
         first = self._first_zygote
         if first is not None and not preload:
             self._first_zygote = None
-            zygote = Zygote(self._loop, lambda: first)
+            zygote = RunningZygote(self._loop, lambda: first)
         else:
-            zygote = Zygote(self._loop, functools.partial(start_zygote, preload=preload))
+            zygote = RunningZygote(self._loop, functools.partial(start_zygote, preload=preload))
         zygote.start()
         self._zygotes[preload] = zygote
         return zygote

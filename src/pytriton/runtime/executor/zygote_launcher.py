@@ -49,7 +49,7 @@ class _Pending(msgspec.Struct, eq=False):
     answer: asyncio.Future[LocalWorker]
 
 
-class Zygote:
+class RunningZygote:
     """A running zygote and the workers that it forked."""
 
     def __init__(

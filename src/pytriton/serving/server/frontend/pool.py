@@ -16,7 +16,7 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError
 from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.worker import WorkerSpec, describe_loss
-from pytriton.runtime.executor.zygote_launcher import Zygote, ZygoteGoneError
+from pytriton.runtime.executor.zygote_launcher import RunningZygote, ZygoteGoneError
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES, MemoryTrimmer
 from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
@@ -208,7 +208,7 @@ class FrontEndPool:
         memory = MemoryTrimmer(loop)
         feed = RegionFeed(LocalRegions(), loop)
         self._shared = SharedParts(engine, client, tracing, self._registry, memory, loop, feed)
-        self._zygote = Zygote(loop, spawn_zygote if zygote is None else lambda: zygote)
+        self._zygote = RunningZygote(loop, spawn_zygote if zygote is None else lambda: zygote)
         self._members: dict[int, FrontEndMember] = {}
         self._log = LogFeed() if log is None else log
         self._log.add(self._on_log_change)
@@ -296,7 +296,7 @@ class FrontEndPool:
             worker = await self._zygote.fork(spec)
         except ZygoteGoneError:
             if not self._zygote.is_open and self._is_open:
-                self._zygote = Zygote(self._loop, spawn_zygote)
+                self._zygote = RunningZygote(self._loop, spawn_zygote)
                 self._zygote.start()
             worker = await self._zygote.fork(spec)
         member = FrontEndMember(index, worker)
