@@ -22,13 +22,17 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.runtime.executor import python_process
-from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
+from pytriton.runtime.executor.launcher import (
+    START_SETTING,
+    RunningZygote,
+    WorkerLauncher,
+    WorkerSpec,
+)
 from pytriton.runtime.executor.worker import (
     ForkingProcessEndedError,
     ResourceLackError,
     describe_exit,
 )
-from pytriton.runtime.executor.zygote_launcher import RunningZygote
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.serving.server.process.descriptors import lowest_free
 from tests.executor.worker_rig import until

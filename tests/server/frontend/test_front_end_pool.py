@@ -11,9 +11,9 @@ import time
 import pytest
 
 from pytriton.base.errors import InternalError, ServerError
+from pytriton.runtime.executor.launcher import ZygoteGoneError
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.executor.worker import LocalWorker
-from pytriton.runtime.executor.zygote_launcher import ZygoteGoneError
 from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
     Configure,
