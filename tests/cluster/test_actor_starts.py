@@ -25,9 +25,8 @@ from pytriton.runtime.cluster.messages import (
 )
 from pytriton.runtime.cluster.names import group_name
 from pytriton.runtime.executor.remote.cluster_status import NodeStatus
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.remote.starter import Place, StartOrder
-from pytriton.runtime.executor.worker import WorkerSpec
+from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.cluster.fake_cluster import VERSION, FakeCluster
 
 NAMESPACE = "pytriton-1"

@@ -21,8 +21,7 @@ import pytest
 from pytriton.base.errors import UnavailableError
 from pytriton.base.ray_options import RayOptions
 from pytriton.runtime.cluster.executor import RayExecutor
-from pytriton.runtime.executor.remote.placement import Placement
-from pytriton.runtime.executor.worker import InstanceUnavailableError, WorkerSpec
+from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec
 from tests.cluster.ray_cluster import RayNodes
 from tests.examples.test_examples import EXAMPLES, check_commands
 from tests.free_ports import free_ports
@@ -43,7 +42,7 @@ NODES = {
 SERVER = """
 import asyncio, sys
 from pytriton.runtime.cluster.executor import RayExecutor
-from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.executor.worker import WorkerSpec
 from pytriton.base.ray_options import RayOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pytriton.runtime.cluster.room import describe_wait, has_room, wanted_resources
 from pytriton.runtime.executor.remote.cluster_status import NodeStatus
-from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import Placement
 
 CPU = NodeStatus("1", "10.0.0.1", {"CPU": 4.0}, {"CPU": 1.0})
 GPU = NodeStatus("2", "10.0.0.2", {"CPU": 4.0, "GPU": 2.0}, {"CPU": 2.0, "GPU": 0.5})

@@ -33,9 +33,8 @@ from pytriton.runtime.cluster.process import Backoff, require_ray
 from pytriton.runtime.cluster.starter import RayStarter
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.executor.remote.cluster_status import ActorState, NodeStatus
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.remote.starter import Place, StartOrder
-from pytriton.runtime.executor.worker import InstanceUnavailableError, WorkerSpec
+from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec
 from pytriton.runtime.transport.link import stream_pair
 
 NODES = (NodeStatus("n1", "node-1", {"CPU": 2.0}),)

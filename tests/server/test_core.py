@@ -180,7 +180,7 @@ def test_server_without_a_cluster_imports_nothing_of_it():
 
     assert found.stdout.decode().split() == [
         "pytriton.runtime.executor.remote",
-        "pytriton.runtime.executor.remote.placement",
+        "pytriton.runtime.executor.worker",
     ]
 
 

@@ -10,9 +10,8 @@ import psutil
 import uvloop
 
 from pytriton.runtime.executor.remote.instance_port import InstancePort
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
-from pytriton.runtime.executor.worker import WorkerSpec
+from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.executor.remote.plain_starter import PlainStarter
 from tests.executor.test_workers import Owner
 from tests.executor.worker_rig import DEADLINE_S

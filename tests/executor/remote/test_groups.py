@@ -15,9 +15,9 @@ from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.log_feed import LogFeed
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.remote.rank_group import RankGroup
 from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.runtime.transport.stream_channel import StreamChannel

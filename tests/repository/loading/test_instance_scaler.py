@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 
-from pytriton.runtime.executor.recovery import Recovery
-from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.runtime.executor.worker import InstanceUnavailableError, Recovery
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.repository.loading.instance_scaler import FIRST_RETRY_S, ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan

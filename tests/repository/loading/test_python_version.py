@@ -11,11 +11,11 @@ import pytest
 from msgspec import structs
 
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
-from pytriton.runtime.executor.recovery import Recovery
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.worker import (
     ForkingProcessEndedError,
     InstanceUnavailableError,
+    Placement,
+    Recovery,
     ResourceLackError,
 )
 from pytriton.serving.engine.model import Model, ModelState

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.executor.remote.placement import Placement
-from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement
 from pytriton.serving.engine.config import normalise_config
 from pytriton.serving.repository.loading.python_loader import (
     check_completed,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import Placement
 from pytriton.serving.engine.config import config_from_text, normalise_config
 from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
 from pytriton.serving.repository.reading.backend_choice import runs_on_ray

@@ -37,7 +37,7 @@ from pytriton.runtime.cluster.names import (
 )
 from pytriton.runtime.cluster.room import describe_wait, has_room, wanted_resources
 from pytriton.runtime.cluster.spreading import Spreading
-from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.runtime.cluster.names import actor_name
 from pytriton.runtime.executor.remote.cluster_status import ActorState, ActorStatus
-from pytriton.runtime.executor.remote.placement import Placement
-from pytriton.runtime.executor.worker import InstanceUnavailableError
+from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement
 
 if TYPE_CHECKING:
     import asyncio

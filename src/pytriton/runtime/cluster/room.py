@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.runtime.executor.remote.cluster_status import NodeStatus
-    from pytriton.runtime.executor.remote.placement import Placement
+    from pytriton.runtime.executor.worker import Placement
 
 _NAMED_NODES = 4
 _ROUNDING = 1e-6  # Ray counts in steps of 0.0001

@@ -35,10 +35,13 @@ from pytriton.runtime.cluster.messages import (
 )
 from pytriton.runtime.cluster.process import Backoff, start_launcher
 from pytriton.runtime.cluster.ray_process import RayProcess
-from pytriton.runtime.executor.recovery import Recovery
 from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
-from pytriton.runtime.executor.remote.placement import Placement
-from pytriton.runtime.executor.worker import InstanceUnavailableError, watch_exit
+from pytriton.runtime.executor.worker import (
+    InstanceUnavailableError,
+    Placement,
+    Recovery,
+    watch_exit,
+)
 from pytriton.runtime.transport.handshake import pytriton_version
 
 if TYPE_CHECKING:

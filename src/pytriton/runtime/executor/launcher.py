@@ -24,10 +24,10 @@ from pytriton.runtime.executor.python_process import (
     start_worker,
     start_zygote,
 )
-from pytriton.runtime.executor.recovery import Recovery
 from pytriton.runtime.executor.worker import (
     ForkingProcessEndedError,
     LocalWorker,
+    Recovery,
     WorkerSpec,
     describe_exit,
     open_pidfd,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError, resource_error
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.transport.memory import is_portable_forced
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 
@@ -22,10 +21,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.runtime.executor.call_server import WorkerServices
-    from pytriton.runtime.executor.recovery import Recovery
     from pytriton.runtime.executor.remote.rank_group import RankGroup
     from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The resources that a cluster has to give to one instance.
+
+    Attributes:
+        num_cpus: Processors, of each process.
+        num_gpus: GPUs, of each process; fractions share one.
+        resources: Resources that nodes declare by name, of each process.
+        group_size: The number of processes that are one instance together.
+        is_spread: Whether the instances of a model are spread over nodes, rather than packed.
+        start_timeout_s: How long a start may take, in which it may have to wait for a free node.
+    """
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    resources: dict[str, float] = {}
+    group_size: int = 1
+    is_spread: bool = True
+    start_timeout_s: float = 120.0
 
 
 class ForkingProcessEndedError(InternalError):
@@ -283,3 +301,34 @@ def open_pidfd(pid: int) -> int | None:
 def _close_watched(descriptor: int, loop: asyncio.AbstractEventLoop) -> None:
     loop.remove_reader(descriptor)
     os.close(descriptor)
+
+
+class Recovery:
+    """Wakes delayed restarts when the cluster is reachable again or gains a node.
+
+    Attributes:
+        count: How often it did.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pauses: set[asyncio.Future[None]] = set()
+
+    def announce(self) -> None:
+        """End all pauses."""
+        self.count += 1
+        for pause in self._pauses:
+            if not pause.done():
+                pause.set_result(None)
+
+    async def pause(self, delay_s: float) -> None:
+        """Wait for `delay_s`, or until the next announcement."""
+        pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pauses.add(pause)
+        try:
+            await asyncio.wait([pause], timeout=delay_s)
+        finally:
+            self._pauses.discard(pause)
+
+    def __repr__(self) -> str:
+        return f"<Recovery {self.count} times, {len(self._pauses)} pauses>"

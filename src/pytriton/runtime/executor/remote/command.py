@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.executor.python_process import WORKER_SCRIPT, fallback_paths
-from pytriton.runtime.executor.remote.placement import Placement
+from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.transport.handshake import pytriton_version
 from pytriton.runtime.transport.rendezvous import TOKEN_VARIABLE
 

@@ -9,10 +9,9 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, UnavailableError
-from pytriton.runtime.executor.remote.placement import Placement
 from pytriton.runtime.executor.remote.remote_worker import RemoteWorker
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT, StartOrder
-from pytriton.runtime.executor.worker import InstanceUnavailableError, describe_exit
+from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, describe_exit
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink, Ticket

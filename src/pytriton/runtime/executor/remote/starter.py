@@ -12,7 +12,7 @@ from pytriton.runtime.executor.worker import WorkerSpec
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.runtime.executor.recovery import Recovery
+    from pytriton.runtime.executor.worker import Recovery
 
 # In the reason of an end: what follows is what the process wrote last. It is for the log, not for
 # clients: a model may have written what concerns nobody else.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from pytriton.runtime.executor.base import WorkerInstance
-    from pytriton.runtime.executor.recovery import Recovery
+    from pytriton.runtime.executor.worker import Recovery
     from pytriton.serving.engine.model import Model
     from pytriton.serving.repository.loading.plans import InstancePlan
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from pytriton.base.model_spec import ModelSpec, ModelTensor, Reshape
-    from pytriton.runtime.executor.remote.placement import Placement
+    from pytriton.runtime.executor.worker import Placement
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
     from pytriton.serving.repository.loading.instance_scaler import ScalingSettings

@@ -14,8 +14,7 @@ import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import ServerError, UnavailableError
-from pytriton.runtime.executor.recovery import Recovery
-from pytriton.runtime.executor.worker import ForkingProcessEndedError, ResourceLackError
+from pytriton.runtime.executor.worker import ForkingProcessEndedError, Recovery, ResourceLackError
 from pytriton.serving.engine.model import ModelState
 from pytriton.serving.repository.loading.instance_scaler import InstanceScaler
 from pytriton.serving.repository.loading.plans import LoadTimeoutError, load_within

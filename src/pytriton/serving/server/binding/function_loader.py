@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ServerError, UnsupportedError, error_from_code
 from pytriton.runtime.executor.python_instance import PythonInstance
-from pytriton.runtime.executor.remote.placement import Placement
-from pytriton.runtime.executor.worker import WorkerSpec
+from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.serving.engine.model import Model
