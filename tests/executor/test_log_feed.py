@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.base.log_switches import LogSwitches
-from pytriton.runtime.executor.log_feed import LogFeed
+from pytriton.base.log_switches import LogFeed, LogSwitches
 
 QUIET = LogSwitches(info=False)
 

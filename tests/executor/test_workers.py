@@ -17,10 +17,9 @@ import uvloop
 
 from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.errors import ErrorCode, InternalError
-from pytriton.base.log_switches import LogSwitches
+from pytriton.base.log_switches import LogFeed, LogSwitches
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
-from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
 from pytriton.runtime.transport.arena import MemoryTrimmer

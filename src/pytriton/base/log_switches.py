@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 JSON_FORMAT = "json"
 LOG_FORMATS = ("default", "ISO8601", JSON_FORMAT)
@@ -35,3 +39,28 @@ class LogSwitches(msgspec.Struct, frozen=True, array_like=True):
     def lowest_level(self) -> int:
         """The lowest level that is wanted; ERROR if none is."""
         return next((level for level in _LEVELS if self.wants(level)), logging.ERROR)
+
+
+class LogFeed:
+    """The current settings, and who is told about changes."""
+
+    def __init__(self, switches: LogSwitches | None = None) -> None:
+        self.switches = LogSwitches() if switches is None else switches
+        self._listeners: list[Callable[[LogSwitches], None]] = []
+
+    def add(self, listener: Callable[[LogSwitches], None]) -> None:
+        """Call `listener` with the settings after every change, until it is removed."""
+        self._listeners.append(listener)
+
+    def remove(self, listener: Callable[[LogSwitches], None]) -> None:
+        """Undo `add`; does nothing if it was undone already."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def change(self, switches: LogSwitches) -> None:
+        """Replace the settings."""
+        if switches == self.switches:
+            return
+        self.switches = switches
+        for listener in self._listeners[:]:
+            listener(switches)

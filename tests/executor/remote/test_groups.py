@@ -12,9 +12,8 @@ import pytest
 
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import InternalError, UnavailableError
-from pytriton.base.log_switches import LogSwitches
+from pytriton.base.log_switches import LogFeed, LogSwitches
 from pytriton.base.messages import InferTensor
-from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.remote.rank_group import RankGroup
 from pytriton.runtime.executor.remote.starter import Place
 from pytriton.runtime.executor.worker import Placement

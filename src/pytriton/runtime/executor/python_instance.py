@@ -41,10 +41,9 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.base.log_switches import LogSwitches
+    from pytriton.base.log_switches import LogFeed, LogSwitches
     from pytriton.runtime.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.runtime.executor.call_server import WorkerServices
-    from pytriton.runtime.executor.log_feed import LogFeed
     from pytriton.runtime.executor.worker import Launcher, Worker, WorkerSpec
     from pytriton.runtime.transport.channel import Received
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import structs
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.base.log_switches import LogFeed
 from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
-from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec

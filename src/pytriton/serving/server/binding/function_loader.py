@@ -27,9 +27,9 @@ from pytriton.serving.server.binding.bound_spec import BoundSpec
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from pytriton.base.log_switches import LogFeed
     from pytriton.base.messages import InferTensor, ResponseSink
     from pytriton.runtime.executor.call_server import RunningCall
-    from pytriton.runtime.executor.log_feed import LogFeed
     from pytriton.runtime.executor.worker import Launcher
     from pytriton.runtime.transport.control import Bind, RayInstances
     from pytriton.runtime.transport.frames import InferCall, LogLine

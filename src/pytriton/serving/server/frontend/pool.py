@@ -14,8 +14,8 @@ import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError
+from pytriton.base.log_switches import LogFeed
 from pytriton.runtime.executor.launcher import RunningZygote, ZygoteGoneError
-from pytriton.runtime.executor.log_feed import LogFeed
 from pytriton.runtime.executor.worker import WorkerSpec, describe_loss
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES, MemoryTrimmer
 from pytriton.runtime.transport.frames import LogChange

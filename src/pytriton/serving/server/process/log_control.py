@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.runtime.executor.log_feed import LogFeed
+from pytriton.base.log_switches import LogFeed
 from pytriton.serving.server.process.logs import use_log_switches
 
 if TYPE_CHECKING:
