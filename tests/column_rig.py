@@ -20,8 +20,7 @@ from pytriton.runtime.executor.columns import (
     make_members,
     shared_request,
 )
-from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import Inference, ModelLabels
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,

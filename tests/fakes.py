@@ -11,8 +11,7 @@ from typing import Any
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import InferRequest, InferResponse
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
-from pytriton.runtime.executor.base import Outcome, RunningBatch
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.server.tracing.facts import TraceFacts
 from pytriton.serving.server.tracing.request_trace import RequestTrace
 from pytriton.serving.server.tracing.sampling import TraceSampling

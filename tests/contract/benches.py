@@ -15,8 +15,7 @@ from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.decorators import TritonContext, batch
 from pytriton.model_config import ModelConfig, SequenceBatcher, Tensor
 from pytriton.runtime.executor.channel_instance import ChannelInstance
-from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import Inference, ModelLabels
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.memory_channel import MemoryChannel

@@ -7,7 +7,7 @@ import logging
 import threading
 
 from pytriton.model_config import ModelConfig, Ray
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.function_worker.worker import FunctionWorker

@@ -28,8 +28,7 @@ from pytriton.runtime.executor.columns import (
     make_members,
     shared_request,
 )
-from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import Inference, ModelLabels
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frontend_frames import Configure

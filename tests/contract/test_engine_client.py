@@ -10,7 +10,7 @@ from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, Unav
 from pytriton.base.messages import InferResponse
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.model_config import Tensor
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.model import ModelState
 from tests.column_rig import NAMES
 from tests.contract.benches import to_arrays, to_tensor

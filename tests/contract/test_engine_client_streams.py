@@ -13,7 +13,7 @@ import pytest
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferResponse
 from pytriton.model_config import Tensor
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from tests.contract.benches import to_arrays, to_tensor
 from tests.fakes import RecordingSink

@@ -9,7 +9,7 @@ import pathlib
 import socket
 import threading
 
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink
 from pytriton.runtime.executor.remote.remote_worker import RemoteWorker

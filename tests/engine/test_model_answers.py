@@ -13,7 +13,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.model import TRANSITIONS, ModelState
 from pytriton.serving.engine.stats import FailureReason
 from tests.fakes import FakeSupervisor, RecordingSink, response

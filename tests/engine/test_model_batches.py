@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import InternalError
 from pytriton.base.model_spec import BatcherSpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from tests.fakes import FakeInstance, RecordingSink, response
 
 

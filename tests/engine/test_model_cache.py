@@ -8,7 +8,7 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.cache import ResponseStore
 from tests.fakes import SECOND_NS
 

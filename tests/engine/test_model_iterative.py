@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pytriton.base.errors import CancelledError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.model import ModelState
 from tests.fakes import FakeInstance, FakeSupervisor
 

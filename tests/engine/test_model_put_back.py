@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import CancelledError, InternalError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.stats import FailureReason
 from tests.column_rig import ColumnScene
 from tests.fakes import FakeSupervisor, response

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.errors import CancelledError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, SequenceSpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from tests.fakes import FakeInstance, FakeSupervisor, response
 
 

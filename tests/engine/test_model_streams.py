@@ -9,7 +9,7 @@ from pytriton.base.dtypes import UINT8
 from pytriton.base.errors import CancelledError, InternalError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
 from pytriton.serving.engine.stats import FailureReason
 from tests.fakes import response

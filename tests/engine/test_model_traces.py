@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.messages import ExecutionTimes
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from tests.fakes import SECOND_NS, response
 
 

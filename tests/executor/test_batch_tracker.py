@@ -8,7 +8,7 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UNEXPECTED, InternalError
 from pytriton.runtime.executor.batch_tracker import BatchTracker
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,

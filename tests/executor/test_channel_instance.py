@@ -11,7 +11,7 @@ from pytriton.base.dtypes import UINT8
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.messages import InferTensor, TraceContext
 from pytriton.runtime.executor.channel_instance import ChannelInstance
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena, MemoryTrimmer
 from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, Responses
 from pytriton.runtime.transport.link import socket_pair

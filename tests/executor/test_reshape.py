@@ -17,8 +17,7 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import Reshape
 from pytriton.runtime.executor.batch_tensors import add_input
 from pytriton.runtime.executor.batch_tracker import BatchTracker
-from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, ModelLabels
 from pytriton.runtime.executor.reshape import reshape_inputs
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.requests import make_requests

@@ -19,8 +19,8 @@ from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.errors import ErrorCode, InternalError
 from pytriton.base.log_switches import LogFeed, LogSwitches
 from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
-from pytriton.runtime.executor.model_labels import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import Initialize

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pytriton.base.dtypes import from_numpy
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.transport.arena import Arena, MemoryTrimmer

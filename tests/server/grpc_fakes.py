@@ -17,8 +17,7 @@ from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.grpc.status import percent_decode
 from pytriton.protocol.http2 import frames
-from pytriton.runtime.executor.base import Outcome
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.inference import Inference, Outcome
 from pytriton.serving.engine.delivery import deliver, refuse
 from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.api.local_client import LocalClient

@@ -10,8 +10,7 @@ import numpy as np
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.executor.base import Outcome, RunningBatch
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model

@@ -7,8 +7,7 @@ from typing import Any
 
 from pytriton.base import dtypes
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.runtime.executor.base import Outcome, RunningBatch
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.config import spec_from_config
 from pytriton.serving.engine.engine import Engine

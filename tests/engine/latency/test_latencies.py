@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.latencies import (
     BATCH_SIZE,

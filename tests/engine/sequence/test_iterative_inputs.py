@@ -8,7 +8,7 @@ import numpy as np
 from pytriton.base.dtypes import FP32, INT32, UINT64
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec, StateSpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 
 CONTROLS = (
     ControlSpec(name="START", kind=SequenceControlKind.START, dtype=INT32),

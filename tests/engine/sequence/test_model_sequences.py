@@ -8,7 +8,7 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, InvalidArgumentError, UnavailableError
 from pytriton.base.model_spec import ControlSpec, SequenceControlKind, SequenceSpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from tests.fakes import FakeInstance, FakeSupervisor, response
 
 START, END = 1, 2

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.model_spec import SequenceSpec
-from pytriton.runtime.executor.base import Outcome
-from pytriton.runtime.executor.inference import CLOSED_SINK
+from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome
 from pytriton.serving.engine.scheduling import Dispatch
 from pytriton.serving.engine.sequence.scheduler import (
     END,

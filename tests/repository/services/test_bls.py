@@ -15,7 +15,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from tests.fakes import RecordingSink, response
 from tests.repository.calling import World, tensors
 

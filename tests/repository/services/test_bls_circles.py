@@ -10,7 +10,7 @@ import pytest
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec, ModelTensor, QueuePolicySpec
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.config import spec_from_config
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.ensemble.graph import make_graph

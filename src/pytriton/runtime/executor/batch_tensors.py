@@ -15,9 +15,8 @@ from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.runtime.executor.base import RunningBatch
     from pytriton.runtime.executor.columns import Run
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, RunningBatch
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.payload import Buffer
 

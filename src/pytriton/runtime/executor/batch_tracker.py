@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import error_for_clients, error_from_code
 from pytriton.base.messages import InferResponse
-from pytriton.runtime.executor.base import Outcome, RunningBatch
 from pytriton.runtime.executor.batch_tensors import (
     add_columns,
     add_input,
@@ -22,7 +21,7 @@ from pytriton.runtime.executor.batch_tensors import (
     split_output,
 )
 from pytriton.runtime.executor.columns import find_runs
-from pytriton.runtime.executor.inference import CLOSED_SINK
+from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
 from pytriton.runtime.executor.reshape import reshape_inputs, reshape_outputs
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -39,10 +38,8 @@ if TYPE_CHECKING:
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferTensor
-    from pytriton.runtime.executor.base import Instance, InstanceEvents
     from pytriton.runtime.executor.columns import Run
-    from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.executor.model_labels import ModelLabels
+    from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import ResponseItem
     from pytriton.runtime.transport.refs import TensorRef

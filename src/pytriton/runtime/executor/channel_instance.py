@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Collection, Sequence
 
-    from pytriton.runtime.executor.base import InstanceEvents
-    from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.executor.model_labels import ModelLabels
+    from pytriton.runtime.executor.inference import Inference, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
 

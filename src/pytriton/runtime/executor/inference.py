@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Collection, Mapping, Sequence
+
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
-    from pytriton.runtime.executor.base import Instance
-    from pytriton.runtime.executor.columns import Chunk
+    from pytriton.base.model_spec import Reshape
+    from pytriton.runtime.executor.columns import Chunk, Run
 
 
 class InferenceOwner(Protocol):
@@ -92,3 +95,189 @@ class _ClosedSink:
 
 
 CLOSED_SINK = _ClosedSink()
+
+
+class RunningBatch(msgspec.Struct, eq=False):
+    """Requests that an instance executes together."""
+
+    id: int
+    inferences: list[Inference]
+    started_ns: int  # when the engine passed it to the instance
+    open_positions: set[int]  # positions of the requests that wait for their final response
+    is_traced: bool = False  # at least one of the requests is traced
+    is_rescheduled: bool = False  # the model asked to execute at least one of the requests again
+    rows: int = 0  # of all its requests, if there are runs
+    runs: Sequence[Run] = ()  # those of its requests that are members of chunks
+    has_others: bool = True  # at least one of the requests is no member
+    is_lost: bool = False  # its instance was lost: its last outcomes are errors that say so
+    null_rows: int = 0  # of the answers to null requests, which no client has sent
+    answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """A response to one request of a batch, an error in its place, or an end without tensors."""
+
+    position: int
+    response: InferResponse | None = None
+    error: ServerError | None = None
+    is_final: bool = True
+    is_rescheduled: bool = False  # there is no response: the request is to be executed again
+
+
+class InstanceEvents(Protocol):
+    """Callbacks from an instance to its owner, always called on the event loop."""
+
+    def on_outcomes(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Called with responses; `times_ns` is when the model began and finished computing them.
+
+        The runs in `batch.answered` have their responses, too. It never raises: whatever goes wrong
+        is logged and answered, because other outcomes must still be reported.
+        """
+
+    def on_unavailable(self, instance: Instance) -> None:
+        """Called when the instance accepts no more batches; `on_died` follows with the reason."""
+
+    def on_died(self, instance: Instance, reason: str) -> None:
+        """Called when the instance has ended, after its open requests were failed."""
+
+
+class Instance(Protocol):
+    """A place where batches of a model run; all calls and events are on the event loop.
+
+    It promises that each request of a batch ends exactly once, by an outcome that is final, also if
+    the instance is lost or stopped; that no event comes from within `execute`, `cancel` or `grant`;
+    and that a batch whose `execute` raised was not begun. It sets `instance`, `batch_id` and
+    `position` of the inferences, and leaves all else of them, their requests and their sinks alone:
+    its owner delivers what it reports. It has no queue: who gives it more batches than it has free
+    slots breaks its contract.
+    """
+
+    name: str
+
+    @property
+    def free_slots(self) -> int:
+        """The number of batches that the instance accepts now."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is executing."""
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether it has requests that are not answered to their end."""
+
+    @property
+    def executing_batches(self) -> Collection[int]:
+        """The ids of the batches that occupy slots."""
+
+    def start(self) -> None:
+        """Begin to report events."""
+
+    def execute(self, inferences: list[Inference], now_ns: int) -> None:
+        """Run requests as one batch; outcomes are reported later as events.
+
+        Raises:
+            ServerError: There is no memory for their tensors, or the instance has ended.
+        """
+
+    def cancel(self, inference: Inference) -> None:
+        """Tell the model that this request was cancelled; its final outcome still comes."""
+
+    def grant(self, inference: Inference, count: int) -> None:
+        """Allow a decoupled model to send `count` more responses to this request."""
+
+    def stop(self) -> None:
+        """Stop the instance and fail its open requests."""
+
+
+class WorkerInstance(Instance, Protocol):
+    """An instance with a process of its own, which may crash and be replaced."""
+
+    @property
+    def node(self) -> str:
+        """The node of a cluster that it runs on; "" on this machine."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    has_ready_check: bool  # the model has an `is_ready` method
+    ended: asyncio.Future[None]  # done when the process has ended
+
+    @property
+    def concurrency(self) -> int:
+        """The number of batches that it executes at the same time."""
+
+    @property
+    def is_to_blame(self) -> bool:
+        """Whether the instance itself is the cause of its end, rather than another process."""
+
+    async def check_ready(self) -> bool:
+        """Returns whether the process is alive and the model, if it has a ready check, is ready."""
+
+    def set_events(self, events: InstanceEvents) -> None:
+        """Replace the receiver of events."""
+
+
+class ModelLabels:
+    """The name and version for all responses of a model, and the order of its inputs.
+
+    Args:
+        name: The name of the model.
+        version: The version of the model.
+        input_names: The inputs in the order in which they are sent to instances.
+        batching: Whether inputs have a batch dimension, along which requests are concatenated.
+        is_model_file: Whether the model is a model.py. It gets more details of a request than a
+            callable.
+        state_outputs: The outputs with the states of sequences, which are always returned.
+        input_reshapes: For inputs that the model gets in another shape than clients send.
+        output_reshapes: The same for outputs.
+        ragged_inputs: The inputs whose shapes may differ in a batch.
+        in_sequences: Whether requests belong to sequences; then members of chunks may have ids.
+        keeps_inputs: Whether requests may be executed again, so that no instance may change their
+            inputs.
+    """
+
+    __slots__ = (
+        "batching", "in_sequences", "input_names", "input_reshapes", "is_model_file",
+        "keeps_inputs", "name", "output_reshapes", "ragged_inputs", "state_outputs", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        input_names: Sequence[str],
+        *,
+        batching: bool,
+        is_model_file: bool = False,
+        state_outputs: Sequence[str] = (),
+        input_reshapes: Mapping[str, Reshape] | None = None,
+        output_reshapes: Mapping[str, Reshape] | None = None,
+        ragged_inputs: Collection[str] = (),
+        in_sequences: bool = False,
+        keeps_inputs: bool = False,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.input_names = tuple(input_names)
+        self.batching = batching
+        self.is_model_file = is_model_file
+        self.state_outputs = tuple(state_outputs)
+        self.input_reshapes = input_reshapes
+        self.output_reshapes = output_reshapes
+        self.ragged_inputs = ragged_inputs
+        self.in_sequences = in_sequences
+        self.keeps_inputs = keeps_inputs
+
+    def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the outputs that an instance returns to a request whose client wants these."""
+        if not self.state_outputs:
+            return wanted
+        return tuple(dict.fromkeys((*wanted, *self.state_outputs)))

@@ -19,7 +19,7 @@ from pytriton.base.errors import (
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.call_server import CallServer, ForkListener
 from pytriton.runtime.executor.channel_instance import FramedInstance, gone_error
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.worker import (
     PROCESS_ENDED,
     ForkingProcessEndedError,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.base.log_switches import LogFeed, LogSwitches
-    from pytriton.runtime.executor.base import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.runtime.executor.call_server import WorkerServices
+    from pytriton.runtime.executor.inference import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.runtime.executor.worker import Launcher, Worker, WorkerSpec
     from pytriton.runtime.transport.channel import Received
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.base import Outcome, RunningBatch
     from pytriton.runtime.executor.columns import Chunk, Run
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
     from pytriton.serving.engine.cache import CachedResponse, ResponseStore
     from pytriton.serving.engine.stats import ModelStatistics
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.base import Instance
+    from pytriton.runtime.executor.inference import Instance
     from pytriton.serving.engine.stats import ModelStatistics
 
 # The gather window. While a decoupled model is busy, or a quick one waits for its next answer,

@@ -14,8 +14,7 @@ from pytriton.base.errors import (
     resource_error,
 )
 from pytriton.base.request_ids import request_ids
-from pytriton.runtime.executor.base import Outcome
-from pytriton.runtime.executor.inference import CLOSED_SINK
+from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome
 from pytriton.runtime.transport.credit import is_grant_due
 
 if TYPE_CHECKING:
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.base import RunningBatch
     from pytriton.runtime.executor.columns import Run
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, RunningBatch
 
 logger = logging.getLogger(__name__)
 

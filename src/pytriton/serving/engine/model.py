@@ -20,7 +20,7 @@ from pytriton.base.errors import (
     ServerError,
     UnavailableError,
 )
-from pytriton.runtime.executor.base import Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
 from pytriton.serving.engine.delivery import (
@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.base import Instance
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, Instance
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
     from pytriton.serving.engine.scheduling import QueueRefusal

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from pytriton.runtime.executor.base import Instance
+    from pytriton.runtime.executor.inference import Instance
 
 # A resource's name and its device; None for a resource that all devices share.
 Pool = tuple[str, int | None]

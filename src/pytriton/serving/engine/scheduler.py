@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.errors import CancelledError, InternalError, ServerError, UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.model_spec import ModelSpec
-from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.inference import Inference, Instance, Outcome, RunningBatch
 from pytriton.serving.engine.batcher import Batcher, add_each, make_batcher
 from pytriton.serving.engine.scheduling import (
     NOT_ITERATIVE,

@@ -13,8 +13,7 @@ from typing import Protocol
 import msgspec
 
 from pytriton.base.errors import ServerError
-from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
-from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.executor.inference import Inference, Instance, Outcome, RunningBatch
 from pytriton.serving.engine.stats import FailureReason
 
 # The error of a request that asks for another execution of a model that is not iterative.

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.base import Instance
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, Instance
     from pytriton.serving.engine.model_state import ModelState
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.stats import ModelStatistics

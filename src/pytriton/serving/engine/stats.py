@@ -18,7 +18,7 @@ from pytriton.base.messages import ExecutionTimes
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
-    from pytriton.runtime.executor.base import Outcome, RunningBatch
+    from pytriton.runtime.executor.inference import Outcome, RunningBatch
 
 # A stream may have any number of responses; those beyond the last index are counted there.
 MAX_RESPONSE_INDEXES = 1024

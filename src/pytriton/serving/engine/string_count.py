@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, error_for_clients
-from pytriton.runtime.executor.base import Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine.delivery import deliver, refuse
 
 if TYPE_CHECKING:

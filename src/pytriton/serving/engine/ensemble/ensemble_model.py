@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor
 from pytriton.base.model_spec import sequence_parameters
-from pytriton.runtime.executor.base import Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.delivery import deliver, not_ready_error
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec, ModelTensor, Reshape
-    from pytriton.runtime.executor.base import Instance
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, Instance
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace, RunningStep

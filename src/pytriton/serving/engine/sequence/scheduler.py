@@ -17,8 +17,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import SequenceControlKind
-from pytriton.runtime.executor.base import Outcome
-from pytriton.runtime.executor.inference import CLOSED_SINK, Inference
+from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Outcome
 from pytriton.serving.engine.batcher import DeadlineHeap, add_each
 from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, QueueRefusal, refuse_each
 from pytriton.serving.engine.stats import FailureReason
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec, SequenceSpec
-    from pytriton.runtime.executor.base import Instance, RunningBatch
+    from pytriton.runtime.executor.inference import Instance, RunningBatch
     from pytriton.serving.engine.scheduling import Decision
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytriton.base.model_spec import ModelSpec, SequenceSpec
-    from pytriton.runtime.executor.base import Instance
-    from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.executor.inference import Inference, Instance
     from pytriton.serving.engine.sequence.scheduler import Choice, InstanceSlots, LiveSequence
 
 

@@ -17,7 +17,7 @@ from pytriton.serving.engine.model import ModelState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from pytriton.runtime.executor.base import WorkerInstance
+    from pytriton.runtime.executor.inference import WorkerInstance
     from pytriton.runtime.executor.worker import Recovery
     from pytriton.serving.engine.model import Model
     from pytriton.serving.repository.loading.plans import InstancePlan

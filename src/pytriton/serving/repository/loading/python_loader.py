@@ -15,7 +15,7 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unsupporte
 from pytriton.base.log_switches import LogFeed
 from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Launcher, WorkerSpec
 from pytriton.runtime.transport.arena import MemoryTrimmer

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from collections.abc import Set as AbstractSet
 
-    from pytriton.runtime.executor.base import Instance, WorkerInstance
+    from pytriton.runtime.executor.inference import Instance, WorkerInstance
     from pytriton.serving.engine.model import Model
     from pytriton.serving.engine.served_model import InstanceSupervisor
     from pytriton.serving.repository.loading.instance_scaler import ScalingSettings

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.messages import InferResponse
-    from pytriton.runtime.executor.base import Instance, Outcome, RunningBatch
+    from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
     from pytriton.runtime.executor.python_instance import PythonInstance
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest
-from pytriton.runtime.executor.base import Instance
+from pytriton.runtime.executor.inference import Instance
 from pytriton.serving.engine.served_model import WaitsFor, queue_owner
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pytriton.runtime.executor.base import Instance
+    from pytriton.runtime.executor.inference import Instance
     from pytriton.runtime.executor.remote.cluster_status import (
         ActorStatus,
         ClusterStatus,

@@ -30,7 +30,7 @@ from pytriton.serving.server.binding.bound_spec import BoundSpec
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from pytriton.runtime.executor.model_labels import ModelLabels
+    from pytriton.runtime.executor.inference import ModelLabels
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns

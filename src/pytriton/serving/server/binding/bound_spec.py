@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from pytriton.runtime.executor.model_labels import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.serving.engine.config import (
     config_from_dict,
     config_to_json,

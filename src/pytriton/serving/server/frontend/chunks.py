@@ -13,7 +13,6 @@ import msgspec
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.columns import (
     InputColumn,
     MemberSink,
@@ -23,6 +22,7 @@ from pytriton.runtime.executor.columns import (
     make_members,
     shared_request,
 )
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.frontend_frames import (
     ChunkItem,
     ColumnRef,

@@ -19,8 +19,8 @@ from pytriton.base.errors import (
     sendable_text,
 )
 from pytriton.base.messages import InferResponse
-from pytriton.runtime.executor.base import Outcome
 from pytriton.runtime.executor.batch_tensors import make_tensor
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.credit import is_grant_due
 from pytriton.runtime.transport.frontend_frames import (
