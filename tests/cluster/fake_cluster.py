@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from pytriton.runtime.cluster.cluster import ClusterError, ClusterGoneError, Whereabouts
-from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.executor.remote.starter import NodeStatus
 
 VERSION = "1.2.3"
 

@@ -24,8 +24,7 @@ from pytriton.runtime.cluster.messages import (
     Waiting,
 )
 from pytriton.runtime.cluster.names import group_name
-from pytriton.runtime.executor.remote.cluster_status import NodeStatus
-from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.executor.remote.starter import NodeStatus, Place, StartOrder
 from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.cluster.fake_cluster import VERSION, FakeCluster
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.runtime.cluster.room import describe_wait, has_room, wanted_resources
-from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.executor.remote.starter import NodeStatus
 from pytriton.runtime.executor.worker import Placement
 
 CPU = NodeStatus("1", "10.0.0.1", {"CPU": 4.0}, {"CPU": 1.0})

@@ -32,8 +32,7 @@ from pytriton.runtime.cluster.messages import (
 from pytriton.runtime.cluster.process import Backoff, require_ray
 from pytriton.runtime.cluster.starter import RayStarter
 from pytriton.runtime.executor.python_process import StartedZygote
-from pytriton.runtime.executor.remote.cluster_status import ActorState, NodeStatus
-from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.executor.remote.starter import ActorState, NodeStatus, Place, StartOrder
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec
 from pytriton.runtime.transport.link import stream_pair
 

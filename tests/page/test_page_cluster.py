@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+from pytriton.runtime.executor.remote.starter import ClusterStatus
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.server.core import Core

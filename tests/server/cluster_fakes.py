@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytriton.base.model_spec import ModelSpec
-from pytriton.runtime.executor.remote.cluster_status import (
+from pytriton.runtime.executor.remote.starter import (
     ActorState,
     ActorStatus,
     ClusterStatus,

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
 from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
+from pytriton.runtime.executor.remote.starter import ClusterStatus
 from tests.executor.remote.plain_starter import PlainStarter
 from tests.executor.remote.remote_rig import RemotePort
 

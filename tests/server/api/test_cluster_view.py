@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.executor.remote.cluster_status import ClusterStatus, NodeStatus
+from pytriton.runtime.executor.remote.starter import ClusterStatus, NodeStatus
 from pytriton.serving.server.api.cluster_view import cluster_view
 from tests.server.cluster_fakes import BoundInstance, FakeInstance, actor, cluster, model
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+from pytriton.runtime.executor.remote.starter import ClusterStatus
 from pytriton.serving.server.metrics import cluster as families
 from pytriton.serving.server.metrics.cluster import cluster_families
 from tests.server.cluster_fakes import FakeInstance, actor, cluster, model

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.cluster.cluster import Cluster, Reservation, Shell, Whereabouts
     from pytriton.runtime.cluster.messages import ToLauncher, ToServer
-    from pytriton.runtime.executor.remote.cluster_status import NodeStatus
-    from pytriton.runtime.executor.remote.starter import StartOrder
+    from pytriton.runtime.executor.remote.starter import NodeStatus, StartOrder
 
 logger = logging.getLogger(__name__)
 

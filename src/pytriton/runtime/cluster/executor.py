@@ -14,7 +14,7 @@ from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
 
 if TYPE_CHECKING:
     from pytriton.base.ray_options import RayOptions
-    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.runtime.executor.worker import Launcher
 
 

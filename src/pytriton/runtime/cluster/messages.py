@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.runtime.executor.remote.cluster_status import NodeStatus
-from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.executor.remote.starter import NodeStatus, Place, StartOrder
 from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pytriton.runtime.cluster.cluster import (
     Whereabouts,
 )
 from pytriton.runtime.cluster.failures import describe_failure, is_cluster_gone
-from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+from pytriton.runtime.executor.remote.starter import NodeStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.cluster.names import actor_name
-from pytriton.runtime.executor.remote.cluster_status import ActorState, ActorStatus
+from pytriton.runtime.executor.remote.starter import ActorState, ActorStatus
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement
 
 if TYPE_CHECKING:

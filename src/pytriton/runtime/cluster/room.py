@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+    from pytriton.runtime.executor.remote.starter import NodeStatus
     from pytriton.runtime.executor.worker import Placement
 
 _NAMED_NODES = 4

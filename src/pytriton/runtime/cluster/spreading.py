@@ -14,7 +14,7 @@ from pytriton.runtime.cluster.room import fits
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from pytriton.runtime.executor.remote.cluster_status import NodeStatus
+    from pytriton.runtime.executor.remote.starter import NodeStatus
 
 # Ray finds only after a while that a node is gone. Until then, no instance should be sent to a node
 # that has just lost one, if there is another.

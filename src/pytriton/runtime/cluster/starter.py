@@ -35,7 +35,7 @@ from pytriton.runtime.cluster.messages import (
 )
 from pytriton.runtime.cluster.process import Backoff, start_launcher
 from pytriton.runtime.cluster.ray_process import RayProcess
-from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+from pytriton.runtime.executor.remote.starter import ClusterStatus
 from pytriton.runtime.executor.worker import (
     InstanceUnavailableError,
     Placement,

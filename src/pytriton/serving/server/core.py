@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.ray_options import RayOptions
     from pytriton.runtime.cluster import executor as cluster_executor
-    from pytriton.runtime.executor.remote.cluster_executor import ClusterExecutor
-    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.runtime.executor.remote.starter import ClusterExecutor, ClusterStatus
     from pytriton.runtime.executor.worker import Launcher
     from pytriton.runtime.transport.control import Bind
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Instance
-    from pytriton.runtime.executor.remote.cluster_status import (
+    from pytriton.runtime.executor.remote.starter import (
         ActorStatus,
         ClusterStatus,
         NodeStatus,

@@ -21,7 +21,7 @@ from pytriton.serving.server.metrics.gpus import find_gpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection

@@ -11,7 +11,7 @@ from pytriton.serving.server.api.cluster_view import ModelKey, cluster_view
 from pytriton.serving.server.metrics.exposition import Family, Number, Sample, gauge
 
 if TYPE_CHECKING:
-    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.engine.stats import ModelStatistics
     from pytriton.serving.server.api.cluster_view import ClusterView, NodeRow

@@ -18,7 +18,7 @@ from pytriton.serving.engine.model_state import ModelState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from pytriton.runtime.executor.remote.cluster_status import ClusterStatus
+    from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.metrics.gpus import GpuReading
