@@ -11,11 +11,9 @@ import socket
 import pytest
 
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.executor.remote import instance_port, strangers
-from pytriton.runtime.executor.remote.instance_port import InstancePort
-from pytriton.runtime.executor.remote.listeners import listen_tcp
+from pytriton.runtime.executor.remote import instance_port
+from pytriton.runtime.executor.remote.instance_port import InstancePort, Strangers, listen_tcp
 from pytriton.runtime.executor.remote.starter import Place
-from pytriton.runtime.executor.remote.strangers import Strangers
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, RefusedError
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.rendezvous import connect_to_address, tcp_address
@@ -193,7 +191,7 @@ def test_other_protocol_is_closed(data, caplog):
 
 
 def test_silent_connections_keep_nobody_out(monkeypatch):
-    monkeypatch.setattr(strangers, "MAX_STRANGERS", 3)
+    monkeypatch.setattr(instance_port, "MAX_STRANGERS", 3)
     monkeypatch.setattr(instance_port, "HELLO_TIMEOUT_S", 3600.0)
 
     async def scenario(port):
@@ -228,7 +226,7 @@ def test_silent_connection_is_closed_after_a_while(monkeypatch, caplog):
 
 
 def test_processes_that_wait_for_their_place_do_not_count_as_strangers(monkeypatch):
-    monkeypatch.setattr(strangers, "MAX_STRANGERS", 1)
+    monkeypatch.setattr(instance_port, "MAX_STRANGERS", 1)
 
     async def scenario(port):
         tickets = [port.expect(f"m-{number}", TOKEN) for number in range(5)]

@@ -9,32 +9,148 @@ the server's own has, and shares memory with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
+import pathlib
+import secrets
+import shutil
 import socket
+import sys
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.executor.remote.admission import Start
-from pytriton.runtime.executor.remote.listeners import PrivateListener, listen_tcp
-from pytriton.runtime.executor.remote.strangers import Strangers
 from pytriton.runtime.transport.handshake import HandshakeError, Hello, ServerHandshake
 from pytriton.runtime.transport.link import socket_pair
+from pytriton.runtime.transport.memory import is_portable_forced
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.runtime.transport.rendezvous import is_same_user, tcp_address
+from pytriton.runtime.transport.rendezvous import is_local, is_same_user, tcp_address, unix_address
 from pytriton.runtime.transport.stream_channel import StreamChannel, tune_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytriton.runtime.executor.remote.admission import Claim
     from pytriton.runtime.executor.remote.starter import Place
     from pytriton.runtime.transport.arena import Arena
     from pytriton.runtime.transport.channel import Channel
 
+_BACKLOG = 512
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on an address, or on all if it is not of this machine.
+
+    Raises:
+        OSError: The port is in use, or the address is unknown.
+    """
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    where = address[0] if is_local(host) else ""  # "": all
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # A server that is started again must not wait for the old connections to be forgotten.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((where, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class PrivateListener:
+    """A Unix socket with a name that nobody can guess, for processes of this user.
+
+    Raises:
+        OSError: There can be none.
+    """
+
+    def __init__(self) -> None:
+        self._folder: pathlib.Path | None = None
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            name = self._choose_name()
+            self.address = unix_address(name)
+            self.socket.bind(name)
+            self.socket.listen(_BACKLOG)
+            self.socket.setblocking(False)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the socket, and remove its file."""
+        self.socket.close()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(self._folder)
+
+    def __repr__(self) -> str:
+        return f"<PrivateListener {self.address}>"
+
+    def _choose_name(self) -> str:
+        if sys.platform == "linux" and not is_portable_forced():
+            return f"\0pytriton-instances/{secrets.token_hex(8)}"
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="pytriton-"))  # for this user only
+        return str(self._folder / "s")
+
+
 logger = logging.getLogger(__name__)
+
+MAX_STRANGERS = 64
+_LINE_INTERVAL_S = 1.0
+
+
+class Strangers:
+    """Connections that have said nothing that proves who they are.
+
+    If there are too many, the oldest has to go. A worker proves itself within milliseconds, so that
+    it gets in however many connections others open and keep silent.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._sockets: dict[socket.socket, None] = {}  # a set that keeps their order
+        self._next_line_s = 0.0
+        self._unsaid = 0
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def add(self, sock: socket.socket) -> None:
+        """Take a new connection; who reads from the oldest one may find that it has ended."""
+        if len(self._sockets) >= MAX_STRANGERS:
+            oldest = next(iter(self._sockets))
+            del self._sockets[oldest]
+            with contextlib.suppress(OSError):  # the other end has closed it
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._sockets[sock] = None
+
+    def remove(self, sock: socket.socket) -> None:
+        """Forget a connection that is known now, or closed."""
+        self._sockets.pop(sock, None)
+
+    def warn(self, text: str) -> None:
+        """Log what is wrong with a stranger; a flood of them must not become one of lines."""
+        now_s = self._clock()
+        if now_s < self._next_line_s:
+            self._unsaid += 1
+            return
+        more = f" (and {self._unsaid} others before)" if self._unsaid else ""
+        logger.warning("%s%s", text, more)
+        self._unsaid = 0
+        self._next_line_s = now_s + _LINE_INTERVAL_S
+
+    def __repr__(self) -> str:
+        return f"<Strangers {len(self)}>"
+
 
 HELLO_TIMEOUT_S = 10.0
 _READ_BYTES = 4096
