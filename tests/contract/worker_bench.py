@@ -12,7 +12,7 @@ import threading
 from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink
-from pytriton.runtime.executor.remote.remote_worker import RemoteWorker
+from pytriton.runtime.executor.remote.remote_launcher import RemoteWorker
 from pytriton.runtime.executor.remote.starter import Place
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.pb_utils.runtime import set_runtime

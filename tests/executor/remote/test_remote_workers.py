@@ -16,7 +16,7 @@ from msgspec import structs
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.messages import InferTensor
-from pytriton.runtime.executor.remote import command, remote_launcher, remote_worker
+from pytriton.runtime.executor.remote import command, remote_launcher
 from pytriton.runtime.executor.remote.instance_port import Ticket
 from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
@@ -274,7 +274,7 @@ def test_machine_that_answers_no_more_loses_its_instances(monkeypatch):
     async def scenario(owner):
         instance = await owner.launch()
         sink = owner.execute(instance, action="hang")
-        monkeypatch.setattr(remote_worker, "is_peer_gone", lambda sock: True)
+        monkeypatch.setattr(remote_launcher, "is_peer_gone", lambda sock: True)
         await until(lambda: sink.final_count)
 
         assert isinstance(sink.errors[0], UnavailableError)
@@ -284,7 +284,7 @@ def test_machine_that_answers_no_more_loses_its_instances(monkeypatch):
 
 
 def test_killed_process_that_cannot_be_reached_counts_as_ended_after_a_while(monkeypatch):
-    monkeypatch.setattr(remote_worker, "END_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(remote_launcher, "END_TIMEOUT_S", 0.05)
 
     async def scenario(owner):
         instance = await owner.launch()

@@ -4,21 +4,175 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
+import socket
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, UnavailableError
-from pytriton.runtime.executor.remote.remote_worker import RemoteWorker
+from pytriton.runtime.executor.remote.rank_group import RankGroup
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT, StartOrder
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, describe_exit
+from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
+from pytriton.runtime.transport.stream_channel import CHECK_INTERVAL_S, is_peer_gone
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink, Ticket
     from pytriton.runtime.executor.remote.starter import RemoteProcess, Starter
     from pytriton.runtime.executor.worker import WorkerSpec
+    from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
+    from pytriton.runtime.transport.channel import Channel
 
 logger = logging.getLogger(__name__)
+
+# How long the end of a process is waited for once it was killed or its connection was lost. Its
+# machine may be out of reach. It is safe not to know more: the process is refused if it comes back.
+END_TIMEOUT_S = 5.0
+# How long the end of the connection is waited for once the process has ended: answers that it sent
+# before may still be on their way.
+_LAST_DATA_TIMEOUT_S = 1.0
+# How starters describe the end of a process that has noticed first that the connection is lost.
+_LOST_SERVER = describe_exit(CONNECTION_LOST)
+
+
+class RemoteWorker:
+    """A process, or a group of them, whose rank 0 gets the batches; see `Worker`.
+
+    `exited` is done when the process has ended, or some seconds after it was killed or lost. It is
+    not to blame if its connection was lost and nobody knows how it ended.
+    """
+
+    # Ends are told by other processes, so they take longer than those of this machine.
+    exit_timeout_s: float = 0.1
+
+    def __init__(
+        self,
+        instance_name: str,
+        links: Sequence[RemoteLink],
+        process: RemoteProcess,
+        ticket: Ticket,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.instance_name = instance_name
+        self.node = process.places[0].node
+        self.pid = process.places[0].pid
+        self.is_to_blame = True
+        self.exited: asyncio.Future[str] = loop.create_future()
+        self.loss = f"its connection was lost ({self._where})"
+        self._links = links
+        self._process = process
+        self._ticket = ticket
+        self._loop = loop
+        self._is_lost = False
+        self._is_killed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """Begin to watch the process and its machine."""
+        self._process.exited.add_done_callback(self._on_exited)
+        self._check_machine()
+
+    @property
+    def fork_socket(self) -> socket.socket | None:
+        """See `Worker`."""
+        return self._links[0].fork_socket
+
+    def open_channel(self, arena: Arena) -> Channel:
+        """See `Worker`."""
+        return self._links[0].open_channel(arena)
+
+    def open_group(
+        self,
+        memory: MemoryTrimmer,
+        loop: asyncio.AbstractEventLoop,
+        services: WorkerServices,
+        on_lost: Callable[[str], None],
+    ) -> RankGroup | None:
+        """See `Worker`."""
+        if len(self._links) == 1:
+            return None
+        for link in self._links[1:]:
+            if link.fork_socket is not None:
+                link.fork_socket.close()  # the server calls no models for forks of these
+        channels = [link.open_channel(memory.arena) for link in self._links[1:]]
+        places = self._process.places[1:]
+        return RankGroup(self.instance_name, channels, places, memory, loop, services, on_lost)
+
+    def on_lost(self) -> None:
+        """See `Worker`."""
+        self._is_lost = True
+        if self._process.exited.done():
+            self._on_exited(self._process.exited)
+        else:
+            self.is_to_blame = False
+            self._end_within(END_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """See `Worker`."""
+        if self.exited.done():
+            return
+        for link in self._links:
+            with contextlib.suppress(OSError):  # it is closed already
+                link.sock.shutdown(socket.SHUT_RDWR)
+        self._is_lost = self._is_killed = True
+        self._process.kill()
+        self._end_within(END_TIMEOUT_S)
+
+    def __repr__(self) -> str:
+        return f"<RemoteWorker {self.instance_name} {self._where} exited={self.exited.done()}>"
+
+    @property
+    def _where(self) -> str:
+        return f"node {self.node}, process {self.pid}"
+
+    def _on_exited(self, exited: asyncio.Future[str]) -> None:
+        how = _reason(exited)
+        has_lost_server = how.startswith(_LOST_SERVER)
+        reason = self.loss if has_lost_server else f"{how} ({self._where})"
+        if not self._is_killed:
+            is_known = not exited.cancelled() and exited.exception() is None
+            self.is_to_blame = is_known and not has_lost_server
+        if self._is_lost:
+            logger.info("the process of instance %s ended: %s", self.instance_name, reason)
+            self._end(reason)
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_LAST_DATA_TIMEOUT_S, self._end, reason)
+
+    def _check_machine(self) -> None:
+        """Cut connections to a machine that is gone, which loses the instance."""
+        if self._is_lost or self.exited.done():
+            return
+        for link in self._links:
+            if is_peer_gone(link.sock):
+                with contextlib.suppress(OSError):
+                    link.sock.shutdown(socket.SHUT_RDWR)
+        if any(link.fork_socket is None for link in self._links):  # the others are of this machine
+            self._loop.call_later(CHECK_INTERVAL_S, self._check_machine)
+
+    def _end_within(self, seconds: float) -> None:
+        if self._timer is None and not self.exited.done():
+            self._timer = self._loop.call_later(seconds, self._end, self.loss)
+
+    def _end(self, reason: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ticket.revoke()
+        if not self.exited.done():
+            self.exited.set_result(reason)
+
+
+def _reason(exited: asyncio.Future[str]) -> str:
+    """Returns how a process ended, whatever its starter says about it, without its output."""
+    if exited.cancelled():
+        return "it is not known how it ended"
+    error = exited.exception()
+    return (exited.result() if error is None else str(error)).partition(LAST_OUTPUT)[0]
+
 
 # From the start of a process to its connection: it imports numpy, perhaps from a slow disk.
 CONNECT_TIMEOUT_S = 60.0
