@@ -27,9 +27,9 @@ from pytriton.runtime.transport.frames import (
     Execute,
     ResponseItem,
     Responses,
-    TensorRef,
 )
 from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.model import Model, ModelState
 from tests.chunks import JoinedChunk, PiecesChunk

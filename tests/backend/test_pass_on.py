@@ -14,15 +14,9 @@ from pytriton.decorators.context import TritonContext
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import (
-    BatchResult,
-    Execute,
-    MemoryFrame,
-    PartRef,
-    Responses,
-    TensorRef,
-)
+from pytriton.runtime.transport.frames import BatchResult, Execute, MemoryFrame, Responses
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import PartRef, TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,8 @@ from pytriton.base.dtypes import UINT8
 from pytriton.base.errors import ErrorCode
 from pytriton.runtime.functions.stream import StreamBatch
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
-from pytriton.runtime.transport.frames import Execute, ResponseItem, TensorRef
+from pytriton.runtime.transport.frames import Execute, ResponseItem
+from pytriton.runtime.transport.refs import TensorRef
 
 
 def batch(requests=1):

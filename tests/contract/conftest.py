@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from pytriton.runtime.transport import channel
+from pytriton.runtime.transport import channel as channel_module
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.contract.benches import InstanceBench
@@ -74,7 +74,7 @@ def seam(request, monkeypatch):
     is_portable = request.param == "remote, portable"
     monkeypatch.setenv(PORTABLE_SETTING, "1" if is_portable else "0")
     # The thread of a model says soon, and not after five seconds, that it has read its last batch.
-    monkeypatch.setattr(channel, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(channel_module, "IDLE_SECONDS", 0.05)
     made = Seam(is_remote=request.param != "direct")
     yield made
     made.until_nothing_is_left()

@@ -7,8 +7,9 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32
 from pytriton.runtime.executor.batch_tensors import output_columns
-from pytriton.runtime.transport.frames import BatchResult, TensorRef
+from pytriton.runtime.transport.frames import BatchResult
 from pytriton.runtime.transport.payload import Received
+from pytriton.runtime.transport.refs import TensorRef
 
 
 def received(ref: TensorRef) -> Received:

@@ -9,15 +9,10 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UNEXPECTED, InternalError
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.inference import ModelLabels
-from pytriton.runtime.transport.frames import (
-    BatchFailure,
-    BatchResult,
-    ResponseItem,
-    Responses,
-    TensorRef,
-)
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, ResponseItem, Responses
 from pytriton.runtime.transport.loop_channel import ProtocolError
 from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.runtime.transport.refs import TensorRef
 from tests.fakes import inference
 
 RESULT = TensorRef("y", FP32.number, (1, 1), 0, 4)

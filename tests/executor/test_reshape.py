@@ -21,14 +21,9 @@ from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, ModelLab
 from pytriton.runtime.executor.reshape import reshape_inputs
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.requests import make_requests
-from pytriton.runtime.transport.frames import (
-    BatchResult,
-    Execute,
-    ResponseItem,
-    Responses,
-    TensorRef,
-)
+from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, Responses
 from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.runtime.transport.refs import TensorRef
 
 SIZES = st.integers(1, 5)
 

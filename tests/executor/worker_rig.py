@@ -15,9 +15,10 @@ from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
-from pytriton.runtime.transport.frames import Initialize, Initialized, TensorRef
+from pytriton.runtime.transport.frames import Initialize, Initialized
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 from tests.fakes import inference
 
 DEADLINE_S = 60

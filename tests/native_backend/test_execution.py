@@ -23,8 +23,9 @@ from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.native_backend.server_objects import Errors
 from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.native_backend.stub import MACHINES
-from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute, TensorRef
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute
 from pytriton.runtime.transport.payload import Payload, Received
+from pytriton.runtime.transport.refs import TensorRef
 
 ON_LINUX = sys.platform == "linux" and os.uname().machine in MACHINES
 pytestmark = pytest.mark.skipif(not ON_LINUX, reason="compiled backends run on Linux only")

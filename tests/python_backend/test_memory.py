@@ -20,13 +20,12 @@ from pytriton.runtime.transport.frames import (
     Execute,
     Finalize,
     MemoryFrame,
-    PartRef,
     ResponseItem,
     Responses,
-    TensorRef,
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import PartRef, TensorRef
 from tests.python_backend.worker_rig import DEADLINE_S
 
 LARGE = np.ones((1, 1 << 20), np.float32)

@@ -30,10 +30,10 @@ from pytriton.runtime.transport.frames import (
     MemoryFrame,
     Responses,
     ServiceReply,
-    TensorRef,
 )
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
 
 DEADLINE_S = 60.0

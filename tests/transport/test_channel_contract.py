@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, encode_bytes
-from pytriton.runtime.transport.frames import Cancel, Execute, LogLine, TensorRef
+from pytriton.runtime.transport.frames import Cancel, Execute, LogLine
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.stream_channel import StreamChannel
 
 if TYPE_CHECKING:

@@ -24,10 +24,11 @@ from pytriton.runtime.transport.arena import (
     block_bytes,
     give_up,
 )
-from pytriton.runtime.transport.frames import Execute, TensorRef
+from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 
 COUNT = 1 << 14  # elements of a block: 64 KiB
 

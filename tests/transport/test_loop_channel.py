@@ -14,8 +14,9 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.runtime.transport import loop_channel
 from pytriton.runtime.transport.arena import MemoryTrimmer
-from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, LogLine, TensorRef
+from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, LogLine
 from pytriton.runtime.transport.loop_channel import LoopChannel, ProtocolError
+from pytriton.runtime.transport.refs import TensorRef
 
 DEADLINE_S = 30.0
 

@@ -14,18 +14,11 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.runtime.transport import memory
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.runtime.transport.frames import (
-    BlockRef,
-    Execute,
-    MemoryFrame,
-    MemoryUpdate,
-    SegmentRef,
-    TensorRef,
-    encode_frame,
-)
+from pytriton.runtime.transport.frames import Execute, MemoryFrame, encode_frame
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import PORTABLE_SETTING, Segment, check_received
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import BlockRef, MemoryUpdate, SegmentRef, TensorRef
 
 SIZE = 1 << 20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has seals")

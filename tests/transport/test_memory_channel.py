@@ -16,11 +16,12 @@ from pytriton.base.errors import UnavailableError
 from pytriton.runtime.transport import arena
 from pytriton.runtime.transport.arena import Arena, find_unshared_remote_block
 from pytriton.runtime.transport.channel import Received
-from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame, PartRef, TensorRef
+from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame
 from pytriton.runtime.transport.frontend_frames import ChunkItem, ColumnRef, Submit
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import PartRef, TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

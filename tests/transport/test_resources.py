@@ -14,10 +14,11 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import ErrorCode, UnavailableError
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
-from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame, TensorRef
+from pytriton.runtime.transport.frames import Cancel, Execute, MemoryFrame
 from pytriton.runtime.transport.link import MAX_PACKET_BYTES, make_link, socket_pair
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.stream_channel import StreamChannel
 from tests.resource_limits import little_memory, no_descriptors, open_descriptors
 

@@ -20,15 +20,9 @@ from hypothesis import strategies as st
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.transport import stream_channel
-from pytriton.runtime.transport.frames import (
-    BatchResult,
-    Cancel,
-    Execute,
-    ResponseItem,
-    Responses,
-    TensorRef,
-)
+from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, ResponseItem, Responses
 from pytriton.runtime.transport.link import stream_pair
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from pytriton.runtime.transport.stream_channel import (
     HEAD_BYTES,

@@ -11,9 +11,10 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.transport.arena import Arena, Block, block_bytes
-from pytriton.runtime.transport.frames import Execute, TensorRef
+from pytriton.runtime.transport.frames import Execute
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.ensemble.graph import make_graph, make_plan
 from pytriton.serving.engine.ensemble.run import EnsembleRun
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step

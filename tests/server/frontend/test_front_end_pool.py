@@ -142,7 +142,7 @@ class Scene:
         self.pool = FrontEndPool(engine, client, None, options, self.loop, started, log.feed)
         self.zygotes = [FakeZygote(self.loop)]
         self.pool._zygote = self.zygotes[0]
-        monkeypatch.setattr(pool_module, "Zygote", self._new_zygote)
+        monkeypatch.setattr(pool_module, "RunningZygote", self._new_zygote)
         self._clients = []
 
     def _new_zygote(self, loop, start_process):

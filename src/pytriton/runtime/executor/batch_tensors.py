@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.columns import LARGE_ROW_BYTES, OutputColumn
-from pytriton.runtime.transport.frames import RequestDetails, TensorRef
+from pytriton.runtime.transport.frames import RequestDetails
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

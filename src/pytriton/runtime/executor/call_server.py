@@ -25,10 +25,10 @@ from pytriton.runtime.transport.frames import (
     LogLine,
     ServiceCall,
     ServiceReply,
-    TensorRef,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     import asyncio

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.python_process import StartedZygote
 
-__all__ = ["LocalWorker", "START_SETTING", "WorkerLauncher", "WorkerSpec"]
+__all__ = ["START_SETTING", "LocalWorker", "WorkerLauncher", "WorkerSpec"]
 
 logger = logging.getLogger(__name__)
 

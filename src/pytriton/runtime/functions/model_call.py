@@ -28,8 +28,8 @@ from pytriton.runtime.transport.frames import (
     Execute,
     ResponseItem,
     Responses,
-    TensorRef,
 )
+from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -12,8 +12,8 @@ import numpy as np
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.transport.arena import find_unshared_remote_block
-from pytriton.runtime.transport.frames import TensorRef
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

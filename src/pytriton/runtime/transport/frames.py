@@ -16,35 +16,13 @@ import msgspec
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
-from pytriton.runtime.transport.refs import BlockRef, MemoryUpdate, PartRef, SegmentRef, TensorRef
+from pytriton.runtime.transport.refs import MemoryUpdate, TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Buffer = bytes | bytearray | memoryview
 
-__all__ = [
-    "BatchFailure",
-    "BatchResult",
-    "BlockRef",
-    "Cancel",
-    "Credit",
-    "Execute",
-    "Frame",
-    "INLINE_ALIGNMENT",
-    "MemoryFrame",
-    "MemoryUpdate",
-    "PartRef",
-    "RequestDetails",
-    "ResponseItem",
-    "Responses",
-    "SegmentRef",
-    "TensorRef",
-    "decode_frame",
-    "decode_record",
-    "encode_frame",
-    "encode_record",
-]
 
 PACKAGE_FILE = "pytriton:"
 

@@ -11,7 +11,8 @@ import numpy as np
 from pytriton.base.dtypes import BY_NUMBER, BYTES, bytes_elements_to_array, decode_bytes
 from pytriton.base.errors import UnavailableError, resource_error
 from pytriton.runtime.transport.arena import Arena, Block, RemoteBlock, find_block
-from pytriton.runtime.transport.frames import INLINE_ALIGNMENT, Frame, PartRef, TensorRef
+from pytriton.runtime.transport.frames import INLINE_ALIGNMENT, Frame
+from pytriton.runtime.transport.refs import PartRef, TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
