@@ -21,7 +21,6 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.output_validation import convert_output
 from pytriton.runtime.functions.request_spans import RequestSpans
-from pytriton.runtime.transport.array_payload import add_array
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -29,6 +28,7 @@ from pytriton.runtime.transport.frames import (
     ResponseItem,
     Responses,
 )
+from pytriton.runtime.transport.payload import add_array
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from pytriton.runtime.python_backend.whole_batches import (
     wanted_by_any,
 )
 from pytriton.runtime.transport.arena import block_bytes
-from pytriton.runtime.transport.array_payload import add_array
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -30,7 +29,7 @@ from pytriton.runtime.transport.frames import (
     ResponseItem,
     Responses,
 )
-from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES, add_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
