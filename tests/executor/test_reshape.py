@@ -15,10 +15,9 @@ from pytriton.base import dtypes
 from pytriton.base.errors import UNEXPECTED
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import Reshape
-from pytriton.runtime.executor.batch_tensors import add_input
+from pytriton.runtime.executor.batch_tensors import add_input, reshape_inputs
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, ModelLabels
-from pytriton.runtime.executor.reshape import reshape_inputs
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.requests import make_requests
 from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, Responses

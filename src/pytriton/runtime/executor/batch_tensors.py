@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from pytriton.base.dtypes import BY_NUMBER, BYTES
+from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.columns import LARGE_ROW_BYTES, OutputColumn
 from pytriton.runtime.transport.frames import RequestDetails
@@ -14,8 +15,9 @@ from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pytriton.base.model_spec import Reshape
     from pytriton.runtime.executor.columns import Run
     from pytriton.runtime.executor.inference import Inference, RunningBatch
     from pytriton.runtime.transport.channel import Payload, Received
@@ -163,3 +165,43 @@ def output_columns(
             return None
         columns.append(OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref)))
     return columns
+
+
+Shape = tuple[int, ...]
+
+
+def reshape_inputs(
+    refs: Iterable[TensorRef], reshapes: Mapping[str, Reshape], *, batching: bool
+) -> None:
+    """Give the inputs of a batch, which are valid, the shapes that the model expects."""
+    for ref in refs:
+        reshape = reshapes.get(ref.name)
+        if reshape is None:
+            continue
+        if ref.shapes:
+            ref.shapes = [_converted(reshape, shape, batching=batching) for shape in ref.shapes]
+        else:
+            ref.shape = _converted(reshape, ref.shape, batching=batching)
+
+
+def _converted(reshape: Reshape, shape: Shape, *, batching: bool) -> Shape:
+    converted = reshape.convert(shape, batching=batching)
+    assert converted is not None, f"expected a shape like {reshape.source}, got {shape}"
+    return converted
+
+
+def reshape_outputs(
+    refs: Iterable[TensorRef], reshapes: Mapping[str, Reshape], *, batching: bool
+) -> InternalError | None:
+    """Give outputs the shapes that clients expect; returns an error if one has another size."""
+    for ref in refs:
+        reshape = reshapes.get(ref.name)
+        if reshape is None:
+            continue
+        shape = reshape.convert(ref.shape, batching=batching)
+        if shape is None:
+            return InternalError(
+                f"output tensor shape does not match size of output for '{ref.name}'"
+            )
+        ref.shape = shape
+    return None

@@ -18,11 +18,12 @@ from pytriton.runtime.executor.batch_tensors import (
     output_columns,
     request_details,
     requested_outputs,
+    reshape_inputs,
+    reshape_outputs,
     split_output,
 )
 from pytriton.runtime.executor.columns import find_runs
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
-from pytriton.runtime.executor.reshape import reshape_inputs, reshape_outputs
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
