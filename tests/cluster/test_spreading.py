@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.runtime.cluster.spreading import Spreading
+from pytriton.runtime.cluster.room import Spreading
 from pytriton.runtime.executor.remote.starter import NodeStatus
 
 ONE = {"CPU": 1.0}

@@ -36,8 +36,7 @@ from pytriton.runtime.cluster.names import (
     unknown_actors,
     unknown_groups,
 )
-from pytriton.runtime.cluster.room import describe_wait, has_room, wanted_resources
-from pytriton.runtime.cluster.spreading import Spreading
+from pytriton.runtime.cluster.room import Spreading, describe_wait, has_room, wanted_resources
 from pytriton.runtime.executor.remote.starter import Place
 from pytriton.runtime.executor.worker import Placement
 
