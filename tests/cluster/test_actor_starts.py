@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.runtime.cluster import actor_starts
 from pytriton.runtime.cluster.actor_starts import ActorStarts
-from pytriton.runtime.cluster.cluster import ClusterGoneError
+from pytriton.runtime.cluster.cluster import ClusterGoneError, group_name
 from pytriton.runtime.cluster.messages import (
     Connect,
     Connected,
@@ -23,7 +23,6 @@ from pytriton.runtime.cluster.messages import (
     Start,
     Waiting,
 )
-from pytriton.runtime.cluster.names import group_name
 from pytriton.runtime.executor.remote.starter import NodeStatus, Place, StartOrder
 from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.cluster.fake_cluster import VERSION, FakeCluster

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.cluster.failures import describe_failure, is_cluster_gone
+from pytriton.runtime.cluster.cluster import describe_failure, is_cluster_gone
 
 
 class RpcError(Exception):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.cluster.names import (
+from pytriton.runtime.cluster.cluster import (
     actor_name,
     group_name,
     known_actors,

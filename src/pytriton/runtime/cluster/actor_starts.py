@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from pytriton.base.time_limit import within
-from pytriton.runtime.cluster.cluster import ClusterError, ClusterGoneError
+from pytriton.runtime.cluster.cluster import (
+    ClusterError,
+    ClusterGoneError,
+    actor_name,
+    group_name,
+    known_actors,
+    unknown_actors,
+    unknown_groups,
+)
 from pytriton.runtime.cluster.messages import (
     Connect,
     Connected,
@@ -28,13 +36,6 @@ from pytriton.runtime.cluster.messages import (
     Refused,
     Start,
     Waiting,
-)
-from pytriton.runtime.cluster.names import (
-    actor_name,
-    group_name,
-    known_actors,
-    unknown_actors,
-    unknown_groups,
 )
 from pytriton.runtime.cluster.room import Spreading, describe_wait, has_room, wanted_resources
 from pytriton.runtime.executor.remote.starter import Place

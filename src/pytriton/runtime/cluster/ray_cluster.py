@@ -27,8 +27,9 @@ from pytriton.runtime.cluster.cluster import (
     ClusterGoneError,
     Reservation,
     Whereabouts,
+    describe_failure,
+    is_cluster_gone,
 )
-from pytriton.runtime.cluster.failures import describe_failure, is_cluster_gone
 from pytriton.runtime.executor.remote.starter import NodeStatus
 
 if TYPE_CHECKING:

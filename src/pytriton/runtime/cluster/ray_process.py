@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.runtime.cluster.names import actor_name
+from pytriton.runtime.cluster.cluster import actor_name
 from pytriton.runtime.executor.remote.starter import ActorState, ActorStatus
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement
 
