@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from pytriton.runtime.cluster.launcher_output import LauncherOutput
+from pytriton.runtime.cluster.starter import LauncherOutput
 from pytriton.runtime.executor.python_process import start_zygote
 from tests.cluster.test_starter import until
 

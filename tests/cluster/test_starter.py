@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.ray_options import RayOptions
-from pytriton.runtime.cluster import process as launcher_process
+from pytriton.runtime.cluster import starter as launcher_process
 from pytriton.runtime.cluster.executor import RayExecutor
 from pytriton.runtime.cluster.messages import (
     TO_LAUNCHER,
@@ -29,8 +29,7 @@ from pytriton.runtime.cluster.messages import (
     Start,
     Waiting,
 )
-from pytriton.runtime.cluster.process import Backoff, require_ray
-from pytriton.runtime.cluster.starter import RayStarter
+from pytriton.runtime.cluster.starter import Backoff, RayStarter, require_ray
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.executor.remote.starter import ActorState, NodeStatus, Place, StartOrder
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec

@@ -7,8 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.cluster.process import require_ray
-from pytriton.runtime.cluster.starter import RayStarter
+from pytriton.runtime.cluster.starter import RayStarter, require_ray
 from pytriton.runtime.executor.remote.instance_port import InstancePort
 from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import importlib.util
 import logging
+import os
+import re
 import secrets
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
-from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.time_limit import within
+from pytriton.runtime.cluster.cluster import actor_name
 from pytriton.runtime.cluster.heartbeat import Heartbeat
-from pytriton.runtime.cluster.launcher_output import LauncherOutput
 from pytriton.runtime.cluster.messages import (
     TO_SERVER,
     Beat,
@@ -33,9 +36,8 @@ from pytriton.runtime.cluster.messages import (
     Start,
     Waiting,
 )
-from pytriton.runtime.cluster.process import Backoff, start_launcher
-from pytriton.runtime.cluster.ray_process import RayProcess
-from pytriton.runtime.executor.remote.starter import ClusterStatus
+from pytriton.runtime.executor.python_process import start_zygote
+from pytriton.runtime.executor.remote.starter import ActorState, ActorStatus, ClusterStatus
 from pytriton.runtime.executor.worker import (
     InstanceUnavailableError,
     Placement,
@@ -45,14 +47,210 @@ from pytriton.runtime.executor.worker import (
 from pytriton.runtime.transport.handshake import pytriton_version
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
+    from pytriton.base.errors import ServerError
     from pytriton.base.ray_options import RayOptions
     from pytriton.runtime.cluster.messages import ToServer
     from pytriton.runtime.executor.python_process import StartedZygote
-    from pytriton.runtime.executor.remote.starter import StartOrder
+    from pytriton.runtime.executor.remote.starter import Place, StartOrder
+
+
+class RayProcess:
+    """See `RemoteProcess`. The result of `exited` is how the process ended, where that is known.
+
+    If it is not known, because the actor or its node was lost, `exited` has an exception.
+    """
+
+    def __init__(
+        self,
+        order: StartOrder,
+        loop: asyncio.AbstractEventLoop,
+        kill: Callable[[RayProcess], None],
+    ) -> None:
+        self.order = order
+        self.instance = order.spec.instance_name
+        self.places: tuple[Place, ...] = ()
+        self.placed: asyncio.Future[None] = loop.create_future()
+        self.exited: asyncio.Future[str] = loop.create_future()
+        self.waits_for = ""  # what the cluster lacks, while it is not placed
+        self.is_killed = False
+        self._kill = kill
+
+    def kill(self) -> None:
+        """See `RemoteProcess`."""
+        if not self.exited.done():
+            self._kill(self)
+
+    def on_placed(self, places: tuple[Place, ...]) -> None:
+        """The processes run."""
+        self.places = places
+        self.waits_for = ""
+        if not self.placed.done():
+            self.placed.set_result(None)
+
+    def on_refused(self, error: ServerError) -> None:
+        """They cannot be started."""
+        if not self.placed.done():
+            self.placed.set_exception(error)
+            self.placed.exception()  # the start may have been cancelled, and nobody ask for it
+        self.on_ended("was not started", is_known=True)
+
+    def on_ended(self, reason: str, *, is_known: bool) -> None:
+        """One of them has ended."""
+        if not self.placed.done():
+            self.on_refused(
+                InstanceUnavailableError(f"Cannot start '{self.instance}': it {reason}")
+            )
+        elif not self.exited.done():
+            if is_known:
+                self.exited.set_result(reason)
+            else:
+                self.exited.set_exception(InstanceUnavailableError(reason))
+                self.exited.exception()  # nobody has to ask for it
+
+    def status(self) -> list[ActorStatus]:
+        """Returns what is known of each actor."""
+        spec = self.order.spec
+        count = (spec.placement or Placement()).group_size
+        actors = [
+            ActorStatus(
+                name=actor_name(self.order.name, rank),
+                instance=spec.instance_name,
+                model=spec.model,
+                version=spec.version,
+                namespace=spec.namespace,
+                rank=rank,
+            )
+            for rank in range(count)
+        ]
+        if not self.places:
+            return actors
+        return [_placed(actor, place) for actor, place in zip(actors, self.places, strict=True)]
+
+    def __repr__(self) -> str:
+        return f"<RayProcess {self.order.name} placed={self.placed.done()} {self.exited}>"
+
+
+def _placed(actor: ActorStatus, place: Place) -> ActorStatus:
+    return ActorStatus(
+        name=actor.name,
+        instance=actor.instance,
+        model=actor.model,
+        version=actor.version,
+        namespace=actor.namespace,
+        node=place.node,
+        node_id=place.node_id,
+        pid=place.pid,
+        rank=actor.rank,
+        state=ActorState.STARTING,
+    )
+
 
 logger = logging.getLogger(__name__)
+
+_READ_BYTES = 64 << 10
+_LINE_BYTES = 4 << 10  # a longer line becomes several
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class LauncherOutput:
+    """Logs lines from a pipe as they come, on an event loop.
+
+    Args:
+        stream: The reading end; it is closed at the end of what is printed, or by `close`.
+        loop: The event loop.
+    """
+
+    def __init__(self, stream: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self._stream = stream
+        self._loop = loop
+        self._rest = b""  # of a line that is not complete
+
+    def start(self) -> None:
+        """Begin to read."""
+        os.set_blocking(self._stream.fileno(), False)
+        self._loop.add_reader(self._stream.fileno(), self._read)
+
+    def close(self) -> None:
+        """Log what has come until now, and read no more; may be called twice."""
+        while not self._stream.closed and self._read():
+            pass
+        self._end()
+
+    def _read(self) -> bool:
+        """Returns whether something came."""
+        try:
+            data = os.read(self._stream.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._end()
+            return False
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._log(line)
+        while len(self._rest) >= _LINE_BYTES:
+            self._log(self._rest[:_LINE_BYTES])
+            self._rest = self._rest[_LINE_BYTES:]
+        return True
+
+    def _end(self) -> None:
+        if not self._stream.closed:
+            self._loop.remove_reader(self._stream.fileno())
+            self._stream.close()
+            self._log(self._rest)
+            self._rest = b""
+
+    def _log(self, line: bytes) -> None:
+        text = _COLOURS.sub("", line.decode(errors="replace")).rstrip()
+        if text:
+            logger.warning("ray: %s", text)
+
+
+_FIRST_DELAY_S = 0.2
+_MAX_DELAY_S = 15.0
+_CALM_S = 60.0  # a process that lived so long was all right
+
+
+def require_ray() -> None:
+    """Check that Ray is installed, without importing it.
+
+    Raises:
+        UnsupportedError: It is not.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UnsupportedError(
+            "Instances on a Ray cluster need the package ray, which is not installed: "
+            "pip install 'pytriton[ray]'"
+        )
+
+
+def start_launcher() -> StartedZygote:
+    """Start the launcher process; returns it with our end of its control socket."""
+    return start_zygote("pytriton.runtime.cluster.launcher", takes_output=True)
+
+
+class Backoff:
+    """Decides how long to wait before the process is started again. The caller passes the time."""
+
+    def __init__(self) -> None:
+        self._started_s = 0.0
+        self._ends_in_a_row = 0
+
+    def on_start(self, now_s: float) -> None:
+        """Note when the process was started."""
+        self._started_s = now_s
+
+    def on_end(self, now_s: float) -> float:
+        """Returns the seconds to wait, after the process has ended."""
+        if now_s - self._started_s >= _CALM_S:
+            self._ends_in_a_row = 0
+        delay_s: float = min(_FIRST_DELAY_S * 2**self._ends_in_a_row, _MAX_DELAY_S)
+        self._ends_in_a_row = min(self._ends_in_a_row + 1, 16)
+        return delay_s
+
 
 _END_S = 20.0  # for the launcher process to end all actors
 
