@@ -13,9 +13,8 @@ import threading
 import pytest
 
 from pytriton.base.ray_options import RayOptions
-from pytriton.runtime.cluster import heartbeat
-from pytriton.runtime.cluster.heartbeat import SILENT_BEATS, SILENT_BEATS_AT_START, Heartbeat
-from pytriton.runtime.cluster.messages import Beat
+from pytriton.runtime.cluster import messages
+from pytriton.runtime.cluster.messages import SILENT_BEATS, SILENT_BEATS_AT_START, Beat, Heartbeat
 from pytriton.runtime.cluster.starter import RayStarter
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.transport.link import stream_pair
@@ -74,7 +73,7 @@ def test_process_that_says_nothing_is_told_once(loop, silent):
     loop.pass_beats(100)
 
     assert before == []
-    assert told == [(SILENT_BEATS + 1) * heartbeat.BEAT_S]
+    assert told == [(SILENT_BEATS + 1) * messages.BEAT_S]
 
 
 def test_process_that_speaks_now_and_then_is_alive(loop, silent):
@@ -154,7 +153,7 @@ def test_stopped_launcher_process_is_killed_and_another_one_connects(monkeypatch
         starter = RayStarter(RayOptions(), asyncio.get_running_loop(), start)
         await starter.connect()
         os.kill(processes[0].pid, signal.SIGSTOP)
-        monkeypatch.setattr(heartbeat, "BEAT_S", 0.02)  # not before, as it starts slowly
+        monkeypatch.setattr(messages, "BEAT_S", 0.02)  # not before, as it starts slowly
         starter._heartbeat.start()
         starter._heartbeat.on_running()
         await until(lambda: starter.status().launcher_restarts)

@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING
 
 from pytriton.runtime.cluster.actor_starts import ActorStarts
 from pytriton.runtime.cluster.cluster import ClusterError
-from pytriton.runtime.cluster.heartbeat import BEAT_S
-from pytriton.runtime.cluster.messages import TO_LAUNCHER, Beat, Connect, ConnectFailed, ControlLink
+from pytriton.runtime.cluster.messages import (
+    BEAT_S,
+    TO_LAUNCHER,
+    Beat,
+    Connect,
+    ConnectFailed,
+    ControlLink,
+)
 from pytriton.runtime.transport.zygote import set_process_title
 
 if TYPE_CHECKING:

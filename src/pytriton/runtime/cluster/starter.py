@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.time_limit import within
 from pytriton.runtime.cluster.cluster import actor_name
-from pytriton.runtime.cluster.heartbeat import Heartbeat
 from pytriton.runtime.cluster.messages import (
     TO_SERVER,
     Beat,
@@ -29,6 +28,7 @@ from pytriton.runtime.cluster.messages import (
     ConnectFailed,
     ControlLink,
     Ended,
+    Heartbeat,
     Kill,
     Nodes,
     Placed,
