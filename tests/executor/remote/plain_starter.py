@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 
-from pytriton.runtime.executor.remote.command import worker_command
+from pytriton.runtime.cluster.child import worker_command
 from pytriton.runtime.executor.remote.starter import Place, StartOrder
 from pytriton.runtime.executor.worker import Recovery, watch_exit
 from tests.free_ports import free_ports

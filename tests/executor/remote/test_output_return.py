@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from pytriton.runtime.executor.remote import output_return
-from pytriton.runtime.executor.remote.output_return import MAX_BURST_LINES, OutputReturn
+from pytriton.runtime.cluster import child
+from pytriton.runtime.cluster.child import MAX_BURST_LINES, OutputReturn
 
 
 class Rig:
@@ -30,7 +30,7 @@ class Rig:
 
 @pytest.fixture
 def rig(monkeypatch):
-    monkeypatch.setattr(output_return, "_SAY_AFTER_S", 3600.0)  # the test tells the time
+    monkeypatch.setattr(child, "_SAY_AFTER_S", 3600.0)  # the test tells the time
     rig = Rig()
     yield rig
     rig.returned.close()

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from pytriton.runtime.executor.remote.output_return import OutputReturn
+from pytriton.runtime.cluster.child import OutputReturn
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.runtime.transport.stream_channel import StreamChannel

@@ -16,7 +16,8 @@ from msgspec import structs
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.messages import InferTensor
-from pytriton.runtime.executor.remote import command, remote_launcher
+from pytriton.runtime.cluster import child
+from pytriton.runtime.executor.remote import remote_launcher
 from pytriton.runtime.executor.remote.instance_port import Ticket
 from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
@@ -374,7 +375,7 @@ def test_process_at_another_place_than_the_starter_told_is_refused(way):
 
 
 def test_other_version_on_a_node_is_refused_in_words(monkeypatch):
-    monkeypatch.setattr(command, "pytriton_version", lambda: "0.0.1")
+    monkeypatch.setattr(child, "pytriton_version", lambda: "0.0.1")
 
     async def scenario(owner):
         with pytest.raises(UnavailableError, match=r"node node-a has pytriton 0.0.1 .* the server"):

@@ -17,8 +17,7 @@ import msgspec
 import ray
 
 from pytriton.base.errors import ServerError
-from pytriton.runtime.cluster.child import Child
-from pytriton.runtime.executor.remote.command import worker_command
+from pytriton.runtime.cluster.child import Child, worker_command
 from pytriton.runtime.executor.remote.starter import StartOrder
 from pytriton.runtime.transport.handshake import pytriton_version
 

@@ -7,17 +7,105 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
-from pytriton.runtime.executor.remote.output_return import OutputReturn
+from pytriton.runtime.executor.python_process import WORKER_SCRIPT, fallback_paths
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT
-from pytriton.runtime.executor.worker import describe_exit
+from pytriton.runtime.executor.worker import Placement, describe_exit
+from pytriton.runtime.transport.handshake import pytriton_version
+from pytriton.runtime.transport.rendezvous import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import IO
+
+    from pytriton.runtime.executor.remote.starter import StartOrder
+
+# A model may print without end. The server's log takes this many lines of one process.
+LINES_PER_S = 500.0
+MAX_BURST_LINES = 2000.0
+# Up to this size (PIPE_BUF on Linux) a line is written as a whole or not at all.
+_MAX_LINE_BYTES = 4096
+_SAY_AFTER_S = 1.0
+
+
+class OutputReturn:
+    """The pipe to the standard input of a process. It never waits: it leaves out what is too much.
+
+    Args:
+        stdin: The pipe.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, stdin: IO[bytes], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stdin = stdin
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._budget = MAX_BURST_LINES
+        self._refilled_s = clock()
+        self._left_out = 0
+        self._timer: threading.Timer | None = None
+        os.set_blocking(stdin.fileno(), False)
+
+    def add(self, line: bytes) -> None:
+        """Return a line, or a part of a long one."""
+        with self._lock:
+            if self._stdin.closed:
+                return
+            if self._takes_line() and self._say_left_out() and self._write(line):
+                self._budget -= 1
+                return
+            self._left_out += 1
+            self._say_later()
+
+    def close(self) -> None:
+        """Close the pipe, which ends the process if it still runs; may be called twice."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._stdin.close()
+
+    def __repr__(self) -> str:
+        return f"<OutputReturn left_out={self._left_out} closed={self._stdin.closed}>"
+
+    def _takes_line(self) -> bool:
+        now_s = self._clock()
+        earned = (now_s - self._refilled_s) * LINES_PER_S
+        self._refilled_s = now_s
+        self._budget = min(self._budget + earned, MAX_BURST_LINES)
+        return self._budget >= 1
+
+    def _write(self, line: bytes) -> bool:
+        """Returns whether the whole line is written."""
+        data = line.rstrip(b"\r\n")[: _MAX_LINE_BYTES - 1] + b"\n"
+        try:
+            return os.write(self._stdin.fileno(), data) == len(data)
+        except OSError:  # the pipe is full, or the process has ended
+            return False
+
+    def _say_left_out(self) -> bool:
+        """Returns whether nothing is left out that was not said."""
+        count = self._left_out
+        if count and self._write(b"%d lines of output were left out here" % count):
+            self._left_out = 0
+        return not self._left_out
+
+    def _say_later(self) -> None:
+        # Nothing more may be printed, so the next line cannot be waited for.
+        if self._timer is None:
+            self._timer = threading.Timer(_SAY_AFTER_S, self._on_time)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _on_time(self) -> None:
+        with self._lock:
+            self._timer = None
+            if not self._stdin.closed and not self._say_left_out():
+                self._say_later()
+
 
 _LAST_LINES = 20
 _LINE_BYTES = 2000
@@ -114,3 +202,34 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def worker_command(
+    order: StartOrder, node_id: str, rank: int = 0
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the arguments of a worker process, and what to add to its environment.
+
+    Call it on the node that the process is to run on. For an instance with an interpreter of its
+    own it starts that interpreter once, to ask for its version.
+
+    Raises:
+        InternalError: That interpreter does not run.
+    """
+    spec = order.spec
+    interpreter = spec.interpreter or sys.executable
+    arguments = [interpreter, WORKER_SCRIPT]
+    for address in order.addresses:
+        arguments += ["--connect", address]
+    arguments += ["--start", order.name, "--node-id", node_id, "--rank", str(rank)]
+    # Another interpreter has no package of ours whose version it could look up.
+    arguments += ["--title", spec.title, "--version", pytriton_version()]
+    environment: dict[str, str] = {}
+    if interpreter != sys.executable:
+        for path in fallback_paths(interpreter):
+            arguments += ["--fallback-path", path]
+        environment["PYTHONHOME"] = ""  # it is for the node's own Python
+    if not (spec.placement or Placement()).num_gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # a cluster shows all to who asked for none
+    environment.update(spec.environment)
+    environment[TOKEN_VARIABLE] = order.token
+    return arguments, environment
