@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.dtypes import UINT8
 from pytriton.base.errors import ErrorCode
-from pytriton.runtime.functions.stream import StreamBatch
+from pytriton.runtime.functions.host import StreamBatch
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
 from pytriton.runtime.transport.frames import Execute, ResponseItem
 from pytriton.runtime.transport.refs import TensorRef

@@ -11,9 +11,8 @@ import pytest
 
 from pytriton.runtime.functions.async_host import AsyncInstanceHost
 from pytriton.runtime.functions.async_stream_host import AsyncStreamHost
-from pytriton.runtime.functions.host import InstanceHost
+from pytriton.runtime.functions.host import InstanceHost, StreamHost
 from pytriton.runtime.functions.host_kinds import host_for, stream_host_for
-from pytriton.runtime.functions.stream_host import StreamHost
 from tests.contract.benches import Bench, floats
 from tests.e2e.waiting import eventually
 

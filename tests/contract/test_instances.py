@@ -21,7 +21,7 @@ from pytriton.model_config import (
     Tensor,
 )
 from pytriton.runtime.executor import worker
-from pytriton.runtime.functions import bound_model, host, stream_host
+from pytriton.runtime.functions import bound_model, host
 from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.transport import arena
 from pytriton.runtime.transport import channel as idle_reader
@@ -332,7 +332,7 @@ def test_message_that_makes_no_sense_ends_the_host(serve, caplog):
 
 
 def test_idle_instance_gives_all_shared_memory_back(serve, monkeypatch):
-    for module in (host, idle_reader, mailbox, arena, stream_host):
+    for module in (host, idle_reader, mailbox, arena, host):
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     bench = serve(lambda request: {"y": request["x"] + 1})
     for number in range(3):

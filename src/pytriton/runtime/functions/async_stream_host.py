@@ -12,8 +12,8 @@ from msgspec import structs
 
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.async_host import AsyncInstanceHost
+from pytriton.runtime.functions.host import ABANDONED, StreamBatch
 from pytriton.runtime.functions.model_call import is_unrecoverable
-from pytriton.runtime.functions.stream import ABANDONED, StreamBatch
 from pytriton.runtime.transport.frames import Cancel, Credit, Execute, ResponseItem, Responses
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.runtime.functions.host import InstanceHost
-from pytriton.runtime.functions.stream_host import StreamHost
+from pytriton.runtime.functions.host import InstanceHost, StreamHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
