@@ -9,8 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytriton.runtime.functions.async_host import AsyncInstanceHost
-from pytriton.runtime.functions.async_stream_host import AsyncStreamHost
+from pytriton.runtime.functions.async_host import AsyncInstanceHost, AsyncStreamHost
 from pytriton.runtime.functions.host import InstanceHost, StreamHost
 from pytriton.runtime.functions.host_kinds import host_for, stream_host_for
 from tests.contract.benches import Bench, floats

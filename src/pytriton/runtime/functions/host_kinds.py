@@ -15,10 +15,10 @@ from pytriton.runtime.functions.host import InstanceHost, StreamHost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.runtime.functions import async_host, async_stream_host
+    from pytriton.runtime.functions import async_host
 else:
     async_host = LazyModule("pytriton.runtime.functions.async_host")
-    async_stream_host = LazyModule("pytriton.runtime.functions.async_stream_host")
+    async_host = LazyModule("pytriton.runtime.functions.async_host")
 
 
 def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
@@ -35,7 +35,7 @@ def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
         for form in _forms(infer_func)
     ):
         return StreamHost
-    return async_stream_host.AsyncStreamHost
+    return async_host.AsyncStreamHost
 
 
 def _forms(infer_func: Callable[..., Any]) -> tuple[Any, ...]:
