@@ -13,14 +13,16 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from pytriton.base.dtypes import DataType
 from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendable_text
 from pytriton.base.request_ids import current_prefix
 from pytriton.decorators import whole_batch_callable
 from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.proxy.telemetry import end_span, start_span_from_remote
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.output_validation import convert_output
-from pytriton.runtime.functions.request_spans import RequestSpans
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -39,6 +41,30 @@ if TYPE_CHECKING:
     from pytriton.runtime.functions.output_validation import OutputValidator
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Frame
+
+_SPAN_NAME = "proxy_inference_callable"
+
+
+class RequestSpans:
+    """The open spans of the batches that one instance works on."""
+
+    def __init__(self) -> None:
+        self._by_batch: dict[int, dict[int, Any]] = {}
+
+    def start(self, execute: Execute) -> dict[int, Any]:
+        """Start the spans of the traced requests of a batch; returns them by position."""
+        spans = {
+            position: start_span_from_remote(structs.asdict(context), _SPAN_NAME)
+            for position, context in execute.traces.items()
+        }
+        self._by_batch[execute.batch] = spans
+        return spans
+
+    def end(self, execute: Execute, error: str | None = None) -> None:
+        """End the spans of a batch that are still open."""
+        for span in self._by_batch.pop(execute.batch, {}).values():
+            end_span(span, error)
+
 
 logger = logging.getLogger(__name__)
 
