@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pytriton.proxy.types import Request
-from pytriton.runtime.functions.output_names import OutputNames
+from pytriton.runtime.functions.output_validation import OutputNames
 
 ONE, TWO, THREE = (np.full((1, 1), value, np.float32) for value in (1, 2, 3))
 MISSING = r"Not all outputs of model `m` were returned: \['sub'\] is missing\. "
