@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytriton.binding.triton_base import ModelServer
-    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.transport.control import Started
     from pytriton.utils.workspace import Workspace
 

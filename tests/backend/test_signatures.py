@@ -19,8 +19,8 @@ from pytriton.decorators import (
 )
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import Tensor
+from pytriton.runtime.functions.bound_config import signature_problem
 from pytriton.runtime.functions.bound_model import BoundModel
-from pytriton.runtime.functions.signatures import signature_problem
 
 A, B, C = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "abc")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
-    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.functions.bound_config import AnyModel
 
 logger = logging.getLogger(__name__)
 

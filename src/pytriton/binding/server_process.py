@@ -18,7 +18,7 @@ from pytriton.runtime.transport.link import stream_pair
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.functions.bound_config import AnyModel
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pytriton.model_config import ModelConfig, Ray, Tensor
-    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.functions.bound_model import InferFunc
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
 if TYPE_CHECKING:
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.models.references import Reference
-    from pytriton.runtime.functions.any_model import AnyModel
+    from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.functions.bound_model import InferFunc
     from pytriton.runtime.signatures import served
     from pytriton.runtime.signatures.served import ServedModel

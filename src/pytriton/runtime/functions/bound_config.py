@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.openai_routes import as_openai
+from pytriton.decorators.batching import call_with_batch, call_with_sample
+from pytriton.decorators.context import call_with_context
+from pytriton.decorators.wrapping import decorated_layers
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DeviceKind
 from pytriton.model_config.model_config import ModelConfig
@@ -17,6 +22,12 @@ from pytriton.model_config.triton_model_config import (
     TensorSpec,
     TritonModelConfig,
 )
+
+if TYPE_CHECKING:
+    import socket
+
+    from pytriton.decorators.context import TritonContext
+    from pytriton.runtime.transport.control import RayInstances
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -113,3 +124,129 @@ def _check_name(model_name: str) -> None:
             "Model name can only contain alphanumeric characters, dots, underscores and dashes, "
             f"got {model_name!r}"
         )
+
+
+_DECORATORS = "pytriton.decorators"
+_CONTEXT_ARGUMENT = "triton_context"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def signature_problem(
+    infer_func: Callable[..., Any], inputs: Sequence[str], required: Sequence[str]
+) -> str | None:
+    """Returns why every call of a callable would fail; None if one may succeed.
+
+    Args:
+        infer_func: callable to be bound.
+        inputs: names of the model's inputs.
+        required: names of the inputs that every request has.
+    """
+    function: Any = infer_func
+    calls = []
+    for call, wrapped, _ in decorated_layers(infer_func):
+        if not call.__module__.startswith(_DECORATORS):
+            return None
+        calls.append(call)
+        function = wrapped
+    signature = _plain_signature(function)
+    if signature is None:
+        return None
+    if call_with_batch not in calls and call_with_sample not in calls:
+        return _request_list_problem(signature)
+    context = [_CONTEXT_ARGUMENT] if call_with_context in calls else []
+    return _input_names_problem(signature, [*inputs, *context], [*required, *context])
+
+
+def _plain_signature(function: Any) -> inspect.Signature | None:
+    """Returns the signature of a function or method that is not wrapped."""
+    if not isinstance(function, types.FunctionType | types.MethodType):
+        function = getattr(function, "__call__", None)  # noqa: B004  a bound method, not a test
+    if type(function) not in (types.FunctionType, types.MethodType):
+        return None
+    if hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
+        return None
+    return inspect.signature(function)
+
+
+def _request_list_problem(signature: inspect.Signature) -> str | None:
+    try:
+        signature.bind([])
+    except TypeError:
+        return (
+            f"expected a callable that takes a list of requests, got one with the arguments "
+            f"{signature}; under the decorator @batch it takes an array for each input"
+        )
+    return None
+
+
+def _input_names_problem(
+    signature: inspect.Signature, given: list[str], required: list[str]
+) -> str | None:
+    parameters = signature.parameters.values()
+    named = {parameter.name for parameter in parameters if parameter.kind in _BY_NAME}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    unknown = [] if takes_any else [name for name in required if name not in named]
+    missing = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and (parameter.name not in given or parameter.kind is parameter.POSITIONAL_ONLY)
+    ]
+    if not unknown and not missing:
+        return None
+    problems = []
+    if unknown:
+        problems.append(f"it does not take {', '.join(unknown)}")
+    if missing:
+        problems.append(f"nothing is given for {', '.join(missing)}")
+    return (
+        f"expected a callable that takes {', '.join(given) or 'nothing'} by name, got one with the "
+        f"arguments {signature}: {' and '.join(problems)}"
+    )
+
+
+class AnyModel(Protocol):
+    """A bound model: `BoundModel`, whose instances are in this process, or `RayModel`."""
+
+    name: str
+    version: int
+    config: TritonModelConfig
+    examples: Mapping[str, Any]  # values for inputs that it certainly takes
+    takes_parameters: bool  # whether its function gets the parameters of requests
+    start_timeout_s: float  # how long its instances may take to start, beyond the usual
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The unique key of the model in one server."""
+
+    @property
+    def ray(self) -> RayInstances | None:
+        """What the server has to know to start its instances; None: they are in this process."""
+
+    def message(self) -> dict[str, Any]:
+        """Returns the ModelConfig message for the server."""
+
+    def initial_states(self) -> dict[str, bytes]:
+        """Returns the initial states of its sequences, by input, in the protocol's layout."""
+
+    def prepare(self, context: TritonContext) -> None:
+        """Prepare callables of this process."""
+
+    def leave(self, context: TritonContext) -> None:
+        """Forget callables of this process."""
+
+    def open_instances(
+        self, on_unrecoverable: Callable[[], None]
+    ) -> tuple[list[socket.socket], list[int]]:
+        """Start the instances of this process.
+
+        Returns:
+            The server's ends of their channels, and the number of concurrent batches of each.
+        """
+
+    def is_alive(self) -> bool:
+        """Whether every instance of this process accepts batches."""
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for instances of this process."""

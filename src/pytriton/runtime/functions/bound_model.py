@@ -21,11 +21,11 @@ from pytriton.runtime.functions.bound_config import (
     bound_config,
     call_tensors,
     check_name_and_tensors,
+    signature_problem,
 )
 from pytriton.runtime.functions.host_kinds import host_for, stream_host_for
 from pytriton.runtime.functions.model_call import ModelCall
 from pytriton.runtime.functions.output_validation import OutputValidator
-from pytriton.runtime.functions.signatures import signature_problem
 from pytriton.runtime.functions.warmup import call_to_completion, warm_up
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.link import socket_pair
