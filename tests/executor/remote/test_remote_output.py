@@ -13,7 +13,7 @@ from pytriton.runtime.cluster.child import OutputReturn
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.runtime.transport.stream_channel import StreamChannel
-from pytriton.runtime.worker_process.remote_output import RemoteOutput
+from pytriton.runtime.worker_process.remote import RemoteOutput
 from tests.executor.remote import remote_rig
 from tests.executor.remote.plain_starter import PlainStarter
 from tests.executor.worker_rig import until
