@@ -9,7 +9,7 @@ import pytest
 
 import pytriton
 from pytriton.base.errors import InternalError
-from pytriton.runtime.python_backend.node_files import find_files
+from pytriton.runtime.python_backend.loader import find_files
 from pytriton.runtime.transport.frames import Initialize
 
 

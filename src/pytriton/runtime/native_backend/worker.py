@@ -20,7 +20,7 @@ from pytriton.runtime.native_backend.host import Host
 from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
-from pytriton.runtime.python_backend.node_files import find_files
+from pytriton.runtime.python_backend.loader import find_files
 from pytriton.runtime.python_backend.output import end_output
 from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.package import IMPORT_FOLDER
+from pytriton.base.errors import InternalError
+from pytriton.base.package import IMPORT_FOLDER, PACKAGE_FOLDER
 from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.transport.frames import PACKAGE_FILE, Initialize
 
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
@@ -82,3 +85,21 @@ def _import_file(name: str, path: str) -> ModuleType:
     sys.modules[name] = module
     loader.exec_module(module)
     return module
+
+
+def find_files(frame: Initialize) -> None:
+    """Look for the files of a model, and fill in the paths of those that are in this package.
+
+    On the server's own machine nothing is done: the loading of the model reports what is missing.
+
+    Raises:
+        InternalError: A file or folder is not there.
+    """
+    if not frame.sharing:
+        return
+    if frame.model_path.startswith(PACKAGE_FILE):
+        frame.model_path = str(PACKAGE_FOLDER / frame.model_path.removeprefix(PACKAGE_FILE))
+    needed = (frame.model_path, frame.model_directory, frame.arguments.get("model_repository", ""))
+    for path in needed:
+        if path and not os.access(path, os.R_OK):
+            raise InternalError(f"'{path}' cannot be read there: {frame.sharing}")

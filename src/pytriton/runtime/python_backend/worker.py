@@ -28,8 +28,7 @@ from pytriton.runtime.python_backend.failure_text import (
     raised_at,
 )
 from pytriton.runtime.python_backend.group_member import GroupMember
-from pytriton.runtime.python_backend.loader import load_class
-from pytriton.runtime.python_backend.node_files import find_files
+from pytriton.runtime.python_backend.loader import find_files, load_class
 from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
 from pytriton.runtime.python_backend.whole_batches import declared_outputs, takes_whole_batches
