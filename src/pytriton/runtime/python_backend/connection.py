@@ -12,8 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend.loop_reader import LoopReader
-from pytriton.runtime.python_backend.mailbox import Handler, Inbox, Mailbox, Waiter
+from pytriton.runtime.python_backend.mailbox import Handler, Inbox, LoopReader, Mailbox, Waiter
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     Execute,
