@@ -37,8 +37,8 @@ from pytriton.models.references import (
     resolve,
 )
 from pytriton.runtime.functions.host import InstanceHost
+from pytriton.runtime.python_backend.connection import GroupMember
 from pytriton.runtime.python_backend.failure_text import describe, describe_fully, raised_at
-from pytriton.runtime.python_backend.group_member import GroupMember
 from pytriton.runtime.python_backend.output import LabelledStream, end_output
 from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, LogChange, LogLine
 

@@ -17,6 +17,7 @@ from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     Execute,
     Finalize,
+    Finalized,
     InferReply,
     Initialize,
     ServiceCall,
@@ -27,6 +28,8 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytriton.runtime.transport.channel import Channel, Received
 
 
@@ -112,3 +115,37 @@ class Connection:
         assert isinstance(frame, InferReply | ServiceReply)
         inbox = self._inboxes.get(frame.call)
         return None if inbox is None else inbox.put(received)
+
+
+class GroupMember:
+    """The place of this process in its group; a group of one is no group."""
+
+    def __init__(self, arguments: Mapping[str, str], connection: Connection) -> None:
+        self.rank = int(arguments.get("model_group_rank", "0"))
+        self.size = int(arguments.get("model_group_size", "1"))
+        self._connection = connection
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether another process gets the batches."""
+        return self.rank > 0
+
+    def wait_for_end(self) -> None:
+        """Wait until the model is to be finalized; raises EOFError if the server has ended."""
+        while not isinstance(self._connection.next_job().frame, Finalize):
+            pass
+
+    def leave(self) -> None:
+        """Say that the model is finalized, and wait for the others; returns if there are none.
+
+        Raises:
+            EOFError: The server has ended the group.
+        """
+        if self.size == 1:
+            return
+        self._connection.outbox.send(lambda _: Finalized())
+        while True:
+            self._connection.next_job()
+
+    def __repr__(self) -> str:
+        return f"<GroupMember {self.rank} of {self.size}>"

@@ -19,6 +19,7 @@ from pytriton.runtime.pb_utils.model_config import ModelConfig
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.batch_execution import BatchExecution
 from pytriton.runtime.python_backend.batch_run import BatchRegistry
+from pytriton.runtime.python_backend.connection import GroupMember
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
 from pytriton.runtime.python_backend.execution import Execution
 from pytriton.runtime.python_backend.failure_text import (
@@ -27,7 +28,6 @@ from pytriton.runtime.python_backend.failure_text import (
     describe_fully,
     raised_at,
 )
-from pytriton.runtime.python_backend.group_member import GroupMember
 from pytriton.runtime.python_backend.loader import find_files, load_class
 from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
