@@ -12,14 +12,14 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.python_backend.response_window import OpenBatches, ResponseWindows
+from pytriton.runtime.python_backend.batch_run import OpenBatches, ResponseWindows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.native_backend.outputs import OutputLane
+    from pytriton.runtime.python_backend.batch_run import ResponseWindow
     from pytriton.runtime.python_backend.mailbox import Mailbox
-    from pytriton.runtime.python_backend.response_window import ResponseWindow
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.frames import Execute, ResponseItem
     from pytriton.runtime.transport.response_outbox import ResponseOutbox

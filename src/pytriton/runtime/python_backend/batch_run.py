@@ -9,21 +9,94 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.answers import SENDER_CLOSED, make_item
-from pytriton.runtime.python_backend.response_window import OpenBatches, ResponseWindows
+from pytriton.runtime.python_backend.mailbox import Waiter
+from pytriton.runtime.transport.credit import CreditWindow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from pytriton.runtime.pb_utils.response import InferenceResponse
     from pytriton.runtime.python_backend.mailbox import Mailbox
-    from pytriton.runtime.python_backend.response_window import ResponseWindow
-    from pytriton.runtime.transport.channel import Payload
-    from pytriton.runtime.transport.frames import Execute, ResponseItem
+    from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.frames import Cancel, Credit, Execute, ResponseItem
     from pytriton.runtime.transport.response_outbox import ResponseOutbox
+
+
+class ResponseWindow(CreditWindow, Waiter):
+    """The flow control window of one request, for which senders wait."""
+
+    __slots__ = ("_is_cancelled",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_cancelled = False
+
+    def is_satisfied(self) -> bool:
+        """Returns whether another response may be sent."""
+        return self._is_cancelled or self.is_open
+
+    def cancel(self) -> None:
+        """Let senders continue: the request was cancelled, so there is no client to wait for."""
+        self._is_cancelled = True
+
+
+class ResponseWindows:
+    """The windows of a batch, and which of its requests were cancelled, by their positions."""
+
+    __slots__ = ("_cancelled", "_windows")
+
+    def __init__(self) -> None:
+        self._cancelled: set[int] = set()
+        self._windows: dict[int, ResponseWindow] = {}
+
+    def cancel(self, position: int) -> Waiter | None:
+        """Mark a request as cancelled; returns its window, for which senders may wait."""
+        self._cancelled.add(position)
+        window = self._windows.get(position)
+        if window is not None:
+            window.cancel()
+        return window
+
+    def credit(self, position: int, count: int) -> Waiter | None:
+        """Add credit to a request; returns its window, for which senders may wait."""
+        window = self._windows.get(position)
+        if window is not None:
+            window.add(count)
+        return window
+
+    def _window(self, position: int) -> ResponseWindow:
+        window = self._windows.get(position)
+        if window is None:
+            window = self._windows[position] = ResponseWindow()
+            if position in self._cancelled:  # checked last: another thread may cancel meanwhile
+                window.cancel()
+        return window
+
+
+Batch = TypeVar("Batch", bound=ResponseWindows)
+
+
+class OpenBatches(Generic[Batch]):
+    """The open batches of an instance, by their numbers."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, Batch] = {}
+
+    def on_cancel(self, received: Received) -> Waiter | None:
+        """Mark a request as cancelled."""
+        frame: Cancel = received.frame  # type: ignore[assignment]  # registered for these only
+        batch = self.open.get(frame.batch)
+        return None if batch is None else batch.cancel(frame.position)
+
+    def on_credit(self, received: Received) -> Waiter | None:
+        """Add credit for the responses that a client has consumed."""
+        frame: Credit = received.frame  # type: ignore[assignment]  # registered for these only
+        batch = self.open.get(frame.batch)
+        return None if batch is None else batch.credit(frame.position, frame.count)
 
 
 class BatchRegistry(OpenBatches["BatchRun"]):
