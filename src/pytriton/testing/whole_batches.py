@@ -15,12 +15,12 @@ from pytriton.runtime.pb_utils.failures import TritonError
 from pytriton.runtime.pb_utils.request import InferenceRequest
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor
-from pytriton.runtime.python_backend.failure_text import RuleError
-from pytriton.runtime.python_backend.whole_batches import (
+from pytriton.runtime.python_backend.batch_execution import (
     checked_outputs,
     declared_outputs,
     parts_of,
 )
+from pytriton.runtime.python_backend.failure_text import RuleError
 
 
 class BatchCaller:

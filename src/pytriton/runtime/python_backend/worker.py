@@ -17,7 +17,11 @@ from pytriton.base.errors import ErrorCode, ServerError, resource_error, sendabl
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.model_config import ModelConfig
 from pytriton.runtime.pb_utils.runtime import set_runtime
-from pytriton.runtime.python_backend.batch_execution import BatchExecution
+from pytriton.runtime.python_backend.batch_execution import (
+    BatchExecution,
+    declared_outputs,
+    takes_whole_batches,
+)
 from pytriton.runtime.python_backend.batch_run import BatchRegistry
 from pytriton.runtime.python_backend.connection import GroupMember
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
@@ -31,7 +35,6 @@ from pytriton.runtime.python_backend.failure_text import (
 from pytriton.runtime.python_backend.loader import find_files, load_class
 from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
-from pytriton.runtime.python_backend.whole_batches import declared_outputs, takes_whole_batches
 from pytriton.runtime.transport.frames import (
     Cancel,
     CheckReady,
