@@ -11,8 +11,8 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import mailbox
+from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.python_backend.connection import Connection
-from pytriton.runtime.python_backend.tensor_payload import add_tensor
 from pytriton.runtime.transport import channel
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.pb_utils.tensor import Tensor
-from pytriton.runtime.python_backend.tensor_payload import add_tensor
+from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import LogLine, MemoryFrame, ResponseItem, Responses
 from pytriton.runtime.transport.link import socket_pair

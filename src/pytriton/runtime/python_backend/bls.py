@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pytriton.base.errors import ErrorCode, ServerError
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
+from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.python_backend.mailbox import Inbox, Waiter
-from pytriton.runtime.python_backend.tensor_payload import add_tensor
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCall, InferReply
 
