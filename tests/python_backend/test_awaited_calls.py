@@ -11,8 +11,8 @@ import pytest
 from pytriton.runtime.pb_utils.awaiting import when_ready
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import InferenceRequest
-from pytriton.runtime.python_backend.bls import BlsCall, CallOrigin
 from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.runtime import BlsCall, CallOrigin
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import CancelCall, InferCall
 from pytriton.runtime.transport.link import socket_pair
