@@ -22,8 +22,8 @@ from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
 from pytriton.runtime.python_backend.loader import find_files
 from pytriton.runtime.python_backend.output import end_output
-from pytriton.runtime.python_backend.readiness import ReadyCheck
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
+from pytriton.runtime.python_backend.worker import ReadyCheck
 from pytriton.runtime.transport.frames import (
     Cancel,
     CheckReady,
