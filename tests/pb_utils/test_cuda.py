@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from triton_python_backend_utils import Tensor, TritonModelException
 
-from pytriton.runtime.pb_utils import cuda
+from pytriton.runtime.pb_utils import dlpack
 
 
 class FakeDriver:
@@ -58,7 +58,7 @@ class OnGpu:
 @pytest.fixture
 def driver(monkeypatch):
     fake = FakeDriver()
-    monkeypatch.setattr(cuda, "_load_driver", lambda: fake)
+    monkeypatch.setattr(dlpack, "_load_driver", lambda: fake)
     return fake
 
 
@@ -88,20 +88,20 @@ def test_library_is_told_which_stream_reads(driver):
 
 
 def test_tensor_of_a_gpu_without_elements_needs_no_driver(monkeypatch):
-    monkeypatch.setattr(cuda, "_LIBRARY", "libnone.so.1")
+    monkeypatch.setattr(dlpack, "_LIBRARY", "libnone.so.1")
 
     assert Tensor.from_dlpack("A", gpu_capsule(np.zeros((2, 0)))).shape() == [2, 0]
 
 
 @pytest.mark.parametrize("step", ["cuInit", "cuMemcpyDtoH_v2", "cuCtxSynchronize"])
 def test_failing_driver_is_said(monkeypatch, step):
-    monkeypatch.setattr(cuda, "_load_driver", lambda: FakeDriver(step))
+    monkeypatch.setattr(dlpack, "_load_driver", lambda: FakeDriver(step))
     with pytest.raises(TritonModelException, match=r"CUDA's driver failed at .* with error 719"):
         Tensor.from_dlpack("A", gpu_capsule(np.ones(2)))
 
 
 def test_missing_driver_is_said(monkeypatch):
-    monkeypatch.setattr(cuda, "_LIBRARY", "libnone.so.1")
+    monkeypatch.setattr(dlpack, "_LIBRARY", "libnone.so.1")
     with pytest.raises(TritonModelException, match=r"needs CUDA's driver.*libnone\.so\.1"):
         Tensor.from_dlpack("A", gpu_capsule(np.ones(2)))
 
@@ -129,7 +129,7 @@ def test_real_gpu_gives_what_was_put_there():
         try:
             data = ctypes.c_void_p(values.ctypes.data)
             assert driver.cuMemcpyHtoD_v2(place, data, size) == 0
-            copy = cuda.copy_to_host(place.value, values.nbytes, 0)
+            copy = dlpack.copy_to_host(place.value, values.nbytes, 0)
         finally:
             driver.cuMemFree_v2(place)
             driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
