@@ -8,9 +8,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from pytriton.runtime.pb_utils.awaiting import when_ready
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import InferenceRequest
+from pytriton.runtime.pb_utils.response_iterator import when_ready
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.runtime import BlsCall, CallOrigin
 from pytriton.runtime.transport.arena import Arena
