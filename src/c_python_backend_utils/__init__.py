@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
 from pytriton.runtime.pb_utils.logger import Logger
-from pytriton.runtime.pb_utils.memory import MemoryType, PreferredMemory
+from pytriton.runtime.pb_utils.memory import (
+    MemoryType,
+    PreferredMemory,
+    SharedMemory,
+    shared_memory,
+)
 from pytriton.runtime.pb_utils.metrics import Metric, MetricFamily, MetricKind
 from pytriton.runtime.pb_utils.model_control import is_model_ready, load_model, unload_model
 from pytriton.runtime.pb_utils.request import InferenceRequest
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.response_iterator import ResponseIterator
 from pytriton.runtime.pb_utils.sender import InferenceResponseSender
-from pytriton.runtime.pb_utils.shared_memory import SharedMemory, shared_memory
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.pb_utils.trace import InferenceTrace
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 
 from pytriton.runtime.pb_utils.arguments import integer
 
@@ -39,3 +40,14 @@ class PreferredMemory:
 
     def __repr__(self) -> str:
         return f"PreferredMemory({self._memory_type.name}, {self._device_id})"
+
+
+class SharedMemory:
+    """The shared memory for tensors; it grows and shrinks as needed and has no fixed size."""
+
+    def free_memory(self) -> int:
+        """Returns the number of free bytes; a constant, as there is no fixed region."""
+        return sys.maxsize
+
+
+shared_memory: SharedMemory = SharedMemory()
