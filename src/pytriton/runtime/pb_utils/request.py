@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
+import msgspec
+
 from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.pb_utils.arguments import boolean, integer, sequence, text
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -17,7 +19,33 @@ from pytriton.runtime.pb_utils.response_iterator import ResponseIterator, when_r
 from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestContext, require_runtime
 from pytriton.runtime.pb_utils.sender import InferenceResponseSender
 from pytriton.runtime.pb_utils.tensor import Tensor
-from pytriton.runtime.pb_utils.trace import InferenceTrace
+
+
+class InferenceTrace:
+    """The trace that a request belongs to, from `InferenceRequest.trace`.
+
+    Pass it as `trace=` to a request for another model, so that both show in one trace.
+    """
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: TraceContext | None = None) -> None:
+        self.context: TraceContext | None = context  # None if the request is not traced
+
+    def get_context(self) -> str | None:
+        """Returns the server's span of this request as JSON text; None if it is not traced.
+
+        The members are the headers `traceparent` and, if there is one, `tracestate`. A server that
+        writes its traces to files has no spans, so this is None there.
+        """
+        context = self.context
+        if context is None or context.is_internal:
+            return None
+        headers = {"traceparent": context.traceparent}
+        if context.tracestate:
+            headers["tracestate"] = context.tracestate
+        return msgspec.json.encode(headers).decode()
+
 
 RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL
 RELEASE_RESCHEDULE = 2  # TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
