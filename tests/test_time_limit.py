@@ -7,14 +7,14 @@ import asyncio
 
 import pytest
 
-from pytriton.base import time_limit
-from pytriton.base.time_limit import within
+from pytriton.base import background_tasks
+from pytriton.base.background_tasks import within
 
 
 @pytest.fixture(params=["within", "_within"])
 def limited(request):
     """Both ways, as the second one is for older versions of Python."""
-    return getattr(time_limit, request.param)
+    return getattr(background_tasks, request.param)
 
 
 async def give(value):

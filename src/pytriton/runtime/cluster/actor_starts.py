@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from pytriton.base.time_limit import within
+from pytriton.base.background_tasks import within
 from pytriton.runtime.cluster.cluster import (
     ClusterError,
     ClusterGoneError,

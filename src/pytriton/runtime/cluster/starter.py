@@ -17,8 +17,8 @@ import re
 import secrets
 from typing import IO, TYPE_CHECKING
 
+from pytriton.base.background_tasks import within
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.base.time_limit import within
 from pytriton.runtime.cluster.cluster import actor_name
 from pytriton.runtime.cluster.messages import (
     TO_SERVER,

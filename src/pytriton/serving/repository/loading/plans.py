@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from pytriton.base.background_tasks import within
 from pytriton.base.errors import UnavailableError
 from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import identifier_of
-from pytriton.base.time_limit import within
 from pytriton.runtime.executor.worker import Placement
 from pytriton.serving.engine.config import seconds_parameter
 from pytriton.serving.engine.config_rules import ENSEMBLE
