@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytriton.runtime.functions import async_host
 else:
     async_host = LazyModule("pytriton.runtime.functions.async_host")
-    async_host = LazyModule("pytriton.runtime.functions.async_host")
 
 
 def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:

@@ -4,6 +4,7 @@
 Users of the binding API match on the texts of the errors. `runtime.functions.output_names` checks
 that no output is missing.
 """
+# ruff: noqa: TRY004  users catch ValueError for all wrong outputs
 
 from __future__ import annotations
 
