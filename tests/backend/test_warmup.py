@@ -8,7 +8,7 @@ import pytest
 from pytriton.decorators import batch
 from pytriton.model_config.common import ModelWarmup, WarmupInput
 from pytriton.model_config.triton_model_config import TensorSpec
-from pytriton.runtime.functions.warmup import call_to_completion, warm_up
+from pytriton.runtime.functions.bound_model import call_to_completion, warm_up
 from tests.decorators.binding import bound
 
 

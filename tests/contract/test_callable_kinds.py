@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pytriton.runtime.functions.async_host import AsyncInstanceHost, AsyncStreamHost
+from pytriton.runtime.functions.bound_model import host_for, stream_host_for
 from pytriton.runtime.functions.host import InstanceHost, StreamHost
-from pytriton.runtime.functions.host_kinds import host_for, stream_host_for
 from tests.contract.benches import Bench, floats
 from tests.e2e.waiting import eventually
 

@@ -6,27 +6,31 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.model_config.sequence_message import initial_states
+from pytriton.model_config.sequence_batcher import SequenceBatcher
+from pytriton.model_config.sequence_message import initial_states, only_request_inputs
 from pytriton.model_config.tensor import triton_datatype
+from pytriton.proxy.types import Request
 from pytriton.runtime.functions.bound_config import (
     bound_config,
     call_tensors,
     check_name_and_tensors,
     signature_problem,
 )
-from pytriton.runtime.functions.host_kinds import host_for, stream_host_for
+from pytriton.runtime.functions.host import InstanceHost, StreamHost
 from pytriton.runtime.functions.model_call import ModelCall
 from pytriton.runtime.functions.output_validation import OutputValidator
-from pytriton.runtime.functions.warmup import call_to_completion, warm_up
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -36,12 +40,127 @@ if TYPE_CHECKING:
 
     from pytriton.decorators.context import TritonContext
     from pytriton.model_config.tensor import Tensor
-    from pytriton.runtime.functions.host import InstanceHost
     from pytriton.runtime.transport.control import RayInstances
 
-InferFunc = Callable[..., Any]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.runtime.functions import async_host
+else:
+    async_host = LazyModule("pytriton.runtime.functions.async_host")
+
+
+def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
+    """Returns the host class for a callable of a model with one response to each request."""
+    if not any(inspect.iscoroutinefunction(form) for form in _forms(infer_func)):
+        return InstanceHost
+    return async_host.AsyncInstanceHost
+
+
+def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
+    """Returns the host class for a callable of a decoupled model."""
+    if not any(
+        inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form)
+        for form in _forms(infer_func)
+    ):
+        return StreamHost
+    return async_host.AsyncStreamHost
+
+
+def _forms(infer_func: Callable[..., Any]) -> tuple[Any, ...]:
+    """Returns the function itself; for an object, also the `__call__` of its class."""
+    return (
+        (infer_func,) if inspect.isroutine(infer_func) else (infer_func, type(infer_func).__call__)
+    )
+
 
 logger = logging.getLogger(__name__)
+
+
+def warm_up(
+    model_name: str,
+    warmups: Sequence[ModelWarmup],
+    call: Callable[[list[Request]], object],
+    input_specs: Sequence[Any] = (),
+    sequence: SequenceBatcher | None = None,
+) -> int:
+    """Send one instance of a model its warm-up requests, one after the other.
+
+    Args:
+        model_name: name of the model, for the log.
+        warmups: warm-ups in the order in which they run.
+        call: executes a list of requests completely, like `call_to_completion`; the context of the
+            callable is already set.
+        input_specs: inputs of the model; if given, a warm-up with other inputs fails.
+        sequence: settings of sequences; each request is then a whole sequence.
+
+    Returns:
+        The number of requests that were answered.
+    """
+    return sum(_answered(model_name, warmup, call, input_specs, sequence) for warmup in warmups)
+
+
+def _answered(
+    model_name: str,
+    warmup: ModelWarmup,
+    call: Callable[[list[Request]], object],
+    input_specs: Sequence[Any],
+    sequence: SequenceBatcher | None,
+) -> int:
+    answered = 0
+    try:
+        for data in generate_warmup_requests([warmup], input_specs):
+            if sequence is not None:
+                data.update(only_request_inputs(sequence, warmup.batch_size))
+            call([Request(data=data, parameters={})])
+            answered += 1
+    except Exception:
+        # Despite any exception here, the model may be able to serve real requests.
+        logger.warning(
+            "Warm-up %r of model %s failed after %d of %d requests; the model is served anyway",
+            warmup.name,
+            model_name,
+            answered,
+            warmup.count,
+            exc_info=True,
+        )
+    return answered
+
+
+def call_to_completion(infer_func: Callable[..., Any], requests: list[Request]) -> list[Any]:
+    """Call a callable of any kind and wait for all its results.
+
+    An asynchronous callable runs on a new event loop. A host that serves such a callable on an
+    event loop warms it up on that loop, because tasks that it starts may have to stay alive.
+
+    Args:
+        infer_func: a function, a generator function, or an asynchronous version of either.
+        requests: requests to call it with.
+
+    Returns:
+        The returned or yielded results, in order.
+    """
+    result = infer_func(requests)
+    if inspect.isgenerator(result):
+        return list(result)
+    if not inspect.isasyncgen(result) and not inspect.isawaitable(result):
+        return [result]
+    import asyncio  # noqa: PLC0415  takes 4 MiB, needed only for async callables
+
+    if inspect.isasyncgen(result):
+        return asyncio.run(_collected(result))
+    return [asyncio.run(_awaited(result))]
+
+
+async def _collected(responses: AsyncIterator[Any]) -> list[Any]:
+    return [response async for response in responses]
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+InferFunc = Callable[..., Any]
 
 
 class BoundModel:
