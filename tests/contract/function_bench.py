@@ -10,13 +10,13 @@ from pytriton.model_config import ModelConfig, Ray
 from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
-from pytriton.runtime.function_worker.worker import FunctionWorker
 from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.runtime.worker_process.function_worker import FunctionWorker
 from tests.contract.benches import COUPLED, DECOUPLED, InstanceBench, added_names, state_names
 from tests.contract.worker_bench import LoggingServices
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from pytriton.runtime.function_worker import worker as function_worker
     from pytriton.runtime.native_backend import worker as native_worker
     from pytriton.runtime.transport.channel import Channel
+    from pytriton.runtime.worker_process import function_worker
 else:  # they are a quarter of a zygote's imports, and most servers never use them
-    function_worker = LazyModule("pytriton.runtime.function_worker.worker")
+    function_worker = LazyModule("pytriton.runtime.worker_process.function_worker")
     native_worker = LazyModule("pytriton.runtime.native_backend.worker")
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM)
