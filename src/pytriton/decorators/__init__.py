@@ -29,8 +29,13 @@ from pytriton.decorators.context import (
     triton_context,
 )
 from pytriton.decorators.declaration import ModelDeclaration, model
-from pytriton.decorators.grouping import ConstantPadder, group_by_values
-from pytriton.decorators.inputs import fill_optionals, first_value, pad_batch
+from pytriton.decorators.inputs import (
+    ConstantPadder,
+    fill_optionals,
+    first_value,
+    group_by_values,
+    pad_batch,
+)
 
 __all__ = [
     "TRITON_CONTEXT_FIELD_NAME",
