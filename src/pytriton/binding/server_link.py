@@ -18,8 +18,8 @@ from pytriton.runtime.transport.control import (
     ControlLink,
     Done,
     Join,
+    ServerStart,
     Serving,
-    Start,
     Started,
     Stop,
     Unbind,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OPENING_CALL = 0  # the number of the first message, `Start` or `Join`
+_OPENING_CALL = 0  # the number of the first message, `ServerStart` or `Join`
 
 
 class NoServerError(PyTritonRuntimeError):
@@ -53,7 +53,7 @@ class ServerLink:
         self._process = os.getpid()
         self.has_ended: bool = False
 
-    def open(self, message: Start | Join, timeout_s: float) -> Started:
+    def open(self, message: ServerStart | Join, timeout_s: float) -> Started:
         """Start the receiving thread, send the first message, and wait for the reply.
 
         Raises:
@@ -141,7 +141,7 @@ class ServerLink:
 
     def _send(
         self,
-        message: Start | Join | Bind | Unbind | Serving | Stop,
+        message: ServerStart | Join | Bind | Unbind | Serving | Stop,
         descriptors: list[int] | None = None,
     ) -> None:
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.binding.server_link import ServerLink
 from pytriton.exceptions import PyTritonRuntimeError
-from pytriton.runtime.transport.control import Start, Started
+from pytriton.runtime.transport.control import ServerStart, Started
 from pytriton.runtime.transport.link import stream_pair
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ServerProcess:
             )
         self._link = ServerLink(ours, self._on_end)
         try:
-            return self._link.open(Start(config, awaits_models), timeout_s)
+            return self._link.open(ServerStart(config, awaits_models), timeout_s)
         except BaseException:  # also KeyboardInterrupt
             self.kill()
             raise

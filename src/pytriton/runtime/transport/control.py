@@ -13,7 +13,7 @@ from pytriton.runtime.transport.frames import FunctionSource
 from pytriton.runtime.transport.link import RecordLink
 
 
-class Start(msgspec.Struct, tag="start", array_like=True):
+class ServerStart(msgspec.Struct, tag="start", array_like=True):
     """Binder to its own server, first: the settings. A command line would show the secrets."""
 
     config: dict[str, Any]
@@ -90,7 +90,7 @@ class Done(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = Start | Join | Bind | Unbind | Serving | Stop | Started | Done
+ControlMessage = ServerStart | Join | Bind | Unbind | Serving | Stop | Started | Done
 
 # More than any model's configuration. Other processes of the user may connect to this socket.
 _MAX_MESSAGE_BYTES = 16 << 20

@@ -16,7 +16,7 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
-from pytriton.runtime.transport.control import ControlLink, Done, Start
+from pytriton.runtime.transport.control import ControlLink, Done, ServerStart
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.binding.binder import BinderSession
 from pytriton.serving.server.binding.binder_port import BinderPort
@@ -126,7 +126,7 @@ def main(
         start = link.receive()
     except EOFError:
         return
-    assert isinstance(start, Start)
+    assert isinstance(start, ServerStart)
     try:
         settings = msgspec.structs.replace(
             ServerOptions.from_triton_config(start.config, surroundings=surroundings()),
