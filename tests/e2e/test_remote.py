@@ -12,7 +12,7 @@ import pytest
 
 from pytriton.model_config import Tensor
 from pytriton.runtime.transport import rendezvous
-from pytriton.runtime.transport.control import ControlLink, Join, Stop
+from pytriton.runtime.transport.control import ControlLink, Join, ServerStop
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.e2e.http_client import call
 
@@ -89,7 +89,7 @@ def test_remote_process_cannot_stop_the_server(server, ports):
     link = ControlLink(sock)
     link.send(Join(server.get_access_token()))
     link.receive()
-    link.send(Stop())
+    link.send(ServerStop())
     with pytest.raises(EOFError):
         link.receive()
     link.close()

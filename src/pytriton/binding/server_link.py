@@ -19,9 +19,9 @@ from pytriton.runtime.transport.control import (
     Done,
     Join,
     ServerStart,
+    ServerStop,
     Serving,
     Started,
-    Stop,
     Unbind,
 )
 
@@ -133,7 +133,7 @@ class ServerLink:
 
     def request_stop(self) -> None:
         """Request that the server finishes open requests and then ends."""
-        self._send(Stop())
+        self._send(ServerStop())
 
     def close(self) -> None:
         """Close the connection; the server then removes the models of this process."""
@@ -141,7 +141,7 @@ class ServerLink:
 
     def _send(
         self,
-        message: ServerStart | Join | Bind | Unbind | Serving | Stop,
+        message: ServerStart | Join | Bind | Unbind | Serving | ServerStop,
         descriptors: list[int] | None = None,
     ) -> None:
         try:

@@ -18,7 +18,7 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.decorators import TritonContext
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.functions.bound_model import BoundModel
-from pytriton.runtime.transport.control import Bind, ControlLink, Done, Started, Stop, Unbind
+from pytriton.runtime.transport.control import Bind, ControlLink, Done, ServerStop, Started, Unbind
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import ModelState
@@ -370,7 +370,7 @@ def test_sockets_that_did_not_arrive_are_missed(server):
 
 
 def test_stop_asks_for_an_orderly_end_once(server):
-    server.link.send(Stop())
+    server.link.send(ServerStop())
     assert server.until(lambda: server.ends)
     server.link.close()
     server.until(lambda: True)

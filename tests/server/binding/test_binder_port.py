@@ -12,7 +12,14 @@ import time
 import pytest
 
 from pytriton.runtime.transport import rendezvous
-from pytriton.runtime.transport.control import ControlLink, Done, Join, ServerStart, Started, Stop
+from pytriton.runtime.transport.control import (
+    ControlLink,
+    Done,
+    Join,
+    ServerStart,
+    ServerStop,
+    Started,
+)
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.binding import binder_port
@@ -182,7 +189,7 @@ def test_who_says_something_else_is_turned_away_at_once(port, what):
     assert port.is_served()
 
 
-@pytest.mark.parametrize("message", [Stop(), ServerStart({})])
+@pytest.mark.parametrize("message", [ServerStop(), ServerStart({})])
 def test_who_does_not_introduce_himself_is_turned_away(port, message):
     link = port.knock()
     link.send(message)

@@ -70,7 +70,7 @@ class Serving(msgspec.Struct, tag="serving", array_like=True):
     """Binder to server: its first models are served, or it has none for the time being."""
 
 
-class Stop(msgspec.Struct, tag="stop", array_like=True):
+class ServerStop(msgspec.Struct, tag="stop", array_like=True):
     """Binder to its own server: finish running requests, then exit."""
 
 
@@ -90,7 +90,7 @@ class Done(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = ServerStart | Join | Bind | Unbind | Serving | Stop | Started | Done
+ControlMessage = ServerStart | Join | Bind | Unbind | Serving | ServerStop | Started | Done
 
 # More than any model's configuration. Other processes of the user may connect to this socket.
 _MAX_MESSAGE_BYTES = 16 << 20

@@ -18,9 +18,9 @@ from pytriton.runtime.transport.control import (
     Bind,
     ControlLink,
     Done,
+    ServerStop,
     Serving,
     Started,
-    Stop,
     Unbind,
 )
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -62,7 +62,7 @@ class BinderSession:
         engine: The engine that serves its models.
         loop: The event loop.
         cache: The cache for their responses.
-        on_end: Called when the process has ended, with whether it sent `Stop` before.
+        on_end: Called when the process has ended, with whether it sent `ServerStop` before.
         turns: The rate limiter.
         load_function: Loads a function whose instances run elsewhere; None: it cannot.
     """
@@ -128,7 +128,7 @@ class BinderSession:
                     self._unbind(message)
                 elif isinstance(message, Serving):
                     self._engine.stop_awaiting()
-                elif isinstance(message, Stop):
+                elif isinstance(message, ServerStop):
                     self._stop_reading()
                     self._on_end(True)
                     return
