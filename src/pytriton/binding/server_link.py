@@ -15,8 +15,8 @@ from pytriton.base.errors import ErrorCode
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 from pytriton.runtime.transport.control import (
     Bind,
+    CallDone,
     ControlLink,
-    Done,
     Join,
     ServerStart,
     ServerStop,
@@ -47,7 +47,7 @@ class ServerLink:
         self._link = ControlLink(sock)
         self._on_end = on_end
         self._calls = itertools.count(1)
-        self._answers: dict[int, Done | Started] = {}
+        self._answers: dict[int, CallDone | Started] = {}
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
         self._process = os.getpid()
@@ -69,7 +69,7 @@ class ServerLink:
         is_join = isinstance(message, Join)
         what = "joining it" if is_join else "the start of the server"
         answer = self._await_answer(_OPENING_CALL, what, timeout_s)
-        if isinstance(answer, Done):
+        if isinstance(answer, CallDone):
             if is_join and answer.error_code == ErrorCode.UNAVAILABLE:
                 raise NoServerError(answer.error)
             raise _error_of(answer)
@@ -157,10 +157,10 @@ class ServerLink:
 
     def _wait_for(self, call: int, what: str, timeout_s: float) -> None:
         answer = self._await_answer(call, what, timeout_s)
-        if isinstance(answer, Done) and answer.error:
+        if isinstance(answer, CallDone) and answer.error:
             raise _error_of(answer)
 
-    def _await_answer(self, call: int, what: str, timeout_s: float) -> Done | Started:
+    def _await_answer(self, call: int, what: str, timeout_s: float) -> CallDone | Started:
         with self._changed:
             if not self._changed.wait_for(
                 lambda: call in self._answers or self.has_ended, timeout_s
@@ -178,7 +178,7 @@ class ServerLink:
                 with self._changed:
                     if isinstance(message, Started):
                         self._answers[_OPENING_CALL] = message
-                    elif isinstance(message, Done):
+                    elif isinstance(message, CallDone):
                         self._answers[message.call] = message
                     self._changed.notify_all()
         except (EOFError, OSError, ValueError) as error:
@@ -191,7 +191,7 @@ class ServerLink:
         self._on_end()
 
 
-def _error_of(answer: Done) -> PyTritonRuntimeError | PyTritonValidationError:
+def _error_of(answer: CallDone) -> PyTritonRuntimeError | PyTritonValidationError:
     if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
         return PyTritonValidationError(answer.error)
     return PyTritonRuntimeError(answer.error)

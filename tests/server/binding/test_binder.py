@@ -18,7 +18,14 @@ from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.decorators import TritonContext
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.functions.bound_model import BoundModel
-from pytriton.runtime.transport.control import Bind, ControlLink, Done, ServerStop, Started, Unbind
+from pytriton.runtime.transport.control import (
+    Bind,
+    CallDone,
+    ControlLink,
+    ServerStop,
+    Started,
+    Unbind,
+)
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import ModelState
@@ -37,7 +44,7 @@ class Binder:
         self.loop = asyncio.new_event_loop()
         self.engine = Engine()
         self.ends: list[bool] = []
-        self.answers: dict[int, Done] = {}
+        self.answers: dict[int, CallDone] = {}
         self.limiter = ResourceLimiter()
         ours, theirs = stream_pair()
         self.session = BinderSession(
@@ -72,7 +79,7 @@ class Binder:
         self.link.send(make(self._calls, *fields), descriptors)
         return self._calls
 
-    def answer(self, call: int) -> Done:
+    def answer(self, call: int) -> CallDone:
         def has_come():
             while call not in self.answers and (message := self.link.receive()) is not None:
                 self.answers[message.call] = message

@@ -13,8 +13,8 @@ import pytest
 
 from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.control import (
+    CallDone,
     ControlLink,
-    Done,
     Join,
     ServerStart,
     ServerStop,
@@ -144,7 +144,7 @@ def test_who_has_another_one_is_told_and_turned_away(port, token):
     link = port.join(token)
     refusal = port.answer(link)
 
-    assert isinstance(refusal, Done)
+    assert isinstance(refusal, CallDone)
     assert refusal.error.startswith("wrong access token: This API is restricted")
     assert TOKEN not in refusal.error
     assert port.answer(link) is None
@@ -162,7 +162,7 @@ def test_each_port_asks_for_the_token_of_its_protocol(make_port):
 
     assert isinstance(port.answer(port.join("for http", port.http_port)), Started)
     assert isinstance(port.answer(port.join("for grpc", port.grpc_port)), Started)
-    assert isinstance(port.answer(port.join("for http", port.grpc_port)), Done)
+    assert isinstance(port.answer(port.join("for http", port.grpc_port)), CallDone)
 
 
 def test_server_that_ends_takes_nobody_in(port):

@@ -82,7 +82,7 @@ class Started(msgspec.Struct, tag="started", array_like=True):
     metrics_port: int
 
 
-class Done(msgspec.Struct, tag="done", array_like=True):
+class CallDone(msgspec.Struct, tag="done", array_like=True):
     """Server to binder: a call succeeded or failed. Call 0 is the start."""
 
     call: int
@@ -90,7 +90,7 @@ class Done(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = ServerStart | Join | Bind | Unbind | Serving | ServerStop | Started | Done
+ControlMessage = ServerStart | Join | Bind | Unbind | Serving | ServerStop | Started | CallDone
 
 # More than any model's configuration. Other processes of the user may connect to this socket.
 _MAX_MESSAGE_BYTES = 16 << 20

@@ -16,7 +16,7 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.exceptions import PyTritonError
-from pytriton.runtime.transport.control import ControlLink, Done, ServerStart
+from pytriton.runtime.transport.control import CallDone, ControlLink, ServerStart
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.binding.binder import BinderSession
 from pytriton.serving.server.binding.binder_port import BinderPort
@@ -196,14 +196,14 @@ async def _start_unless_ended(
     return None
 
 
-def _failure(error: ServerError | PyTritonError | OSError) -> Done:
+def _failure(error: ServerError | PyTritonError | OSError) -> CallDone:
     """Returns the message to the parent about a failed start."""
     if isinstance(error, ServerError):
-        return Done(0, error.message, error.code)
+        return CallDone(0, error.message, error.code)
     if isinstance(error, PyTritonError):  # a setting is wrong
-        return Done(0, error.message, InvalidArgumentError.code)
+        return CallDone(0, error.message, InvalidArgumentError.code)
     # For example a log file that cannot be written.
-    return Done(0, f"the server cannot start: {error}", InternalError.code)
+    return CallDone(0, f"the server cannot start: {error}", InternalError.code)
 
 
 def _end_with_parent(

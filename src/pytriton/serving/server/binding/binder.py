@@ -16,8 +16,8 @@ from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.control import (
     Bind,
+    CallDone,
     ControlLink,
-    Done,
     ServerStop,
     Serving,
     Started,
@@ -144,10 +144,10 @@ class BinderSession:
         try:
             action(message)
         except ServerError as error:
-            self._send(Done(call, error.message, error.code))
+            self._send(CallDone(call, error.message, error.code))
         except Exception as error:  # a bug here must not end the session
             logger.exception("call of a binding process failed")
-            self._send(Done(call, f"{type(error).__name__}: {error}", InternalError.code))
+            self._send(CallDone(call, f"{type(error).__name__}: {error}", InternalError.code))
         else:
             self._loop.create_task(self._send_when_known(call))
 
@@ -159,10 +159,12 @@ class BinderSession:
                 raise UnavailableError("this server runs functions only in the binding process")  # noqa: TRY301
             supervised = await self._load_function(message)
         except ServerError as error:
-            self._send(Done(message.call, error.message, error.code))
+            self._send(CallDone(message.call, error.message, error.code))
         except Exception as error:  # the process waits for an answer
             logger.exception("call of a binding process failed")
-            self._send(Done(message.call, f"{type(error).__name__}: {error}", InternalError.code))
+            self._send(
+                CallDone(message.call, f"{type(error).__name__}: {error}", InternalError.code)
+            )
         else:
             self._supervised[supervised.model] = supervised
             self._put_in_service(supervised.model)
@@ -177,9 +179,9 @@ class BinderSession:
     async def _send_when_known(self, call: int) -> None:
         """Answer once every front end knows the change: the next request may reach any."""
         await self._engine.wait_until_known()
-        self._send(Done(call))
+        self._send(CallDone(call))
 
-    def _send(self, message: Done | Started) -> None:
+    def _send(self, message: CallDone | Started) -> None:
         with contextlib.suppress(OSError):  # the process has ended; reading the link reports that
             self._link.send(message)
             if not self._link.flush():
@@ -263,7 +265,7 @@ class BinderSession:
         model = self._models.pop((message.name, message.version), None)
         if model is None:
             error = f"model '{message.name}' version {message.version} is not bound here"
-            self._send(Done(message.call, error, NotFoundError.code))
+            self._send(CallDone(message.call, error, NotFoundError.code))
         else:
             self._spawn(model, self._unbind_model(model, message.call))
 

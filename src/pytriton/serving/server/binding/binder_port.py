@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.runtime.transport import rendezvous
-from pytriton.runtime.transport.control import ControlLink, Done, Join, Started
+from pytriton.runtime.transport.control import CallDone, ControlLink, Join, Started
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.binding.binder import BinderSession
 from pytriton.serving.server.process.process_watch import ProcessWatch
@@ -136,13 +136,13 @@ class BinderPort:
         refusal = authorization.refusal(_API, lambda _: token) if token else None
         if refusal is not None:
             text = f"wrong access token: {refusal}"
-            self._refuse(link, Done(0, text, InternalError.code))
+            self._refuse(link, CallDone(0, text, InternalError.code))
         elif self._engine.is_exiting:
-            self._refuse(link, Done(0, "Server exiting", UnavailableError.code))
+            self._refuse(link, CallDone(0, "Server exiting", UnavailableError.code))
         else:
             self._begin(link)
 
-    def _refuse(self, link: ControlLink, why: Done | None = None) -> None:
+    def _refuse(self, link: ControlLink, why: CallDone | None = None) -> None:
         self._stop_join_timer(link)
         if why is not None:
             with contextlib.suppress(OSError):  # the process closed its socket
