@@ -18,9 +18,9 @@ from pytriton.runtime.transport.control import (
     CallDone,
     ControlLink,
     Join,
+    ModelsServed,
     ServerStart,
     ServerStop,
-    Serving,
     Started,
     Unbind,
 )
@@ -129,7 +129,7 @@ class ServerLink:
 
     def report_serving(self) -> None:
         """Let the server be ready, as its first models are served."""
-        self._send(Serving())
+        self._send(ModelsServed())
 
     def request_stop(self) -> None:
         """Request that the server finishes open requests and then ends."""
@@ -141,7 +141,7 @@ class ServerLink:
 
     def _send(
         self,
-        message: ServerStart | Join | Bind | Unbind | Serving | ServerStop,
+        message: ServerStart | Join | Bind | Unbind | ModelsServed | ServerStop,
         descriptors: list[int] | None = None,
     ) -> None:
         try:

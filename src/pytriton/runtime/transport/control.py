@@ -17,7 +17,7 @@ class ServerStart(msgspec.Struct, tag="start", array_like=True):
     """Binder to its own server, first: the settings. A command line would show the secrets."""
 
     config: dict[str, Any]
-    awaits_models: bool = False  # the server is not ready before `Serving` comes
+    awaits_models: bool = False  # the server is not ready before `ModelsServed` comes
 
 
 class Join(msgspec.Struct, tag="join", array_like=True):
@@ -66,7 +66,7 @@ class Unbind(msgspec.Struct, tag="unbind", array_like=True):
     version: int
 
 
-class Serving(msgspec.Struct, tag="serving", array_like=True):
+class ModelsServed(msgspec.Struct, tag="serving", array_like=True):
     """Binder to server: its first models are served, or it has none for the time being."""
 
 
@@ -90,7 +90,7 @@ class CallDone(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = ServerStart | Join | Bind | Unbind | Serving | ServerStop | Started | CallDone
+ControlMessage = ServerStart | Join | Bind | Unbind | ModelsServed | ServerStop | Started | CallDone
 
 # More than any model's configuration. Other processes of the user may connect to this socket.
 _MAX_MESSAGE_BYTES = 16 << 20

@@ -18,8 +18,8 @@ from pytriton.runtime.transport.control import (
     Bind,
     CallDone,
     ControlLink,
+    ModelsServed,
     ServerStop,
-    Serving,
     Started,
     Unbind,
 )
@@ -126,7 +126,7 @@ class BinderSession:
                     self._answer(message.call, self._bind, message)
                 elif isinstance(message, Unbind):
                     self._unbind(message)
-                elif isinstance(message, Serving):
+                elif isinstance(message, ModelsServed):
                     self._engine.stop_awaiting()
                 elif isinstance(message, ServerStop):
                     self._stop_reading()
