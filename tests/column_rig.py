@@ -26,7 +26,7 @@ from pytriton.runtime.transport.frames import (
     BatchResult,
     Execute,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
@@ -181,7 +181,7 @@ class DoublingInstance:
                 ]
             items.append(item)
             row += rows
-        self._answer(Responses(0, 0, items), payload)
+        self._answer(ResponsesFrame(0, 0, items), payload)
 
     def fail(self, batch: int | None = None) -> None:
         """Answer a batch with one error for all."""

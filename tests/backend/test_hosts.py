@@ -13,7 +13,7 @@ from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.functions import bound_model
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import BatchFailure, Execute, Responses
+from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponsesFrame
 from pytriton.runtime.transport.link import Link
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 
@@ -94,7 +94,7 @@ def open_model():
 
 
 def only_answer(frame):
-    if isinstance(frame, Responses):
+    if isinstance(frame, ResponsesFrame):
         (answer,) = frame.items
         return answer
     assert isinstance(frame, BatchFailure)

@@ -14,7 +14,7 @@ from pytriton.decorators.context import TritonContext
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import BatchResult, Execute, MemoryFrame, Responses
+from pytriton.runtime.transport.frames import BatchResult, Execute, MemoryFrame, ResponsesFrame
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import PartRef, TensorRef
 
@@ -87,7 +87,7 @@ def call(infer_func: Callable[..., Any], part_count: int = 1) -> tuple[TensorRef
     if isinstance(received.frame, BatchResult):
         output = received.frame.outputs[0]
     else:
-        assert isinstance(received.frame, Responses)
+        assert isinstance(received.frame, ResponsesFrame)
         assert received.frame.items[0].outputs is not None
         output = received.frame.items[0].outputs[0]
     values = np.frombuffer(received.buffer(output), np.float32).copy()

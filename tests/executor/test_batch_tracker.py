@@ -9,7 +9,12 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UNEXPECTED, InternalError
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.inference import ModelLabels
-from pytriton.runtime.transport.frames import BatchFailure, BatchResult, ResponseItem, Responses
+from pytriton.runtime.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    ResponseItem,
+    ResponsesFrame,
+)
 from pytriton.runtime.transport.loop_channel import ProtocolError
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
@@ -52,7 +57,7 @@ def rig():
 def test_answers_that_came_with_the_one_that_stops_the_instance_are_passed_on(rig):
     rig.begin(3)
     rig.stops = True
-    rig.hear(Responses(0, 0, [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [RESULT])]))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [RESULT])]))
 
     assert rig.ends == {1: ["answer"], 2: ["answer"], 3: ["stopped"]}
     assert not rig.tracker.has_requests
@@ -62,7 +67,7 @@ def test_stream_that_goes_on_when_the_instance_is_stopped_ends_once(rig):
     rig.begin(2)
     rig.stops = True
     items = [ResponseItem(1, 0, [RESULT]), ResponseItem(2, 0, [RESULT], is_final=False)]
-    rig.hear(Responses(0, 0, items))
+    rig.hear(ResponsesFrame(0, 0, items))
 
     assert rig.ends[1] == ["answer"]
     assert rig.ends[2].count("stopped") == 1
@@ -70,7 +75,7 @@ def test_stream_that_goes_on_when_the_instance_is_stopped_ends_once(rig):
 
 def test_response_that_cannot_be_read_is_an_error_and_others_are_passed_on(rig, caplog):
     rig.begin(2)
-    rig.hear(Responses(0, 0, [ResponseItem(1, 0, [IN_A_BLOCK]), ResponseItem(2, 0, [RESULT])]))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0, [IN_A_BLOCK]), ResponseItem(2, 0, [RESULT])]))
 
     assert rig.ends == {1: [UNEXPECTED], 2: ["answer"]}
     (record,) = caplog.records

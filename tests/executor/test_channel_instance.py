@@ -13,7 +13,7 @@ from pytriton.base.messages import InferTensor, TraceContext
 from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena, MemoryTrimmer
-from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, Responses
+from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from tests.fakes import inference
@@ -158,7 +158,7 @@ def test_process_that_goes_while_messages_wait_is_noticed(rig):
 def test_request_that_is_over_is_neither_cancelled_nor_granted(rig):
     sent = rig.execute()
     rig.far.receive()
-    rig.far.send(Responses(0, 0, [ResponseItem(1, 0)]))
+    rig.far.send(ResponsesFrame(0, 0, [ResponseItem(1, 0)]))
     rig.turn()
     assert rig.instance.is_idle
     rig.instance.cancel(sent)
@@ -171,7 +171,7 @@ def test_request_that_is_over_is_neither_cancelled_nor_granted(rig):
 def test_response_after_the_end_is_dropped(rig):
     rig.instance.execute([inference(), inference()], 0)
     items = [ResponseItem(1, 0), ResponseItem(1, 0, [], False), ResponseItem(1, 0)]
-    rig.far.send(Responses(0, 0, items))
+    rig.far.send(ResponsesFrame(0, 0, items))
     rig.turn()
 
     assert [(outcome.position, outcome.is_final) for outcome in rig.events] == [(0, True)]

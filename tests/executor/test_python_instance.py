@@ -23,7 +23,7 @@ from pytriton.runtime.transport.frames import (
     ReadyReport,
     RequestDetails,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 from tests.executor.worker_rig import INITIALIZE, WorkerRig, place
 
@@ -65,25 +65,25 @@ def test_batch_result_answers_and_frees(rig):
 
 def test_instance_is_free_when_execute_returned_although_answers_are_to_come(decoupled):
     first = decoupled.execute()
-    decoupled.say(Responses(0, 0, [ResponseItem(first, 0, [], False)]))
+    decoupled.say(ResponsesFrame(0, 0, [ResponseItem(first, 0, [], False)]))
     assert decoupled.instance.free_slots == 0
-    decoupled.say(Responses(0, 0, [], returned_batch=first))
+    decoupled.say(ResponsesFrame(0, 0, [], returned_batch=first))
     assert decoupled.events[-1] == (first, [])
     assert (decoupled.instance.free_slots, decoupled.instance.is_idle) == (1, True)
 
     second = decoupled.execute()
-    decoupled.say(Responses(0, 0, [ResponseItem(first, 0), ResponseItem(second, 0)]))
+    decoupled.say(ResponsesFrame(0, 0, [ResponseItem(first, 0), ResponseItem(second, 0)]))
 
     answered = [batch for batch, outcomes in decoupled.events if outcomes and outcomes[0].is_final]
     assert answered == [first, second]
     assert decoupled.instance.free_slots == 0  # the second one has not returned
-    decoupled.say(Responses(0, 0, [], returned_batch=second))
+    decoupled.say(ResponsesFrame(0, 0, [], returned_batch=second))
     assert decoupled.instance.free_slots == 1
 
 
 def test_return_that_comes_with_answers_is_reported_once(rig):
     batch = rig.start().execute()
-    rig.say(Responses(0, 0, [ResponseItem(batch, 0, [])], returned_batch=batch))
+    rig.say(ResponsesFrame(0, 0, [ResponseItem(batch, 0, [])], returned_batch=batch))
 
     assert [reported for reported, _ in rig.events] == [batch]
     assert rig.instance.free_slots == 1
@@ -92,7 +92,7 @@ def test_return_that_comes_with_answers_is_reported_once(rig):
 def test_rescheduled_request_is_told_from_an_answered_one(rig):
     batch = rig.start().execute(2)
     items = [ResponseItem(batch, 0, []), ResponseItem(batch, 1, is_rescheduled=True)]
-    rig.say(Responses(0, 0, items, returned_batch=batch))
+    rig.say(ResponsesFrame(0, 0, items, returned_batch=batch))
     ((_, outcomes),) = rig.events
 
     assert [outcome.is_rescheduled for outcome in outcomes] == [False, True]
@@ -103,7 +103,8 @@ def test_rescheduled_request_is_told_from_an_answered_one(rig):
 def test_failure_answers_only_what_is_open_and_frees(rig):
     batch = rig.start().execute(2)
     rig.say(
-        Responses(0, 0, [ResponseItem(batch, 0, [])]), BatchFailure(batch, 0, 0, "it raised", 1)
+        ResponsesFrame(0, 0, [ResponseItem(batch, 0, [])]),
+        BatchFailure(batch, 0, 0, "it raised", 1),
     )
     (_, first), (_, (second,)) = rig.events
 
@@ -114,7 +115,7 @@ def test_failure_answers_only_what_is_open_and_frees(rig):
 
 def test_failure_after_all_answers_only_frees(decoupled):
     batch = decoupled.execute()
-    decoupled.say(Responses(0, 0, [ResponseItem(batch, 0)]))
+    decoupled.say(ResponsesFrame(0, 0, [ResponseItem(batch, 0)]))
     assert decoupled.instance.free_slots == 0
     decoupled.say(BatchFailure(batch, 0, 0, "too late", 1))
 
@@ -124,8 +125,8 @@ def test_failure_after_all_answers_only_frees(decoupled):
 
 def test_answer_to_a_batch_that_is_over_is_dropped(decoupled):
     batch = decoupled.execute()
-    decoupled.say(Responses(0, 0, [ResponseItem(batch, 0)], returned_batch=batch))
-    decoupled.say(Responses(0, 0, [ResponseItem(batch, 0, [])]))
+    decoupled.say(ResponsesFrame(0, 0, [ResponseItem(batch, 0)], returned_batch=batch))
+    decoupled.say(ResponsesFrame(0, 0, [ResponseItem(batch, 0, [])]))
 
     assert len(decoupled.events) == 1
     assert decoupled.deaths == []
@@ -133,9 +134,9 @@ def test_answer_to_a_batch_that_is_over_is_dropped(decoupled):
 
 def test_requests_are_known_while_execute_works_on_them_or_answers_are_to_come(decoupled):
     batch = decoupled.execute()
-    decoupled.say(Responses(0, 0, [ResponseItem(batch, 0)]))
+    decoupled.say(ResponsesFrame(0, 0, [ResponseItem(batch, 0)]))
     assert decoupled.instance.inferences_of(batch) == decoupled.inferences
-    decoupled.say(Responses(0, 0, [], returned_batch=batch))
+    decoupled.say(ResponsesFrame(0, 0, [], returned_batch=batch))
 
     assert decoupled.instance.inferences_of(batch) == ()
 
@@ -153,7 +154,7 @@ def test_coroutine_takes_many_batches(rig):
 def test_cancel_reaches_a_request_after_its_execute_returned(decoupled):
     batch = decoupled.execute()
     decoupled.hear()
-    decoupled.say(Responses(0, 0, [], returned_batch=batch))
+    decoupled.say(ResponsesFrame(0, 0, [], returned_batch=batch))
     decoupled.instance.cancel(decoupled.inferences[0])
 
     assert decoupled.hear() == Cancel(batch, 0)

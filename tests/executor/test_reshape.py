@@ -20,7 +20,7 @@ from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, ModelLabels
 from pytriton.runtime.python_backend.batch_run import BatchRegistry, BatchRun
 from pytriton.runtime.python_backend.execution import make_requests
-from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, Responses
+from pytriton.runtime.transport.frames import BatchResult, Execute, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
 
@@ -174,7 +174,7 @@ def output(*shape: int) -> TensorRef:
     return TensorRef("y", dtypes.FP32.number, shape, 0, 4 * prod(shape))
 
 
-def hear(tracker: BatchTracker, frame: BatchResult | Responses) -> None:
+def hear(tracker: BatchTracker, frame: BatchResult | ResponsesFrame) -> None:
     assert tracker.handle(Received(frame, bytearray(64), 0, {}))
 
 
@@ -214,7 +214,7 @@ def test_response_with_an_output_of_another_size_is_an_error(tracker):
         ResponseItem(1, 1, [output(1, 3)], is_final=False),
         ResponseItem(1, 1, [output(1, 4)]),
     ]
-    hear(made, Responses(0, 0, items))
+    hear(made, ResponsesFrame(0, 0, items))
 
     first, wrong, last = events.outcomes
     assert first.response.outputs[0].shape == last.response.outputs[0].shape == (1, 4)

@@ -23,7 +23,7 @@ from pytriton.runtime.transport.frames import (
     Credit,
     LogChange,
     ReadyReport,
-    Responses,
+    ResponsesFrame,
 )
 from tests.e2e.waiting import eventually
 from tests.native_backend import building
@@ -85,7 +85,7 @@ def repeated(count, delay_ms=0):
 
 def items(rig):
     """The next items of responses, and whether the batch returned with them."""
-    frame = rig.hear(Responses).frame
+    frame = rig.hear(ResponsesFrame).frame
     return frame.items, frame.returned_batch
 
 
@@ -121,7 +121,7 @@ def test_records_of_requests_are_used_again(identity):
             (answer,) = identity.run({"FP32": array}, ids={0: "x"}, parameters={0: {"p": first}})
             assert answer["OUT_FP32"].tolist() == array.tolist()
             identity.execute({"FP32": array})
-            received = identity.hear(BatchResult, Responses)  # none of the parameters before
+            received = identity.hear(BatchResult, ResponsesFrame)  # none of the parameters before
             assert isinstance(received.frame, BatchResult)
 
 
@@ -152,7 +152,7 @@ def test_unrequested_outputs_are_not_sent(identity):
 def test_response_parameters_go_with_their_response(identity):
     parameters = {"number": -3, "flag": True, "half": 0.5, "word": "ä"}
     identity.execute({"FP32": X}, {"FP32": X}, parameters={1: parameters})
-    received = identity.hear(Responses)
+    received = identity.hear(ResponsesFrame)
 
     assert [item.parameters for item in received.frame.items] == [None, parameters]
     assert received.frame.returned_batch == 1
@@ -190,7 +190,7 @@ def test_responses_of_a_thread_are_sent_when_they_are_made(start):
     found = []
     is_returned = False
     while len(found) < 4 or not is_returned:
-        received = rig.hear(Responses)
+        received = rig.hear(ResponsesFrame)
         is_returned = is_returned or received.frame.returned_batch == 1
         for item in received.frame.items:
             arrays = {ref.name: received.array(ref).item() for ref in item.outputs or ()}
@@ -254,7 +254,7 @@ def test_every_request_is_answered_once_while_execute_returns(start, tmp_path, i
 def hears_just(rig, count):
     """Hear that many responses, however long they take; whether no more come."""
     while count > 0:
-        count -= len(rig.hear(Responses).frame.items)
+        count -= len(rig.hear(ResponsesFrame).frame.items)
     return count == 0 and rig.hears_nothing(0.3)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.runtime.transport.frames import Responses
+from pytriton.runtime.transport.frames import ResponsesFrame
 from tests.python_backend.worker_rig import answer_of
 
 
@@ -32,7 +32,7 @@ def items_until(rig, count):
     """So many response items, with their values, and the batches that returned meanwhile."""
     items, returned = [], []
     while len(items) < count:
-        received = rig.hear(Responses)
+        received = rig.hear(ResponsesFrame)
         items += [(item, answer_of(received, item)) for item in received.frame.items]
         if received.frame.returned_batch:
             returned.append(received.frame.returned_batch)

@@ -13,7 +13,7 @@ from pytriton.runtime.transport.frames import (
     Cancel,
     Credit,
     InferCall,
-    Responses,
+    ResponsesFrame,
 )
 
 X = np.array([[1.0]], np.float32)
@@ -142,10 +142,10 @@ def test_decoupled_calls_return_at_once(worker):
     batches = []
     for _ in range(4):
         batches.append(rig.execute({"x": X}))
-        assert rig.hear(Responses).frame.returned_batch == batches[-1]
+        assert rig.hear(ResponsesFrame).frame.returned_batch == batches[-1]
     answered = []
     while len(answered) < 4:
-        answered += [item.batch for item in rig.hear(Responses).frame.items]
+        answered += [item.batch for item in rig.hear(ResponsesFrame).frame.items]
     assert sorted(answered) == batches
 
 
@@ -161,10 +161,10 @@ raise ValueError("no")
         is_decoupled=True,
     )
     batch = rig.execute({"x": X}, {"x": X})
-    assert rig.hear(Responses).frame.returned_batch == batch
+    assert rig.hear(ResponsesFrame).frame.returned_batch == batch
     items = []
     while len(items) < 3:
-        items += rig.hear(Responses).frame.items
+        items += rig.hear(ResponsesFrame).frame.items
     last = items[-1]
     assert (last.position, last.is_final) == (1, True)
     assert last.error.startswith(f"{PREFIX}ValueError: no")
@@ -174,8 +174,8 @@ raise ValueError("no")
 def test_decoupled_coroutine_must_return_none(worker):
     rig = worker(model("return [response()]"), is_decoupled=True)
     rig.execute({"x": X})
-    assert rig.hear(Responses).frame.items == []
-    (item,) = rig.hear(Responses).frame.items
+    assert rig.hear(ResponsesFrame).frame.items == []
+    (item,) = rig.hear(ResponsesFrame).frame.items
     assert item.error == (
         f"{PREFIX}Python model 'm_0_0' is using the decoupled mode and the execute function must"
         " return None."
@@ -197,7 +197,7 @@ sender.send(flags=1)
     rig.execute({"x": X})
     count = 0
     while count < 101:
-        count += len(rig.hear(Responses).frame.items)
+        count += len(rig.hear(ResponsesFrame).frame.items)
     assert count > RESPONSE_WINDOW
 
 
@@ -260,10 +260,10 @@ await asyncio.get_running_loop().run_in_executor(None, stream)
     batch = rig.execute({"x": X})
     items = []
     while len(items) < RESPONSE_WINDOW:
-        items += rig.hear(Responses).frame.items
+        items += rig.hear(ResponsesFrame).frame.items
     rig.say(Credit(batch, 0, count))
     while len(items) < RESPONSE_WINDOW + count + 1:
-        items += rig.hear(Responses).frame.items
+        items += rig.hear(ResponsesFrame).frame.items
     assert items[-1].is_final
 
 

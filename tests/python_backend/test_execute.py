@@ -7,7 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytriton.runtime.transport.frames import BatchFailure, BatchResult, RequestDetails, Responses
+from pytriton.runtime.transport.frames import (
+    BatchFailure,
+    BatchResult,
+    RequestDetails,
+    ResponsesFrame,
+)
 
 X = np.array([[1.0, 2.0]], np.float32)
 PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "
@@ -194,7 +199,7 @@ def test_responses_that_differ_travel_one_by_one(worker, expression):
     rig = worker(returning(expression))
     batch = rig.execute({"x": X}, {"x": X})
 
-    frame = rig.hear(Responses).frame
+    frame = rig.hear(ResponsesFrame).frame
     assert [item.position for item in frame.items] == [0, 1]
     assert frame.returned_batch == batch
     assert all(item.is_final for item in frame.items)
@@ -203,7 +208,7 @@ def test_responses_that_differ_travel_one_by_one(worker, expression):
 def test_response_carries_parameters(worker):
     rig = worker(returning("[Response([y], parameters={'a': 1, 'b': 'c'})]"))
     rig.execute({"x": X})
-    (item,) = rig.hear(Responses).frame.items
+    (item,) = rig.hear(ResponsesFrame).frame.items
     assert item.parameters == {"a": 1, "b": "c"}
 
 
@@ -216,7 +221,7 @@ def test_error_fails_only_its_own_request(worker):
     )
     rig.execute({"x": X}, {"x": X})
 
-    failed, answered = rig.hear(Responses).frame.items
+    failed, answered = rig.hear(ResponsesFrame).frame.items
     assert (failed.error, failed.error_code, failed.outputs) == ("no", 2, None)
     assert (answered.error, len(answered.outputs)) == (None, 1)
 

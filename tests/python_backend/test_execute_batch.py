@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytriton.base.errors import ErrorCode
-from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Responses
+from pytriton.runtime.transport.frames import BatchFailure, BatchResult, ResponsesFrame
 from tests.python_backend.worker_rig import arrays_of, place_all
 
 X = np.array([[1.0, 2.0]], np.float32)
@@ -164,7 +164,7 @@ def test_request_can_fail_alone(worker):
     )
     rig.execute({"x": X}, {"x": np.concatenate([X, X * 2])}, {"x": X})
 
-    received = rig.hear(Responses)
+    received = rig.hear(ResponsesFrame)
     first, second, third = received.frame.items
     assert received.frame.returned_batch == 1
     assert (first.error, first.error_code) == ("no such row", ErrorCode.NOT_FOUND)
@@ -195,7 +195,7 @@ def test_request_gets_only_the_outputs_that_it_wants(worker):
     )
     rig.execute({"x": X}, outputs={0: ["z"]})
 
-    received = rig.hear(Responses)
+    received = rig.hear(ResponsesFrame)
     assert list(arrays_of(received, received.frame.items[0].outputs)) == ["z"]
 
 

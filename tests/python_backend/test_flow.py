@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
-from pytriton.runtime.transport.frames import BatchFailure, Cancel, Credit, Responses
+from pytriton.runtime.transport.frames import BatchFailure, Cancel, Credit, ResponsesFrame
 from tests.python_backend.sender_models import decoupled, items_until, model, value
 
 X = np.array([[1.0]], np.float32)
@@ -66,18 +66,18 @@ for each in senders:
     slow = rig.execute({"x": X})
     items, returned = items_until(rig, RESPONSE_WINDOW)
     if not returned:
-        rig.hear(Responses)
+        rig.hear(ResponsesFrame)
     quick = rig.execute({"x": X})
     counts = {slow: len(items), quick: 0}
     while counts[quick] < 101:
-        frame = rig.hear(Responses).frame
+        frame = rig.hear(ResponsesFrame).frame
         for item in frame.items:
             counts[item.batch] += 1
             rig.say(Credit(quick, 0, 1))
     assert counts[slow] == RESPONSE_WINDOW
     rig.say(Credit(slow, 0, 64))
     while counts[slow] < 101:
-        counts[slow] += len(rig.hear(Responses).frame.items)
+        counts[slow] += len(rig.hear(ResponsesFrame).frame.items)
 
 
 def test_cancelled_request_waits_for_nobody(worker):

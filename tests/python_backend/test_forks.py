@@ -7,7 +7,7 @@ import select
 
 import numpy as np
 
-from pytriton.runtime.transport.frames import InferCall, LogLine, Responses
+from pytriton.runtime.transport.frames import InferCall, LogLine, ResponsesFrame
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import DEADLINE_S, connect_forked, is_alive
 
@@ -212,5 +212,5 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)])]
     large = np.ones((1, 40_000), np.float32)
     rig.execute({"x": large})
     received = rig.hear()
-    assert not isinstance(received.frame, Responses)
+    assert not isinstance(received.frame, ResponsesFrame)
     assert received.array(received.frame.outputs[0]).sum() == 40_000

@@ -21,7 +21,7 @@ from pytriton.runtime.transport.frames import (
     Finalize,
     MemoryFrame,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -115,7 +115,7 @@ def test_idle_memory_is_given_back(monkeypatch):
     connection, server = Connection(MemoryChannel(ours, Arena())), MemoryChannel(theirs, Arena())
     tensor = Tensor("y", LARGE)
     connection.outbox.send(
-        lambda payload: Responses(0, 0, [ResponseItem(1, 0, [add_tensor(payload, tensor)])])
+        lambda payload: ResponsesFrame(0, 0, [ResponseItem(1, 0, [add_tensor(payload, tensor)])])
     )
     thread = threading.Thread(target=connection.mailbox.wait, args=(connection.mailbox.jobs,))
     connection.handlers[Finalize] = connection.mailbox.jobs.put

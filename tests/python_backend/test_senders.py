@@ -9,7 +9,7 @@ import pytest
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     Cancel,
-    Responses,
+    ResponsesFrame,
 )
 from tests.python_backend.sender_models import decoupled, items_until, model, value
 from tests.python_backend.worker_rig import answer_of
@@ -63,7 +63,7 @@ if len(self.senders) == 2:
         )
     )
     first = rig.execute({"x": X})
-    frame = rig.hear(Responses).frame
+    frame = rig.hear(ResponsesFrame).frame
     assert (frame.items, frame.returned_batch) == ([], first)
     second = rig.execute({"x": X})
 
@@ -85,7 +85,7 @@ def test_client_gets_the_response_that_was_sent_first(worker, body):
     rig = worker(model(body))
     batch = rig.execute({"x": X}, {"x": X})
 
-    received = rig.hear(Responses)
+    received = rig.hear(ResponsesFrame)
     (item,) = received.frame.items
     assert (item.position, item.is_final) == (0, True)
     assert value(answer_of(received, item)) == 1
@@ -97,7 +97,7 @@ def test_client_gets_the_response_that_was_sent_first(worker, body):
 def test_second_response_of_a_coupled_model_is_refused(worker):
     rig = worker(model("sender.send(response(), FINAL)\nreturn [response()]"))
     rig.execute({"x": X})
-    rig.hear(Responses)
+    rig.hear(ResponsesFrame)
     assert rig.hear(BatchFailure).frame.error == PREFIX + MORE_THAN_ONE
 
 
@@ -166,7 +166,7 @@ sender.send(flags=FINAL)
     assert [item.is_final for item, _ in items] == [False] * 20 + [True]
     assert items[-1][1] is None
     if not returned:
-        assert rig.hear(Responses).frame.returned_batch == batch
+        assert rig.hear(ResponsesFrame).frame.returned_batch == batch
 
 
 def test_responses_that_come_quickly_travel_together_but_the_first(worker):
@@ -181,7 +181,7 @@ sender.send(response(), FINAL)
     rig.execute({"x": X})
     sizes = []
     while sum(sizes) < 41:
-        sizes.append(len(rig.hear(Responses).frame.items))
+        sizes.append(len(rig.hear(ResponsesFrame).frame.items))
 
     assert sizes[0] == 1
     assert max(sizes) > 1

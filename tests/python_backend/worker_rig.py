@@ -28,7 +28,7 @@ from pytriton.runtime.transport.frames import (
     Initialized,
     LogLine,
     MemoryFrame,
-    Responses,
+    ResponsesFrame,
     ServiceReply,
 )
 from pytriton.runtime.transport.link import socket_pair, stream_pair
@@ -37,7 +37,7 @@ from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
 
 DEADLINE_S = 60.0
-ANSWERS = (BatchResult, Responses, BatchFailure)
+ANSWERS = (BatchResult, ResponsesFrame, BatchFailure)
 HEADER = """
 import asyncio, os, sys, threading, time
 import numpy as np
@@ -200,7 +200,7 @@ class WorkerRig(Peer):
         while len(answers) < count or not is_returned:
             received = self.hear(*ANSWERS)
             frame = received.frame
-            if isinstance(frame, Responses):
+            if isinstance(frame, ResponsesFrame):
                 is_returned = is_returned or frame.returned_batch == batch
                 for item in frame.items:
                     assert item.is_final

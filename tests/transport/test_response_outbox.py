@@ -12,7 +12,7 @@ from pytriton.base.errors import UnavailableError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import LogLine, MemoryFrame, ResponseItem, Responses
+from pytriton.runtime.transport.frames import LogLine, MemoryFrame, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
@@ -77,7 +77,7 @@ def test_held_response_goes_without_another_call(far):
 def test_frame_is_sent_after_held_responses(far):
     far.outbox.respond(item(1), 0, at_once=True)
     far.outbox.respond(item(2), 0, at_once=False)
-    far.outbox.send(lambda payload: Responses(0, 0, [], returned_batch=7))
+    far.outbox.send(lambda payload: ResponsesFrame(0, 0, [], returned_batch=7))
     frames = [far.receive().frame for _ in range(3)]
     assert [frame.returned_batch for frame in frames] == [0, 0, 7]
 
@@ -85,7 +85,9 @@ def test_frame_is_sent_after_held_responses(far):
 def test_tensor_without_room_is_refused_and_others_are_not(far):
     large = Tensor("y", np.zeros(100 << 20, np.uint8))
     with pytest.raises(UnavailableError, match="no room"):
-        far.outbox.send(lambda p: Responses(0, 0, [ResponseItem(1, 0, [add_tensor(p, large)])]))
+        far.outbox.send(
+            lambda p: ResponsesFrame(0, 0, [ResponseItem(1, 0, [add_tensor(p, large)])])
+        )
     far.outbox.send(lambda payload: MemoryFrame())
     assert isinstance(far.receive().frame, MemoryFrame)
 
@@ -156,7 +158,7 @@ def test_helper_survives_what_it_cannot_send(far, caplog):
 def test_held_response_of_another_does_not_fail_a_frame(far, caplog):
     with far.outbox._send_lock:
         far.outbox._items = [bad_item(1)(None)]
-    far.outbox.send(lambda payload: Responses(0, 0, [], returned_batch=7))
+    far.outbox.send(lambda payload: ResponsesFrame(0, 0, [], returned_batch=7))
 
     assert "UnicodeEncodeError" in far.receive().frame.items[0].error
     assert far.receive().frame.returned_batch == 7

@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.transport import stream_channel
-from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, ResponseItem, Responses
+from pytriton.runtime.transport.frames import (
+    BatchResult,
+    Cancel,
+    Execute,
+    ResponseItem,
+    ResponsesFrame,
+)
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
@@ -399,7 +405,7 @@ def test_result_of_a_batch_travels_back(ends):
     payload = far.payload()
     outputs = [add(payload, np.arange(6, dtype=np.float32).reshape(2, 3))]
     far.send(BatchResult(9, 1, 2, outputs), payload)
-    far.send(Responses(1, 2, []))
+    far.send(ResponsesFrame(1, 2, []))
     received = channel.receive()
 
     assert received.array(received.frame.outputs[0]).tolist() == [[0, 1, 2], [3, 4, 5]]

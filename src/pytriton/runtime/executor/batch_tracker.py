@@ -30,7 +30,7 @@ from pytriton.runtime.transport.frames import (
     Cancel,
     Credit,
     Execute,
-    Responses,
+    ResponsesFrame,
 )
 from pytriton.runtime.transport.loop_channel import ProtocolError
 
@@ -234,7 +234,7 @@ class BatchTracker:
         frame = received.frame
         if isinstance(frame, BatchResult):
             self._handle_result(received, frame)
-        elif isinstance(frame, Responses):
+        elif isinstance(frame, ResponsesFrame):
             self._handle_responses(received, frame)
         elif isinstance(frame, BatchFailure):
             self._handle_failure(frame)
@@ -337,7 +337,7 @@ class BatchTracker:
             outputs = [output for output in outputs if output.name in wanted]
         return InferResponse(labels.name, labels.version, request.id, outputs)
 
-    def _handle_responses(self, received: Received, frame: Responses) -> None:
+    def _handle_responses(self, received: Received, frame: ResponsesFrame) -> None:
         returned = None
         if frame.returned_batch:
             returned = self.executing.pop(frame.returned_batch, None)
@@ -352,7 +352,7 @@ class BatchTracker:
             self.events.on_outcomes(self._instance, returned, [], times_ns)
 
     def _outcomes_by_batch(
-        self, received: Received, frame: Responses
+        self, received: Received, frame: ResponsesFrame
     ) -> dict[int, tuple[RunningBatch, list[Outcome]]]:
         """Returns the outcomes of each batch, without those for requests that have ended."""
         by_batch: dict[int, tuple[RunningBatch, list[Outcome]]] = {}

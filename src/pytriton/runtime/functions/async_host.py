@@ -21,7 +21,7 @@ from pytriton.runtime.transport.frames import (
     Credit,
     Execute,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 
@@ -190,7 +190,7 @@ class AsyncStreamHost(AsyncInstanceHost):
 
     def _send_items(self, items: list[ResponseItem], payload: Payload, started_ns: int) -> None:
         if items:
-            self._send(Responses(started_ns, time.monotonic_ns(), items), payload)
+            self._send(ResponsesFrame(started_ns, time.monotonic_ns(), items), payload)
 
 
 async def _async_responses(results: Any) -> Any:

@@ -28,7 +28,7 @@ from pytriton.runtime.transport.frames import (
     BatchResult,
     Execute,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 from pytriton.runtime.transport.payload import add_array
 from pytriton.runtime.transport.refs import TensorRef
@@ -147,10 +147,10 @@ class ModelCall:
 
     def responses(
         self, execute: Execute, results: Any, started_ns: int, finished_ns: int, payload: Payload
-    ) -> Responses:
+    ) -> ResponsesFrame:
         """Convert the result of the callable to the final response of each request."""
         items = self.response_items(execute, results, payload, is_final=True)
-        return Responses(started_ns, finished_ns, items)
+        return ResponsesFrame(started_ns, finished_ns, items)
 
     def response_items(
         self, execute: Execute, results: Any, payload: Payload, *, is_final: bool

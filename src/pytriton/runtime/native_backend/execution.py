@@ -16,7 +16,7 @@ from pytriton.runtime.native_backend.answers import (
 )
 from pytriton.runtime.native_backend.memory import WordArray
 from pytriton.runtime.native_backend.runs import BatchRun
-from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, Responses
+from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, ResponsesFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,6 +147,6 @@ class BatchExecution:
 
 def _make_responses(
     run: BatchRun, times_ns: tuple[int, int], answered: Sequence[BackendRequest], payload: Payload
-) -> Responses:
+) -> ResponsesFrame:
     items: list[ResponseItem] = [make_single_item(request, payload) for request in answered]
-    return Responses(*times_ns, items, returned_batch=run.execute.batch)
+    return ResponsesFrame(*times_ns, items, returned_batch=run.execute.batch)

@@ -27,7 +27,7 @@ from pytriton.runtime.transport.frames import (
     BatchResult,
     Execute,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES, add_array
 
@@ -280,7 +280,7 @@ class BatchExecution:
         outputs: dict[str, Any],
         times_ns: tuple[int, int],
         payload: Payload,
-    ) -> Responses:
+    ) -> ResponsesFrame:
         """Returns a response for each request, for those that have nothing in common."""
         items = [ResponseItem(execute.batch, position, []) for position in range(len(execute.rows))]
         for name, output in outputs.items():
@@ -295,7 +295,7 @@ class BatchExecution:
             items[position] = ResponseItem(
                 execute.batch, position, error=sendable_text(text), error_code=int(code)
             )
-        return Responses(*times_ns, items, returned_batch=execute.batch)
+        return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
 
     def _fail(self, execute: Execute, started_ns: int, error: BaseException) -> None:
         """Fail the whole batch; a `ServerError` has the text and the code for the clients."""

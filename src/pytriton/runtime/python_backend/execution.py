@@ -21,7 +21,7 @@ from pytriton.runtime.transport.frames import (
     Execute,
     RequestDetails,
     ResponseItem,
-    Responses,
+    ResponsesFrame,
 )
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Execution:
     def _start(self, call: _Call) -> None:
         run = call.run
         if self._runs.is_decoupled:
-            frame = Responses(
+            frame = ResponsesFrame(
                 run.started_ns, time.monotonic_ns(), [], returned_batch=run.execute.batch
             )
             self._outbox.send(lambda _: frame)
@@ -258,7 +258,7 @@ class Execution:
         answered: _Answered,
         returned_batch: int,
         payload: Payload,
-    ) -> Responses:
+    ) -> ResponsesFrame:
         """Returns the frame; a response of None means that the request is to be executed again."""
         batch = run.execute.batch
         items = [
@@ -267,7 +267,7 @@ class Execution:
             else ResponseItem(batch, position, is_rescheduled=True)
             for position, response in answered
         ]
-        return Responses(*times_ns, items, returned_batch=returned_batch)
+        return ResponsesFrame(*times_ns, items, returned_batch=returned_batch)
 
     def _fail(self, call: _Call, error: BaseException) -> None:
         """Fail the open requests of a batch; responses that senders hold are sent before."""
@@ -303,7 +303,7 @@ class Execution:
                 ResponseItem(batch, position, error=text, error_code=code)
                 for position in run.open_positions
             ]
-            self._outbox.send(lambda _: Responses(*times_ns, items))
+            self._outbox.send(lambda _: ResponsesFrame(*times_ns, items))
         else:
             self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code))
 

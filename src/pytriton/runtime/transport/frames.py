@@ -279,7 +279,7 @@ class ResponseItem(msgspec.Struct, array_like=True):
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
 
 
-class Responses(msgspec.Struct, tag="responses", array_like=True):
+class ResponsesFrame(msgspec.Struct, tag="responses", array_like=True):
     """Instance to server: responses of one or several batches that were ready together."""
 
     started_ns: int
@@ -306,7 +306,7 @@ Frame = (
     | Credit
     | MemoryFrame
     | BatchResult
-    | Responses
+    | ResponsesFrame
     | BatchFailure
     | Initialize
     | Initialized

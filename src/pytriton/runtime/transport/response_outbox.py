@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
-from pytriton.runtime.transport.frames import ResponseItem, Responses
+from pytriton.runtime.transport.frames import ResponseItem, ResponsesFrame
 
 if TYPE_CHECKING:
     from pytriton.runtime.transport.arena import Block
@@ -159,7 +159,7 @@ class ResponseOutbox:
         items, payload = self._items, self._payload
         times_ns = (self._started_ns, time.monotonic_ns())
         try:
-            self._send(Responses(*times_ns, items), payload)
+            self._send(ResponsesFrame(*times_ns, items), payload)
         except OSError:
             raise
         except Exception:  # noqa: BLE001  the response that failed is found and logged below
@@ -174,12 +174,12 @@ class ResponseOutbox:
     ) -> None:
         for item in items:
             try:
-                self._send(Responses(*times_ns, [item]), payload)
+                self._send(ResponsesFrame(*times_ns, [item]), payload)
             except Exception as error:  # noqa: PERF203  each is tried, even if others failed
                 if isinstance(error, OSError):
                     raise
                 logger.exception("a response could not be sent, its request gets an error")
-                failed = Responses(*times_ns, [_failed(item, error)])
+                failed = ResponsesFrame(*times_ns, [_failed(item, error)])
                 self._send(failed, self.channel.payload())
 
     def _send(self, frame: Frame, payload: Payload) -> None:
