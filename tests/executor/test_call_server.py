@@ -19,9 +19,9 @@ from pytriton.runtime.transport.frames import (
     CancelCall,
     InferCall,
     InferReply,
-    LogLine,
     ServiceCall,
     ServiceReply,
+    WorkerLogLine,
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -220,7 +220,7 @@ def test_service_that_raises_is_answered_where_an_answer_is_wanted(rig, caller, 
 
 
 def test_log_line_reaches_the_log(rig, caller):
-    caller.send(LogLine("INFO", "hello", "model.py", 3))
+    caller.send(WorkerLogLine("INFO", "hello", "model.py", 3))
     rig.turn()
 
     assert rig.services.lines == ["hello"]

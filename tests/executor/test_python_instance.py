@@ -19,11 +19,11 @@ from pytriton.runtime.transport.frames import (
     Execute,
     Finalize,
     Initialized,
-    LogLine,
     ReadyReport,
     RequestDetails,
     ResponseItem,
     ResponsesFrame,
+    WorkerLogLine,
 )
 from tests.executor.worker_rig import INITIALIZE, WorkerRig, place
 
@@ -199,7 +199,7 @@ def test_initialization_that_takes_too_long_can_be_given_up(rig):
 
 def test_log_lines_of_initialize_are_heard(rig):
     task = rig.begin()
-    rig.say(LogLine("INFO", "loading", "model.py", 3), Initialized())
+    rig.say(WorkerLogLine("INFO", "loading", "model.py", 3), Initialized())
     rig.loop.run_until_complete(task)
 
     assert rig.services.lines == ["loading"]
@@ -297,7 +297,7 @@ def test_stop_lets_the_model_finalize_and_fails_what_is_open(rig):
     assert rig.hear() == Cancel(1, 0)
     assert isinstance(rig.hear(), Finalize)
     assert not rig.instance.ended.done()
-    rig.say(LogLine("INFO", "cleaning up", "model.py", 9), BatchResult(1, 0, 0, []))
+    rig.say(WorkerLogLine("INFO", "cleaning up", "model.py", 9), BatchResult(1, 0, 0, []))
     rig.exit("exited with code 0")
     assert rig.services.lines == ["cleaning up"]
     assert rig.instance.ended.done()

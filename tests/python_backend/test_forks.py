@@ -7,7 +7,7 @@ import select
 
 import numpy as np
 
-from pytriton.runtime.transport.frames import InferCall, LogLine, ResponsesFrame
+from pytriton.runtime.transport.frames import InferCall, ResponsesFrame, WorkerLogLine
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import DEADLINE_S, connect_forked, is_alive
 
@@ -116,7 +116,7 @@ return [pb_utils.InferenceResponse([])]
     )
     rig.run({"x": X})
     peer = connect_forked(rig.fork_socket)
-    assert peer.hear(LogLine).frame.message == "from a child"
+    assert peer.hear(WorkerLogLine).frame.message == "from a child"
     peer.close()
 
 

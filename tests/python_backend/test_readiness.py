@@ -8,7 +8,13 @@ import contextlib
 import numpy as np
 import pytest
 
-from pytriton.runtime.transport.frames import Cancel, CheckReady, Finalize, LogLine, ReadyReport
+from pytriton.runtime.transport.frames import (
+    Cancel,
+    CheckReady,
+    Finalize,
+    ReadyReport,
+    WorkerLogLine,
+)
 
 X = np.array([[1.0]], np.float32)
 
@@ -134,13 +140,13 @@ def finalize(self):
         )
     )
     rig.say(CheckReady(1))
-    assert rig.hear(LogLine).frame.message == "it is asked"
+    assert rig.hear(WorkerLogLine).frame.message == "it is asked"
     rig.say(Finalize())
     rig.is_over = True
     heard = []
     with contextlib.suppress(EOFError):
         while True:
-            heard.append(rig.hear(LogLine, ReadyReport).frame)
+            heard.append(rig.hear(WorkerLogLine, ReadyReport).frame)
     rig.zygote.wait(rig.pid)
 
-    assert [line.message for line in heard if isinstance(line, LogLine)] == []
+    assert [line.message for line in heard if isinstance(line, WorkerLogLine)] == []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytriton.base.log_switches import LogSwitches
-from pytriton.runtime.transport.frames import LogChange, LogLine
+from pytriton.runtime.transport.frames import LogChange, WorkerLogLine
 from tests.python_backend.worker_rig import connect_forked
 
 X = np.ones((1, 2), np.float32)
@@ -90,7 +90,7 @@ def test_forked_process_sends_everything_because_it_hears_of_no_change(worker):
     rig = worker(FORKS, log=LogSwitches(verbose=0))
     batch = rig.execute({"x": X}, ids={0: "a"})
     forked = connect_forked(rig.fork_socket)
-    line = forked.hear(LogLine).frame
+    line = forked.hear(WorkerLogLine).frame
     rig.answers(batch, 1)
     forked.close()
 

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, LogLine
+from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, WorkerLogLine
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.worker_process import __main__ as entry
 from tests.e2e.waiting import eventually
@@ -119,7 +119,7 @@ class TritonPythonModel:
 def start_busy(zygote, folder):
     rig = WorkerRig(zygote, folder, BUSY).start()
     rig.execute({"x": X})
-    rig.hear(LogLine)
+    rig.hear(WorkerLogLine)
     return rig
 
 

@@ -26,10 +26,10 @@ from pytriton.runtime.transport.frames import (
     InferReply,
     Initialize,
     Initialized,
-    LogLine,
     MemoryFrame,
     ResponsesFrame,
     ServiceReply,
+    WorkerLogLine,
 )
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -96,7 +96,7 @@ class Peer:
     def __init__(self, sock):
         sock.settimeout(DEADLINE_S)
         self.channel = MemoryChannel(sock, Arena())
-        self.lines: list[LogLine] = []
+        self.lines: list[WorkerLogLine] = []
 
     def say(self, frame, payload=None):
         self.channel.send(frame, payload)
@@ -106,7 +106,7 @@ class Peer:
         while True:
             received = self.channel.receive()
             frame = received.frame
-            if isinstance(frame, LogLine) and LogLine not in kinds:
+            if isinstance(frame, WorkerLogLine) and WorkerLogLine not in kinds:
                 self.lines.append(frame)
             elif not isinstance(frame, MemoryFrame):
                 assert not kinds or isinstance(frame, kinds), frame
@@ -220,7 +220,7 @@ class WorkerRig(Peer):
         self.is_over = True
         with contextlib.suppress(EOFError):
             while True:
-                self.lines.append(self.hear(LogLine).frame)
+                self.lines.append(self.hear(WorkerLogLine).frame)
         return self.zygote.wait(self.pid)
 
     def log(self):

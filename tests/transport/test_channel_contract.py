@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, encode_bytes
-from pytriton.runtime.transport.frames import Cancel, Execute, LogLine
+from pytriton.runtime.transport.frames import Cancel, Execute, WorkerLogLine
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.stream_channel import StreamChannel
 
@@ -105,8 +105,8 @@ def test_large_frames_arrive(channels):
 def test_frame_that_cannot_be_encoded_is_refused_and_the_next_one_arrives(channels):
     left, right = channels
     with pytest.raises(UnicodeEncodeError):
-        left.send(LogLine("INFO", "\udcff", "f", 1))
-    left.send(LogLine("INFO", "next", "f", 1))
+        left.send(WorkerLogLine("INFO", "\udcff", "f", 1))
+    left.send(WorkerLogLine("INFO", "next", "f", 1))
 
     assert right.receive().frame.message == "next"
 

@@ -14,7 +14,7 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.runtime.transport import loop_channel
 from pytriton.runtime.transport.arena import MemoryTrimmer
-from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, LogLine
+from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, WorkerLogLine
 from pytriton.runtime.transport.loop_channel import LoopChannel, ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
 
@@ -204,7 +204,7 @@ def test_message_that_contradicts_earlier_ones_is_a_loss(rig):
 
 def test_frame_that_cannot_be_encoded_is_the_callers_error(rig):
     with pytest.raises(UnicodeEncodeError):
-        rig.near.send(LogLine("INFO", "\udcff", "f", 1))
+        rig.near.send(WorkerLogLine("INFO", "\udcff", "f", 1))
     rig.near.send(Cancel(3, 0))
 
     assert rig.far.receive().frame.batch == 3

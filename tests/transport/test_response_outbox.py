@@ -12,7 +12,12 @@ from pytriton.base.errors import UnavailableError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import LogLine, MemoryFrame, ResponseItem, ResponsesFrame
+from pytriton.runtime.transport.frames import (
+    MemoryFrame,
+    ResponseItem,
+    ResponsesFrame,
+    WorkerLogLine,
+)
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
@@ -33,7 +38,7 @@ def far():
 
 
 def line(text):
-    return LogLine("INFO", text, "f", 1)
+    return WorkerLogLine("INFO", text, "f", 1)
 
 
 def item(number):

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.runtime.executor.call_server import CallServer
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT
-from pytriton.runtime.transport.frames import LogLine
+from pytriton.runtime.transport.frames import WorkerLogLine
 from tests.executor.remote.remote_rig import run
 from tests.executor.worker_rig import until
 
@@ -43,8 +43,8 @@ def test_lines_of_another_machine_name_the_instance_and_its_node():
     for origin in ("", "m_0_1@node-a"):
         server = CallServer(None, Services(), origin)
         for frame in (
-            LogLine("INFO", "logged", "/models/m/1/model.py", 8),
-            LogLine("INFO", "", "m_0_1", 0),
+            WorkerLogLine("INFO", "logged", "/models/m/1/model.py", 8),
+            WorkerLogLine("INFO", "", "m_0_1", 0),
         ):
             server.handle(SimpleNamespace(frame=frame))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytriton.base.errors import ErrorCode, InternalError, InvalidArgumentError
-from pytriton.runtime.transport.frames import InferCall, LogLine
+from pytriton.runtime.transport.frames import InferCall, WorkerLogLine
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
@@ -279,7 +279,7 @@ def test_inference_that_cannot_be_made_is_refused(desk):
 )
 def test_log_line_comes_from_the_models_file_and_line(desk, caplog, level, expected):
     with caplog.at_level(logging.DEBUG):
-        desk.services.log(LogLine(level, "100 % done %s", "models/m/1/model.py", 42))
+        desk.services.log(WorkerLogLine(level, "100 % done %s", "models/m/1/model.py", 42))
 
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (expected, "100 % done %s")
@@ -296,7 +296,7 @@ def test_log_line_comes_from_the_models_file_and_line(desk, caplog, level, expec
 )
 def test_traceback_in_a_log_line_is_kept_apart_from_its_message(desk, caplog, text, message):
     trace = 'Traceback (most recent call last):\n  File "model.py"\nValueError: x'
-    desk.services.log(LogLine("ERROR", text.format(trace), "model.py", 42))
+    desk.services.log(WorkerLogLine("ERROR", text.format(trace), "model.py", 42))
 
     (record,) = caplog.records
     assert record.getMessage() == message
@@ -305,7 +305,7 @@ def test_traceback_in_a_log_line_is_kept_apart_from_its_message(desk, caplog, te
 
 def test_verbose_line_is_left_out_where_nobody_wants_it(desk, caplog):
     with caplog.at_level(logging.INFO):
-        desk.services.log(LogLine("VERBOSE", "detail", "model.py", 1))
+        desk.services.log(WorkerLogLine("VERBOSE", "detail", "model.py", 1))
 
     assert caplog.records == []
 

@@ -22,9 +22,9 @@ from pytriton.runtime.transport.frames import (
     CancelCall,
     InferCall,
     InferReply,
-    LogLine,
     ServiceCall,
     ServiceReply,
+    WorkerLogLine,
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -70,7 +70,7 @@ class CallServer:
                 call.on_credit(frame.count)
         elif isinstance(frame, ServiceCall):
             self._serve(frame)
-        elif isinstance(frame, LogLine):
+        elif isinstance(frame, WorkerLogLine):
             if self._origin:
                 frame.file = _origin_of(frame, self._origin)
             self._services.log(frame)
@@ -149,7 +149,7 @@ class CallServer:
         self._calls.pop(number, None)
 
 
-def _origin_of(line: LogLine, origin: str) -> str:
+def _origin_of(line: WorkerLogLine, origin: str) -> str:
     """Returns what a line has in place of its file; one that was printed has no number."""
     return f"{origin} {PurePosixPath(line.file).name}" if line.line else origin
 
@@ -243,7 +243,7 @@ class WorkerServices(Protocol):
     ) -> None:
         """Run an action; `reply` gets its value, or None and an error text, now or later."""
 
-    def log(self, line: LogLine) -> None:
+    def log(self, line: WorkerLogLine) -> None:
         """Write a line to the server's log."""
 
     def close(self) -> None:

@@ -30,8 +30,8 @@ from pytriton.runtime.transport.frames import (
     CancelCall,
     InferCall,
     InferReply,
-    LogLine,
     ServiceCall,
+    WorkerLogLine,
 )
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class WorkerRuntime:
         """See `Runtime.log`."""
         if not self.logs_level(level):
             return
-        line_frame = LogLine(
+        line_frame = WorkerLogLine(
             level,
             sendable_text(message),
             sendable_text(file),

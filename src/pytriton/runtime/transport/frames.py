@@ -188,7 +188,7 @@ class ServiceReply(msgspec.Struct, tag="service_reply", array_like=True):
     memory: MemoryUpdate | None = None
 
 
-class LogLine(msgspec.Struct, tag="log", array_like=True):
+class WorkerLogLine(msgspec.Struct, tag="log", array_like=True):
     """Worker to server: a line for the server's log."""
 
     level: str  # INFO, WARNING, ERROR or VERBOSE
@@ -320,7 +320,7 @@ Frame = (
     | CallCredit
     | ServiceCall
     | ServiceReply
-    | LogLine
+    | WorkerLogLine
     | LogChange
     | FrontEndFrame
 )

@@ -40,7 +40,13 @@ from pytriton.runtime.functions.host import InstanceHost
 from pytriton.runtime.python_backend.connection import GroupMember
 from pytriton.runtime.python_backend.failure_text import describe, describe_fully, raised_at
 from pytriton.runtime.python_backend.output import LabelledStream, end_output
-from pytriton.runtime.transport.frames import Finalize, Initialize, Initialized, LogChange, LogLine
+from pytriton.runtime.transport.frames import (
+    Finalize,
+    Initialize,
+    Initialized,
+    LogChange,
+    WorkerLogLine,
+)
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches
@@ -282,7 +288,7 @@ class FunctionWorker:
         return Initialized(error=describe(error))
 
     def _log_raised(self, error: BaseException, what: str) -> None:
-        line = LogLine("ERROR", f"{what}: {describe_fully(error)}", *raised_at(error))
+        line = WorkerLogLine("ERROR", f"{what}: {describe_fully(error)}", *raised_at(error))
         self._connection.outbox.post(line)
 
     def _end_unrecoverably(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import LogLine
+from pytriton.runtime.transport.frames import WorkerLogLine
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
 from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -82,7 +82,7 @@ class RemoteOutput:
         for start in range(0, len(shown), _LINE_BYTES):
             text = shown[start : start + _LINE_BYTES].decode(errors="replace")
             if text.strip():
-                self._channel.send(LogLine("INFO", text, self._name, 0))
+                self._channel.send(WorkerLogLine("INFO", text, self._name, 0))
 
     def __repr__(self) -> str:
         return f"<RemoteOutput of {self._name}>"

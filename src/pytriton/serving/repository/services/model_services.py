@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pytriton.base.messages import InferTensor, ResponseSink
-    from pytriton.runtime.transport.frames import InferCall, LogLine
+    from pytriton.runtime.transport.frames import InferCall, WorkerLogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
@@ -124,7 +124,7 @@ class ModelServices:
             known = ", ".join([*self._functions, *self._coroutines])
             raise InvalidArgumentError(f"there is no service '{action}', only {known}")
 
-    def log(self, line: LogLine) -> None:
+    def log(self, line: WorkerLogLine) -> None:
         """Write a line to the server's log, with file and line of the model's code."""
         log_line(self._instance_name, line)
 
@@ -214,7 +214,7 @@ class ModelServices:
         return not model.has_ready_check or await model.check_ready()
 
 
-def log_line(instance_name: str, line: LogLine) -> None:
+def log_line(instance_name: str, line: WorkerLogLine) -> None:
     """Write a line of an instance's process to the server's log."""
     level = _LEVELS.get(line.level, logging.INFO)
     if logger.isEnabledFor(level):

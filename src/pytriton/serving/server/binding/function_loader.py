@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.call_server import RunningCall
     from pytriton.runtime.executor.worker import Launcher
     from pytriton.runtime.transport.control import Bind, RayInstances
-    from pytriton.runtime.transport.frames import InferCall, LogLine
+    from pytriton.runtime.transport.frames import InferCall, WorkerLogLine
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import InstanceSupervisor
@@ -234,7 +234,7 @@ class FunctionServices:
         """Refuse: these services are for models of repositories."""
         raise UnsupportedError(f"there is no service '{action}' for bound functions")
 
-    def log(self, line: LogLine) -> None:
+    def log(self, line: WorkerLogLine) -> None:
         """Write a line to the server's log."""
         log_line(self._instance_name, line)
 
