@@ -17,7 +17,7 @@ from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
-    InferCall,
+    InferCallFrame,
     InferReply,
     ServiceCall,
     ServiceReply,
@@ -59,7 +59,7 @@ def caller(request, rig):
 
 def call(rig, caller, number=7, **arrays):
     refs, payload = place(caller, **arrays)
-    caller.send(InferCall(number, "other", -1, refs), payload)
+    caller.send(InferCallFrame(number, "other", -1, refs), payload)
     rig.turn()
     return rig.services.calls[-1]
 
@@ -100,7 +100,7 @@ def test_call_that_is_refused_is_answered_with_the_error(rig, caller):
 
 def test_call_that_fails_unexpectedly_is_answered_and_logged(rig, caller, caplog):
     rig.services.refusal = KeyError("oops")
-    caller.send(InferCall(7, "other", -1, []))
+    caller.send(InferCallFrame(7, "other", -1, []))
     rig.turn()
 
     assert caller.receive().frame == InferReply(7, error="KeyError: 'oops'", error_code=1)

@@ -14,7 +14,7 @@ from pytriton.runtime.pb_utils.response_iterator import when_ready
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.runtime import BlsCall, CallOrigin
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import CancelCall, InferCall
+from pytriton.runtime.transport.frames import CancelCall, InferCallFrame
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from tests.python_backend.worker_rig import DEADLINE_S, Peer
@@ -47,7 +47,7 @@ class TritonPythonModel:
 
 def reply_to_all(rig, count):
     """Answer calls, the last one first, each with the number in its model's name."""
-    calls = [rig.hear(InferCall).frame for _ in range(count)]
+    calls = [rig.hear(InferCallFrame).frame for _ in range(count)]
     for each in reversed(calls):
         rig.reply(each.call, {"y": np.array([[float(each.model_name)]], np.float32)})
     return calls
@@ -77,7 +77,7 @@ return [response()]
         )
     )
     batches = {rig.execute({"x": X}), rig.execute({"x": X})}
-    calls = [rig.hear(InferCall).frame for _ in batches]
+    calls = [rig.hear(InferCallFrame).frame for _ in batches]
     assert {each.batch for each in calls} == batches
     assert [(each.blocked_batch, each.blocks_loop) for each in calls] == [(0, False)] * 2
     for each in calls:
@@ -88,7 +88,7 @@ return [response()]
 def test_call_that_stops_the_loop_says_so(worker):
     rig = worker(model("return [response(call().exec())]"))
     batch = rig.execute({"x": X})
-    received = rig.hear(InferCall).frame
+    received = rig.hear(InferCallFrame).frame
     assert (received.batch, received.blocked_batch, received.blocks_loop) == (0, batch, True)
     rig.reply(received.call, {"y": X})
     rig.answers(batch, 1)
@@ -103,7 +103,7 @@ return [response()]
 """
     rig = worker(model(body, keyword="def"))
     batch = rig.execute({"x": X})
-    received = rig.hear(InferCall).frame
+    received = rig.hear(InferCallFrame).frame
     assert (received.batch, received.blocked_batch) == (0, 0)
     rig.reply(received.call, {"y": X})
     rig.answers(batch, 1)
@@ -115,7 +115,7 @@ def test_awaited_call_of_a_plain_execute_is_for_its_batch(worker):
     )
     for _ in range(2):
         batch = rig.execute({"x": X})
-        received = rig.hear(InferCall).frame
+        received = rig.hear(InferCallFrame).frame
         assert (received.batch, received.blocked_batch) == (batch, 0)
         rig.reply(received.call, {"y": X})
         assert rig.answers(batch, 1)[0]["y"].tolist() == [[1]]
@@ -180,7 +180,7 @@ return [response(asyncio.run_coroutine_threadsafe(self.ask(), self.loop).result(
     rig.run({"x": X})
     for _ in range(2):
         batch = rig.execute({"x": X})
-        rig.reply(rig.hear(InferCall).frame.call, {"y": X})
+        rig.reply(rig.hear(InferCallFrame).frame.call, {"y": X})
         assert rig.answers(batch, 1)[0]["y"].tolist() == [[1]]
 
 
@@ -194,7 +194,7 @@ def test_server_that_is_gone_fails_what_is_awaited():
     async def ask():
         call.start(request, CallOrigin())
         result = when_ready(call, BlsCall.receive)
-        await asyncio.to_thread(peer.hear, InferCall)
+        await asyncio.to_thread(peer.hear, InferCallFrame)
         peer.close()
         return await asyncio.wait_for(result, DEADLINE_S)
 
@@ -229,11 +229,11 @@ return [response()]
         )
     )
     batch = rig.execute({"x": X})
-    first = rig.hear(InferCall).frame
+    first = rig.hear(InferCallFrame).frame
     assert first.is_decoupled
     for number in range(4):
         rig.reply(first.call, *([{"y": X * number}] if number < 3 else []), is_final=number == 3)
-        between = rig.hear(InferCall).frame
+        between = rig.hear(InferCallFrame).frame
         assert between.model_name == "between"
         rig.reply(between.call, {})
     assert rig.answers(batch, 1) == [{}]
@@ -268,10 +268,10 @@ return [response()]
         )
     )
     batch = rig.execute({"x": X})
-    number = rig.hear(InferCall).frame.call
+    number = rig.hear(InferCallFrame).frame.call
     assert rig.hear(CancelCall).frame.call == number
     rig.reply(number, error="cancelled", error_code=7)
-    rig.reply(rig.hear(InferCall).frame.call, {})
+    rig.reply(rig.hear(InferCallFrame).frame.call, {})
     rig.answers(batch, 1)
     log = rig.log()
     assert "cancelled\n<Connection calls=0 " in log
@@ -295,7 +295,7 @@ return [response()]
         )
     )
     batch = rig.execute({"x": X})
-    number = rig.hear(InferCall).frame.call
+    number = rig.hear(InferCallFrame).frame.call
     rig.reply(number, {"y": X}, is_final=False)
     assert rig.hear(CancelCall).frame.call == number
     assert rig.answers(batch, 1) == [{}]
@@ -318,6 +318,6 @@ return [response()]
         )
     )
     batch = rig.execute({"x": X})
-    number = rig.hear(InferCall).frame.call
+    number = rig.hear(InferCallFrame).frame.call
     assert rig.hear(CancelCall).frame.call == number
     assert rig.answers(batch, 1) == [{}]

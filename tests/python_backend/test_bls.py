@@ -11,7 +11,7 @@ from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
-    InferCall,
+    InferCallFrame,
     ServiceCall,
 )
 
@@ -43,7 +43,7 @@ def test_call_is_answered_with_tensors(worker):
     rig = worker(model(PASS_ON))
     batch = rig.execute({"x": X})
 
-    received = rig.hear(InferCall)
+    received = rig.hear(InferCallFrame)
     call = received.frame
     assert (call.model_name, call.model_version, call.outputs) == ("other", -1, ["y"])
     assert call.blocked_batch == batch
@@ -68,7 +68,7 @@ return [pb_utils.InferenceResponse([])]
         )
     )
     batch = rig.execute({"x": X}, traces={0: TraceContext("00-parent", "a=b")})
-    call = rig.hear(InferCall).frame
+    call = rig.hear(InferCallFrame).frame
     assert (call.id, call.correlation_id, call.model_version) == ("id", "sequence", 3)
     assert (call.flags, call.timeout_us) == (1, 500)
     assert call.parameters == {"a": True, "b": "c"}
@@ -88,7 +88,7 @@ return [pb_utils.InferenceResponse(error=answer.error())]
         )
     )
     batch = rig.execute({"x": X})
-    rig.reply(rig.hear(InferCall).frame.call, error="gone", error_code=4)
+    rig.reply(rig.hear(InferCallFrame).frame.call, error="gone", error_code=4)
     assert rig.answers(batch, 1) == ["gone"]
 
 
@@ -104,7 +104,7 @@ return [pb_utils.InferenceResponse(answer.output_tensors())]
     )
     for factor in (1, 2, 3):
         batch = rig.execute({"x": X})
-        received = rig.hear(InferCall)
+        received = rig.hear(InferCallFrame)
         array = received.array(received.frame.inputs[0])
         rig.reply(received.frame.call, {"y": array * factor})
         (outputs,) = rig.answers(batch, 1)
@@ -129,7 +129,7 @@ return [pb_utils.InferenceResponse([])]
     )
     batch = rig.execute({"x": X})
     for _ in range(64):
-        call = rig.hear(InferCall).frame
+        call = rig.hear(InferCallFrame).frame
         assert call.blocked_batch == 0
         rig.reply(call.call, {"y": np.array([[float(call.id)]], np.float32)})
     assert rig.answers(batch, 1) == [{}]
@@ -153,7 +153,7 @@ threading.Thread(target=work).start()
     answered = set()
     while len(answered) < 3:
         frame = rig.hear().frame
-        if isinstance(frame, InferCall):
+        if isinstance(frame, InferCallFrame):
             calls.append(frame.call)
         else:
             answered |= {item.batch for item in frame.items}
@@ -180,7 +180,7 @@ return [pb_utils.InferenceResponse([])]
         )
     )
     batch = rig.execute({"x": X})
-    call = rig.hear(InferCall).frame
+    call = rig.hear(InferCallFrame).frame
     assert call.is_decoupled
     for number in range(3):
         rig.reply(call.call, {"y": X * number}, is_final=False)
@@ -195,7 +195,7 @@ def test_decoupled_call_of_a_model_that_is_not_has_one_response(worker):
         )
     )
     batch = rig.execute({"x": X})
-    rig.reply(rig.hear(InferCall).frame.call, {"y": X})
+    rig.reply(rig.hear(InferCallFrame).frame.call, {"y": X})
     assert rig.answers(batch, 1) == [{}]
 
 
@@ -210,7 +210,7 @@ return [pb_utils.InferenceResponse([])]
         )
     )
     batch = rig.execute({"x": X})
-    call = rig.hear(InferCall).frame.call
+    call = rig.hear(InferCallFrame).frame.call
     credit = RESPONSE_WINDOW
     for _ in range(count):
         while not credit:
@@ -239,7 +239,7 @@ return [pb_utils.InferenceResponse(error=last.error())]
         )
     )
     batch = rig.execute({"x": X})
-    call = rig.hear(InferCall).frame.call
+    call = rig.hear(InferCallFrame).frame.call
     rig.reply(call, {"y": X}, is_final=False)
     assert rig.hear(CancelCall).frame.call == call
     rig.reply(call, error="cancelled", error_code=7)
@@ -258,7 +258,7 @@ return [pb_utils.InferenceResponse([])]
         )
     )
     batch = rig.execute({"x": X})
-    call = rig.hear(InferCall).frame.call
+    call = rig.hear(InferCallFrame).frame.call
     rig.reply(call, {"y": X}, is_final=False)
     assert rig.answers(batch, 1) == [{}]
     credit = 0
@@ -268,7 +268,7 @@ return [pb_utils.InferenceResponse([])]
         credit += rig.hear(CallCredit).frame.count
     rig.reply(call)
     batch = rig.execute({"x": X})
-    rig.reply(rig.hear(InferCall, CallCredit).frame.call, {"y": X})
+    rig.reply(rig.hear(InferCallFrame, CallCredit).frame.call, {"y": X})
 
 
 # When calls are possible
@@ -301,7 +301,7 @@ def test_calls_are_refused_outside_of_execute(start_worker, method):
 def test_server_that_goes_away_ends_the_worker(worker, zygote):
     rig = worker(model(PASS_ON))
     rig.execute({"x": X})
-    rig.hear(InferCall)
+    rig.hear(InferCallFrame)
     rig.channel.close()
     rig.is_over = True
     assert zygote.wait(rig.pid) != 0

@@ -12,7 +12,7 @@ from pytriton.runtime.transport.frames import (
     BatchResult,
     Cancel,
     Credit,
-    InferCall,
+    InferCallFrame,
     ResponsesFrame,
 )
 
@@ -218,7 +218,7 @@ return [pb_utils.InferenceResponse(answers[7].output_tensors())]
         )
     )
     batch = rig.execute({"x": X})
-    calls = [rig.hear(InferCall).frame for _ in range(20)]
+    calls = [rig.hear(InferCallFrame).frame for _ in range(20)]
     assert {call.blocked_batch for call in calls} == {0}
     for call in reversed(calls):
         number = float(call.model_name.removeprefix("other"))

@@ -7,7 +7,7 @@ import select
 
 import numpy as np
 
-from pytriton.runtime.transport.frames import InferCall, ResponsesFrame, WorkerLogLine
+from pytriton.runtime.transport.frames import InferCallFrame, ResponsesFrame, WorkerLogLine
 from tests.e2e.waiting import eventually
 from tests.python_backend.worker_rig import DEADLINE_S, connect_forked, is_alive
 
@@ -65,11 +65,11 @@ def next_call(rig, peers):
     assert ready
     if rig.fork_socket in ready:
         peers.append(connect_forked(rig.fork_socket))
-        return peers[-1], peers[-1].hear(InferCall).frame
+        return peers[-1], peers[-1].hear(InferCallFrame).frame
     for peer in peers:
         if peer.channel in ready:
             try:
-                return peer, peer.hear(InferCall).frame
+                return peer, peer.hear(InferCallFrame).frame
             except EOFError:
                 peers.remove(peer)
                 peer.close()
@@ -91,10 +91,10 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array([[value]]))])]
         )
     )
     batch = rig.execute({"x": X})
-    own = rig.hear(InferCall).frame
+    own = rig.hear(InferCallFrame).frame
     assert (own.id, own.blocked_batch) == ("7", batch)
     peer = connect_forked(rig.fork_socket)
-    call = peer.hear(InferCall).frame
+    call = peer.hear(InferCallFrame).frame
     assert call.id == "5"
     peer.reply(call.call, {"y": X})
     rig.reply(own.call, {"y": X * 70})

@@ -10,7 +10,7 @@ from pytriton.base.dtypes import INT32
 from pytriton.base.messages import InferTensor
 from pytriton.base.model_spec import ModelTensor
 from pytriton.runtime.executor.inference import Inference
-from pytriton.runtime.transport.frames import InferCall
+from pytriton.runtime.transport.frames import InferCallFrame
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
@@ -100,7 +100,7 @@ class World:
         if instance is not None and instance.running:
             fields.setdefault("blocked_batch", instance.running[-1].id)
         refs = [TensorRef(each, 0, (), 0, 0) for each in fields.pop("names", inputs)]
-        frame = InferCall(1, name, fields.pop("model_version", -1), refs, **fields)
+        frame = InferCallFrame(1, name, fields.pop("model_version", -1), refs, **fields)
         made = self.caller.call(instance, frame, inputs, sink)
         self.loop.run()
         return made

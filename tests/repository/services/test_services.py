@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytriton.base.errors import ErrorCode, InternalError, InvalidArgumentError
-from pytriton.runtime.transport.frames import InferCall, WorkerLogLine
+from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
@@ -84,8 +84,8 @@ def in_time(scenario: Callable[[Desk], None]) -> Desk:
     return asyncio.run(run())
 
 
-def call(name: str, **fields: Any) -> InferCall:
-    return InferCall(1, name, -1, [TensorRef("IN", 0, (), 0, 0)], **fields)
+def call(name: str, **fields: Any) -> InferCallFrame:
+    return InferCallFrame(1, name, -1, [TensorRef("IN", 0, (), 0, 0)], **fields)
 
 
 def test_metrics_are_made_and_read(desk):

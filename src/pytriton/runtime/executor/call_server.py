@@ -20,7 +20,7 @@ from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
-    InferCall,
+    InferCallFrame,
     InferReply,
     ServiceCall,
     ServiceReply,
@@ -60,7 +60,7 @@ class CallServer:
     def handle(self, received: Received) -> None:
         """Execute the call or command in a frame; other kinds of frames are ignored."""
         frame = received.frame
-        if isinstance(frame, InferCall):
+        if isinstance(frame, InferCallFrame):
             self._infer(received, frame)
         elif isinstance(frame, CancelCall):
             if (call := self._calls.get(frame.call)) is not None:
@@ -85,7 +85,7 @@ class CallServer:
     def __repr__(self) -> str:
         return f"<CallServer calls={len(self._calls)} open={self._is_open}>"
 
-    def _infer(self, received: Received, frame: InferCall) -> None:
+    def _infer(self, received: Received, frame: InferCallFrame) -> None:
         call = _InferenceCall(self, frame.call)
         self._calls[frame.call] = call
         try:
@@ -231,7 +231,7 @@ class WorkerServices(Protocol):
     """The services that models call. Each worker has its own object, so the caller is known."""
 
     def infer(
-        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+        self, call: InferCallFrame, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> RunningCall:
         """Start an inference; the sink gets all results, possibly before this returns."""
 

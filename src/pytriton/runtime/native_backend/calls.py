@@ -20,7 +20,7 @@ from pytriton.runtime.native_backend.caller_responses import CallerResponse
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.mailbox import Inbox
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
-from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCall, InferReply
+from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCallFrame, InferReply
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _OpenCall:
         self._version = version
         self._uncredited = 0
 
-    def frame(self, payload: Payload) -> InferCall:
+    def frame(self, payload: Payload) -> InferCallFrame:
         """Returns the message, with the inputs in the payload."""
         request = self.request
         inputs = []
@@ -152,7 +152,7 @@ class _OpenCall:
             size = sum(map(len, given.parts))
             block, offset = payload.add(given.parts, size)
             inputs.append(TensorRef(name, given.dtype.number, given.shape, offset, size, block))
-        return InferCall(
+        return InferCallFrame(
             self.number,
             request.model_name,
             request.version,

@@ -28,7 +28,7 @@ from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     CallCredit,
     CancelCall,
-    InferCall,
+    InferCallFrame,
     InferReply,
     ServiceCall,
     WorkerLogLine,
@@ -49,7 +49,7 @@ _CREDIT_STEP = RESPONSE_WINDOW // 4
 
 @dataclass(frozen=True, slots=True)
 class CallOrigin:
-    """The batch whose `execute` makes a call, and what the call blocks; see `InferCall`."""
+    """The batch whose `execute` makes a call, and what the call blocks; see `InferCallFrame`."""
 
     batch: int = 0
     blocked_batch: int = 0
@@ -148,8 +148,10 @@ class BlsCall(Inbox):
         self.is_over = True
         self._connection.close_call(self._number)
 
-    def _frame(self, request: InferenceRequest, origin: CallOrigin, payload: Payload) -> InferCall:
-        return InferCall(
+    def _frame(
+        self, request: InferenceRequest, origin: CallOrigin, payload: Payload
+    ) -> InferCallFrame:
+        return InferCallFrame(
             self._number,
             request.model_name,
             request.model_version,

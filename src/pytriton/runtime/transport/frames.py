@@ -118,7 +118,7 @@ class ReadyReport(msgspec.Struct, tag="ready", array_like=True):
     memory: MemoryUpdate | None = None
 
 
-class InferCall(msgspec.Struct, tag="infer", array_like=True):
+class InferCallFrame(msgspec.Struct, tag="infer", array_like=True):
     """Worker to server: infer with another model. The worker numbers its calls."""
 
     call: int
@@ -144,7 +144,7 @@ class InferCall(msgspec.Struct, tag="infer", array_like=True):
 
 
 class InferReply(msgspec.Struct, tag="reply", array_like=True):
-    """Server to worker: a response to an `InferCall`, an error, or an end without tensors."""
+    """Server to worker: a response to an `InferCallFrame`, an error, or an end without tensors."""
 
     call: int
     outputs: list[TensorRef] | None = None
@@ -156,14 +156,14 @@ class InferReply(msgspec.Struct, tag="reply", array_like=True):
 
 
 class CancelCall(msgspec.Struct, tag="cancel_call", array_like=True):
-    """Worker to server: the caller cancels an `InferCall`; its end is still reported."""
+    """Worker to server: the caller cancels an `InferCallFrame`; its end is still reported."""
 
     call: int
     memory: MemoryUpdate | None = None
 
 
 class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
-    """Worker to server: the caller consumed `count` more responses of a decoupled `InferCall`."""
+    """Worker to server: the caller consumed `count` more responses of a decoupled `InferCallFrame`."""
 
     call: int
     count: int
@@ -314,7 +314,7 @@ Frame = (
     | Finalized
     | CheckReady
     | ReadyReport
-    | InferCall
+    | InferCallFrame
     | InferReply
     | CancelCall
     | CallCredit

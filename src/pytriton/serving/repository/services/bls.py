@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.transport.frames import InferCall
+    from pytriton.runtime.transport.frames import InferCallFrame
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import ServedModel
@@ -235,7 +235,7 @@ class ModelCaller:
     def call(
         self,
         caller: CallingInstance | None,
-        call: InferCall,
+        call: InferCallFrame,
         inputs: dict[str, InferTensor],
         sink: ResponseSink,
         namespace: str = "",
@@ -262,7 +262,7 @@ class ModelCaller:
         running.start(model, request, trace)
         return running
 
-    def _find(self, call: InferCall, name: str) -> ServedModel:
+    def _find(self, call: InferCallFrame, name: str) -> ServedModel:
         try:
             model = self.engine.lookup(name, _version(call))
         except ServerError as error:
@@ -282,7 +282,7 @@ class ModelCaller:
     def _make_request(
         self,
         caller: CallingInstance | None,
-        call: InferCall,
+        call: InferCallFrame,
         inputs: dict[str, InferTensor],
     ) -> InferRequest:
         if len(inputs) != len(call.inputs):
@@ -307,7 +307,7 @@ class ModelCaller:
             call_depth=self._depth(caller, call),
         )
 
-    def _depth(self, caller: CallingInstance | None, call: InferCall) -> int:
+    def _depth(self, caller: CallingInstance | None, call: InferCallFrame) -> int:
         batch_id = call.blocked_batch or call.batch
         if caller is None or not batch_id:
             return 1
@@ -473,7 +473,7 @@ def refusal(model_name: str, text: str) -> InternalError:
     return InternalError(f"Model {model_name} - Error when running inference: {text}")
 
 
-def _wait(caller: CallingInstance | None, call: InferCall) -> BlockedBatch | None:
+def _wait(caller: CallingInstance | None, call: InferCallFrame) -> BlockedBatch | None:
     """Returns which batch waits for a call; None if that is not known."""
     if caller is None:
         return None
@@ -484,7 +484,7 @@ def _wait(caller: CallingInstance | None, call: InferCall) -> BlockedBatch | Non
     return BlockedBatch(caller, call.batch, is_blocking=False) if call.batch else None
 
 
-def _version(call: InferCall) -> str:
+def _version(call: InferCallFrame) -> str:
     return "" if call.model_version == _NEWEST else str(call.model_version)
 
 

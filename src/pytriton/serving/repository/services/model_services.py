@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from pytriton.base.messages import InferTensor, ResponseSink
-    from pytriton.runtime.transport.frames import InferCall, WorkerLogLine
+    from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
@@ -108,7 +108,7 @@ class ModelServices:
         }
 
     def infer(
-        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+        self, call: InferCallFrame, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> RunningBlsCall:
         """Start an inference; the sink receives all results, also a refusal."""
         return self._shared.caller.call(self.instance, call, inputs, sink, self._namespace)

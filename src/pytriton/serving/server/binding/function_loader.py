@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.call_server import RunningCall
     from pytriton.runtime.executor.worker import Launcher
     from pytriton.runtime.transport.control import Bind, RayInstances
-    from pytriton.runtime.transport.frames import InferCall, WorkerLogLine
+    from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import InstanceSupervisor
@@ -220,7 +220,7 @@ class FunctionServices:
         self._instance_name = instance_name
 
     def infer(
-        self, call: InferCall, inputs: dict[str, InferTensor], sink: ResponseSink
+        self, call: InferCallFrame, inputs: dict[str, InferTensor], sink: ResponseSink
     ) -> RunningCall:
         """Refuse: a bound function calls other models as a client does."""
         raise UnsupportedError(f"the function of '{self._instance_name}' cannot call models")
