@@ -25,7 +25,7 @@ class Configure(msgspec.Struct, tag="configure", array_like=True):
     memory: MemoryUpdate | None = None
 
 
-class ModelDescription(msgspec.Struct, array_like=True):
+class ModelRecord(msgspec.Struct, array_like=True):
     """The properties of a model version that never change."""
 
     number: int
@@ -50,7 +50,7 @@ class Registry(msgspec.Struct, tag="registry", array_like=True):
 
     epoch: int
     models: list[ModelStatus]
-    new_models: list[ModelDescription]  # those that the front end does not know yet
+    new_models: list[ModelRecord]  # those that the front end does not know yet
     is_exiting: bool  # the server accepts no more requests
     is_serving: bool  # the server is ready
     trace_rates: dict[str, int] = {}  # see `TraceSettings.rates`

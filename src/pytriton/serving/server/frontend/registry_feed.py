@@ -9,7 +9,7 @@ import itertools
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import sendable_text
-from pytriton.runtime.transport.frontend_frames import ModelDescription, ModelStatus, Registry
+from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStatus, Registry
 from pytriton.serving.server.frontend.records import encode_spec
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ class RegistryFeed:
         )
 
 
-def _describe(number: int, model: ServedModel) -> ModelDescription:
-    return ModelDescription(
+def _describe(number: int, model: ServedModel) -> ModelRecord:
+    return ModelRecord(
         number,
         encode_spec(model.spec),
         model.config_json,

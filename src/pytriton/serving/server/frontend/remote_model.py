@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.transport.frontend_frames import ModelDescription, ModelStatus
+    from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStatus
     from pytriton.serving.server.frontend.core_link import CoreLink
 
 
@@ -21,7 +21,7 @@ class RemoteModel:
 
     prefers_columns = True  # two processes have less to write and to read
 
-    def __init__(self, link: CoreLink, description: ModelDescription, spec: ModelSpec) -> None:
+    def __init__(self, link: CoreLink, description: ModelRecord, spec: ModelSpec) -> None:
         self.number = description.number
         self.spec = spec
         self.is_bound = description.is_bound
