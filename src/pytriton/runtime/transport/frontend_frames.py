@@ -36,7 +36,7 @@ class ModelRecord(msgspec.Struct, array_like=True):
     takes_columns: bool
 
 
-class ModelStatus(msgspec.Struct, array_like=True):
+class ModelStateRecord(msgspec.Struct, array_like=True):
     """The state of a model version."""
 
     number: int
@@ -49,7 +49,7 @@ class Registry(msgspec.Struct, tag="registry", array_like=True):
     """Core to front end: all models that are not hidden; replaces the earlier registry."""
 
     epoch: int
-    models: list[ModelStatus]
+    models: list[ModelStateRecord]
     new_models: list[ModelRecord]  # those that the front end does not know yet
     is_exiting: bool  # the server accepts no more requests
     is_serving: bool  # the server is ready

@@ -9,7 +9,7 @@ import itertools
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import sendable_text
-from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStatus, Registry
+from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStateRecord, Registry
 from pytriton.serving.server.frontend.records import encode_spec
 
 if TYPE_CHECKING:
@@ -118,18 +118,18 @@ class RegistryFeed:
             self._is_due = True
             self._loop.call_soon(self.push)
 
-    def _statuses(self) -> list[ModelStatus]:
+    def _statuses(self) -> list[ModelStateRecord]:
         current = list(self._engine.models())
         self._numbers = {
             model: self._numbers.get(model) or next(self._next_number) for model in current
         }
         self.models = {number: model for model, number in self._numbers.items()}
         return [
-            ModelStatus(number, model.state.value, model.is_ready, sendable_text(model.reason))
+            ModelStateRecord(number, model.state.value, model.is_ready, sendable_text(model.reason))
             for number, model in self.models.items()
         ]
 
-    def _send_to(self, reader: RegistryReader, statuses: list[ModelStatus]) -> None:
+    def _send_to(self, reader: RegistryReader, statuses: list[ModelStateRecord]) -> None:
         reader.known_models &= self.models.keys()
         new = [number for number in self.models if number not in reader.known_models]
         reader.known_models.update(new)

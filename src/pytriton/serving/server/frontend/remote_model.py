@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
-    from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStatus
+    from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStateRecord
     from pytriton.serving.server.frontend.core_link import CoreLink
 
 
@@ -38,7 +38,7 @@ class RemoteModel:
         self.pause = link.pause
         self.resume = link.resume
 
-    def update(self, status: ModelStatus) -> None:
+    def update(self, status: ModelStateRecord) -> None:
         """Apply a state that the core has sent."""
         self.state = ModelState(status.state)
         self.reason = status.reason
