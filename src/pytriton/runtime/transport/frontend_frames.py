@@ -220,7 +220,7 @@ class Flow(msgspec.Struct, tag="flow", array_like=True):
     memory: MemoryUpdate | None = None
 
 
-class Question(msgspec.Struct, tag="question", array_like=True):
+class CoreQuestion(msgspec.Struct, tag="question", array_like=True):
     """Front end to core: call a method of the core's `EngineClient`."""
 
     call: int
@@ -230,7 +230,7 @@ class Question(msgspec.Struct, tag="question", array_like=True):
 
 
 class QuestionReply(msgspec.Struct, tag="question_reply", array_like=True):
-    """Core to front end: the result of a `Question`, or an error."""
+    """Core to front end: the result of a `CoreQuestion`, or an error."""
 
     call: int
     value: Any = None
@@ -309,7 +309,7 @@ FrontEndFrame = (
     | DefineSignature
     | Replies
     | Flow
-    | Question
+    | CoreQuestion
     | QuestionReply
     | Connections
     | Ping

@@ -24,8 +24,8 @@ from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.credit import is_grant_due
 from pytriton.runtime.transport.frontend_frames import (
+    CoreQuestion,
     Flow,
-    Question,
     QuestionReply,
     Replies,
     Submit,
@@ -391,7 +391,7 @@ class CoreLink:
         call = self._next_call
         self._next_call += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self.send(Question(call, method, packed(arguments)))
+        self.send(CoreQuestion(call, method, packed(arguments)))
         self._questions[call] = answer
         return answer
 

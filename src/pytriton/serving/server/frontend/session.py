@@ -27,11 +27,11 @@ from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.runtime.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
+    CoreQuestion,
     DefineSignature,
     Flow,
     LogEntry,
     Pong,
-    Question,
     QuestionReply,
     RegionsTaken,
     RegionUpdate,
@@ -233,7 +233,7 @@ class FrontEndSession:
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             Submit: self._on_submit,
             Flow: self._on_flow,
-            Question: self._on_question,
+            CoreQuestion: self._on_question,
             DefineSignature: self._on_signature,
             RegistryTaken: self._on_registry_taken,
             RegionsTaken: self._on_regions_taken,
@@ -431,7 +431,7 @@ class FrontEndSession:
 
     # Questions
 
-    def _on_question(self, received: Received, frame: Question) -> None:
+    def _on_question(self, received: Received, frame: CoreQuestion) -> None:
         try:
             answer = self._ask(frame.method, unpacked(frame.arguments))
             if frame.method in _READINESS and not self._shared.registry.is_settled:
@@ -444,7 +444,7 @@ class FrontEndSession:
         else:
             self._reply(frame, answer)
 
-    def _reply(self, frame: Question, value: Any) -> None:
+    def _reply(self, frame: CoreQuestion, value: Any) -> None:
         try:
             self.send(QuestionReply(frame.call, value))
         except Exception as error:  # noqa: BLE001  for example no memory for a long index
@@ -468,7 +468,7 @@ class FrontEndSession:
         await self._shared.registry.settled_within(_KNOWN_S)
         return value
 
-    async def _answer_later(self, frame: Question, answer: Coroutine[Any, Any, Any]) -> None:
+    async def _answer_later(self, frame: CoreQuestion, answer: Coroutine[Any, Any, Any]) -> None:
         try:
             value = await answer
         except Exception as error:  # noqa: BLE001  the front end gets it
@@ -476,7 +476,7 @@ class FrontEndSession:
         else:
             self._reply(frame, value)
 
-    def _reply_error(self, frame: Question, error: Exception) -> None:
+    def _reply_error(self, frame: CoreQuestion, error: Exception) -> None:
         if not isinstance(error, ServerError):
             logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
             error = InternalError(f"{type(error).__name__}: {error}")
