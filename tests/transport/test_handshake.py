@@ -17,8 +17,8 @@ from pytriton.runtime.transport.handshake import (
     ClientHandshake,
     HandshakeError,
     Hello,
-    RefusedError,
     ServerHandshake,
+    WorkerRefusedError,
     pytriton_version,
 )
 
@@ -192,7 +192,7 @@ def test_refusal_brings_its_reason(reason):
     say_hello(server, client)
     refusal = server.refusal(reason)
 
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(WorkerRefusedError) as caught:
         client.feed(refusal)
     assert str(caught.value)[:6] == reason.encode("utf-8", "backslashreplace").decode()[:6]
     assert len(refusal) <= MAX_HANDSHAKE_BYTES

@@ -14,7 +14,7 @@ from pytriton.base.errors import UnavailableError
 from pytriton.runtime.executor.remote import instance_port
 from pytriton.runtime.executor.remote.instance_port import InstancePort, Strangers, listen_tcp
 from pytriton.runtime.executor.remote.starter import Place
-from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, RefusedError
+from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, WorkerRefusedError
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.rendezvous import connect_to_address, tcp_address
 from tests.executor.worker_rig import until
@@ -67,7 +67,7 @@ def enter(port, handshake=None, *, kind="tcp:", sent=None):
 
 
 async def refusal(task):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(WorkerRefusedError) as refused:
         await task
     return str(refused.value)
 
@@ -294,7 +294,7 @@ def test_closed_port_ends_what_waits():
         await until(lambda: port._tickets["m-1"]._decided)
         await port.close()
 
-        with pytest.raises((RefusedError, EOFError, ConnectionError)):
+        with pytest.raises((WorkerRefusedError, EOFError, ConnectionError)):
             await task
 
     run(scenario)

@@ -39,7 +39,7 @@ class HandshakeError(Exception):
     """The peer does not speak the protocol, or cannot prove the token."""
 
 
-class RefusedError(HandshakeError):
+class WorkerRefusedError(HandshakeError):
     """The server does not want this worker; the text is its reason."""
 
 
@@ -284,7 +284,7 @@ class ClientHandshake:
         except _UNREADABLE as error:
             raise HandshakeError(f"expected a server's answer: {error}") from error
         if isinstance(answer, _Refused):
-            raise RefusedError(answer.reason)
+            raise WorkerRefusedError(answer.reason)
         proof = _prove(self._token, _SERVER_ROLE, greeting, self._hello + self._proof)
         if not hmac.compare_digest(proof, answer.proof):
             raise HandshakeError("the server does not know the token of this start")
