@@ -48,7 +48,7 @@ def allowed_cores_of_workers() -> int:
     return _allowed_cores_of_workers
 
 
-class Machine(Protocol):
+class SpinMachine(Protocol):
     """What a spinner sees of its machine."""
 
     def now_ns(self) -> int:
@@ -95,7 +95,7 @@ class LoopSpinner:
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
-        machine: Machine,
+        machine: SpinMachine,
         cores: int,
         short_ns: int = _SHORT_NS,
     ) -> None:
@@ -119,7 +119,7 @@ class LoopSpinner:
 
 
 def spin(
-    machine: Machine, policy: SpinPolicy, cores: int, short_ns: int, spin_ns: int = SPIN_NS
+    machine: SpinMachine, policy: SpinPolicy, cores: int, short_ns: int, spin_ns: int = SPIN_NS
 ) -> None:
     """Poll until there is an event, or it does not pay any more; the policy takes note of it."""
     now_ns = began_ns = machine.now_ns()
@@ -147,11 +147,11 @@ class LinuxMachine:
         self._poll.register(epoll_fd, select.POLLIN)
 
     def has_event(self) -> bool:
-        """See `Machine`."""
+        """See `SpinMachine`."""
         return bool(self._poll.poll(0))
 
     def running_count(self) -> int:
-        """See `Machine`; /proc/loadavg is, for example, `0.08 0.73 1.41 2/176 42`."""
+        """See `SpinMachine`; /proc/loadavg is, for example, `0.08 0.73 1.41 2/176 42`."""
         return int(os.pread(self._load_fd, 64, 0).split(b" ", 4)[3].split(b"/")[0])
 
     def __del__(self) -> None:
@@ -166,7 +166,7 @@ class MessagePoller:
         cores: The number of cores that this process may use.
     """
 
-    def __init__(self, machine: Machine, cores: int) -> None:
+    def __init__(self, machine: SpinMachine, cores: int) -> None:
         self._machine = machine
         self._cores = cores
         self._policy = SpinPolicy()
