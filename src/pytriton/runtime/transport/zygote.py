@@ -80,7 +80,7 @@ class Fork(NamedTuple):
     environment: dict[str, str]
 
 
-class Zygote:
+class ForkServer:
     """Forks on request. In the forked process, `serve` returns the worker's arguments."""
 
     def __init__(self, link: ZygoteLink) -> None:

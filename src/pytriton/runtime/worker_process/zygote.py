@@ -17,7 +17,7 @@ from pathlib import Path
 # Imported for the forked processes.
 import triton_python_backend_utils  # noqa: F401
 
-from pytriton.runtime.transport.zygote import Zygote, ZygoteLink, set_process_title
+from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
 from pytriton.runtime.worker_process.process import remove_first_path, run_worker
 
 
@@ -63,7 +63,7 @@ def _serve(control: socket.socket) -> None:
     # in every fork.
     gc.collect()
     gc.freeze()
-    fork = Zygote(ZygoteLink(control)).serve()
+    fork = ForkServer(ZygoteLink(control)).serve()
     if fork is None:
         os._exit(0)  # to take the modules apart would only take time
     run_worker(*fork)

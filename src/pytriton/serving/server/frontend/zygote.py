@@ -17,7 +17,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from pytriton.runtime.executor.python_process import StartedZygote, fork_zygote, start_zygote
-from pytriton.runtime.transport.zygote import Zygote, ZygoteLink, set_process_title
+from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
 from pytriton.serving.server.frontend.process import run_front_end
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _run(control: socket.socket) -> NoReturn:
         gc.collect()
         gc.freeze()
         set_process_title("pytriton zygote of front ends")
-        fork = Zygote(ZygoteLink(control)).serve()
+        fork = ForkServer(ZygoteLink(control)).serve()
         if fork is not None:
             set_process_title(fork.title)
             run_front_end(fork.channel_descriptor, fork.fork_descriptor)
