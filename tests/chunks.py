@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytriton.base.messages import ResponseSink
-from pytriton.runtime.executor.columns import ChunkSink, MemberSink, Signature
+from pytriton.runtime.executor.columns import ChunkSignature, ChunkSink, MemberSink
 from pytriton.runtime.executor.inference import Inference
 
 Buffer = bytes | bytearray | memoryview
@@ -25,7 +25,7 @@ class JoinedChunk:
 
     def __init__(
         self,
-        signature: Signature,
+        signature: ChunkSignature,
         sink: ChunkSink,
         columns: Sequence[memoryview],
         row_starts: Sequence[int],
@@ -62,7 +62,7 @@ class PiecesChunk:
 
     def __init__(
         self,
-        signature: Signature,
+        signature: ChunkSignature,
         sink: ChunkSink,
         columns: Sequence[list[Buffer]],
         row_starts: Sequence[int],

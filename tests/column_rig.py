@@ -15,8 +15,8 @@ from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import (
+    ChunkSignature,
     InputColumn,
-    Signature,
     make_members,
     shared_request,
 )
@@ -40,8 +40,8 @@ WIDTH = 2  # elements of a row
 NAMES = ("x", "y")
 
 
-def signature(**fields: Any) -> Signature:
-    return Signature(
+def signature(**fields: Any) -> ChunkSignature:
+    return ChunkSignature(
         tuple(InputColumn(name, INT32, (WIDTH,), 4 * WIDTH) for name in NAMES), **fields
     )
 

@@ -23,8 +23,8 @@ from pytriton.decorators import TritonContext
 from pytriton.model_config import ModelConfig
 from pytriton.runtime.executor.channel_instance import ChannelInstance
 from pytriton.runtime.executor.columns import (
+    ChunkSignature,
     InputColumn,
-    Signature,
     make_members,
     shared_request,
 )
@@ -202,7 +202,7 @@ class Seam:
         self.ends = Ends()
         self.log: list[Any] = []  # names of requests in the order of their answers
         self._bound: list[tuple[BoundModel, ChannelInstance]] = []
-        self._signatures: dict[Any, Signature] = {}
+        self._signatures: dict[Any, ChunkSignature] = {}
         self.memory = MemoryTrimmer(self.loop)  # of the instances
         if is_remote:
             rates = self.tracing.settings.rates
@@ -345,11 +345,11 @@ class Seam:
         model.submit_chunk(members, time.monotonic_ns())
         return chunk, members
 
-    def _signature(self, model: Any, wanted: tuple[str, ...] | None) -> Signature:
+    def _signature(self, model: Any, wanted: tuple[str, ...] | None) -> ChunkSignature:
         kept = self._signatures.get((model, wanted))
         if kept is None:
             inputs = tuple(InputColumn(name, dtypes.INT32, (WIDTH,), 4 * WIDTH) for name in NAMES)
-            kept = self._signatures[model, wanted] = Signature(inputs, wanted)
+            kept = self._signatures[model, wanted] = ChunkSignature(inputs, wanted)
         return kept
 
     # The loop

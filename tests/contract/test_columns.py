@@ -14,8 +14,8 @@ from pytriton.base import dtypes
 from pytriton.base.messages import InferRequest
 from pytriton.model_config import Tensor
 from pytriton.runtime.executor.columns import (
+    ChunkSignature,
     InputColumn,
-    Signature,
     make_members,
     shared_request,
 )
@@ -82,7 +82,7 @@ class Columns:
         """Run arrays as members of one chunk, before ordinary requests; returns all ends."""
         width = arrays[0].shape[1:]
         column = InputColumn("x", dtypes.FP32, width, 4 * int(np.prod(width)))
-        signature = Signature((column,), wanted)
+        signature = ChunkSignature((column,), wanted)
         starts = [0, *accumulate(map(len, arrays))]
         cells = [array.tobytes() for array in arrays]
         if self._joined:

@@ -9,11 +9,11 @@ import weakref
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.runtime.executor.columns import InputColumn, Signature
+from pytriton.runtime.executor.columns import ChunkSignature, InputColumn
 from pytriton.serving.server.api.gatherer import MAX_MEMBERS, Gatherer, Iterations
 from tests.fakes import FakeClock, FakeLoop, model_spec
 
-SIGNATURE = Signature(
+SIGNATURE = ChunkSignature(
     (InputColumn("x", dtypes.INT32, (1,), 4), InputColumn("y", dtypes.INT32, (1,), 4))
 )
 

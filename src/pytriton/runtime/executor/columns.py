@@ -7,7 +7,7 @@ its bytes are a part of the chunk's columns, and its answer is a part of the bat
 
 How to use it, for a model that `takes_columns`:
 
-1. Make a `Signature` once and keep it: for all requests with these inputs and outputs.
+1. Make a `ChunkSignature` once and keep it: for all requests with these inputs and outputs.
 2. Make a chunk of your own, a request record for each combination of rows, priority and timeout
    (`shared_request`), and the members (`make_members`).
 3. Give the members to `ServedModel.submit_chunk`. From then on the chunk's sink hears of each
@@ -55,7 +55,7 @@ class OutputColumn(msgspec.Struct, gc=False):
     data: memoryview  # keeps its memory alive
 
 
-class Signature(msgspec.Struct, frozen=True, eq=False, weakref=True):
+class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """What the requests of a chunk have in common.
 
     Attributes:
@@ -73,7 +73,7 @@ class Signature(msgspec.Struct, frozen=True, eq=False, weakref=True):
 class Chunk(Protocol):
     """Requests of one signature, numbered by an index from 0, and the bytes of their inputs."""
 
-    signature: Signature
+    signature: ChunkSignature
     sink: ChunkSink
     # The number of rows before each member, and of all: one number more than there are members.
     # It is a `range` if all have the same number, and for models without a batch dimension.
@@ -157,7 +157,7 @@ class MemberSink:
 
 def shared_request(
     model_name: str,
-    signature: Signature,
+    signature: ChunkSignature,
     received_ns: int,
     *,
     rows: int = 1,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.columns import (
+    ChunkSignature,
     InputColumn,
     MemberSink,
     OutputColumn,
     Run,
-    Signature,
     make_members,
     shared_request,
 )
@@ -210,7 +210,12 @@ class StepChunk:
     )
 
     def __init__(
-        self, sink: ColumnRuns, slab: Slab, signature: Signature, model: ManagedModel, step: Step
+        self,
+        sink: ColumnRuns,
+        slab: Slab,
+        signature: ChunkSignature,
+        model: ManagedModel,
+        step: Step,
     ) -> None:
         self.sink: ChunkSink = sink
         self.slab = slab
@@ -262,7 +267,7 @@ class ColumnRuns:
         self.running = 0  # members
         self._owner = owner
         # By step, rows and columns of inputs. None: such a request does not fit to the model.
-        self._signatures: dict[object, tuple[ManagedModel, Signature | None]] = {}
+        self._signatures: dict[object, tuple[ManagedModel, ChunkSignature | None]] = {}
         self._open: dict[int, list[StepChunk]] = {}  # by the `id` of the client's chunk
         self._cancelled: set[Inference] = set()  # members that have not ended yet
 
@@ -310,7 +315,7 @@ class ColumnRuns:
         requests = _step_requests(slab, step, signature, now_ns)
         model.submit_chunk(make_members(chunk, model, requests), now_ns, is_complete=is_complete)
 
-    def _signature(self, step: Step, model: ManagedModel, slab: Slab) -> Signature | None:
+    def _signature(self, step: Step, model: ManagedModel, slab: Slab) -> ChunkSignature | None:
         """Returns the signature of a step's requests; None if they do not fit to its model."""
         columns = tuple(
             InputColumn(each.name, source.dtype, source.shape, source.row_bytes)
@@ -429,7 +434,7 @@ def takes_step_chunks(model: ManagedModel) -> bool:
 
 
 def _step_requests(
-    slab: Slab, step: Step, signature: Signature, now_ns: int
+    slab: Slab, step: Step, signature: ChunkSignature, now_ns: int
 ) -> InferRequest | list[InferRequest]:
     """Returns the record that all members share, or that of each if they differ."""
 
@@ -453,7 +458,7 @@ def _step_requests(
 
 def _checked_signature(
     step: Step, model: ManagedModel, columns: tuple[InputColumn, ...], rows: int
-) -> Signature | None:
+) -> ChunkSignature | None:
     """Validate a request with these inputs, and make a signature of it."""
     is_batched = model.spec.max_batch_size > 0
     inputs = {
@@ -470,4 +475,4 @@ def _checked_signature(
         validate(request, model.spec)
     except (ServerError, UncountedStringsError):
         return None
-    return Signature(columns, request.outputs, request.batch_key)
+    return ChunkSignature(columns, request.outputs, request.batch_key)

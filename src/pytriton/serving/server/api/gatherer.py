@@ -16,9 +16,9 @@ from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
+    ChunkSignature,
     InputColumn,
     MemberSink,
-    Signature,
     make_members,
     shared_request,
 )
@@ -74,7 +74,12 @@ class GatheredChunk:
     )
 
     def __init__(
-        self, signature: Signature, sink: ChunkSink, model: ServedModel, rows: int, version: str
+        self,
+        signature: ChunkSignature,
+        sink: ChunkSink,
+        model: ServedModel,
+        rows: int,
+        version: str,
     ) -> None:
         self.signature = signature
         self.sink = sink
@@ -184,7 +189,7 @@ class Gatherer:
     def __init__(
         self,
         iterations: Iterations,
-        signature: Signature,
+        signature: ChunkSignature,
         rows: int,
         version: str,
         order: Sequence[int],
@@ -345,7 +350,7 @@ def _gatherer(
     sent = [name for name in spec.inputs if name in request.inputs]
     is_batched = spec.max_batch_size > 0
     columns = [_column(request.inputs[name], is_batched=is_batched) for name in sent]
-    signature = Signature(tuple(columns), request.outputs, request.batch_key)
+    signature = ChunkSignature(tuple(columns), request.outputs, request.batch_key)
     names = list(request.inputs)
     order = [names.index(name) for name in sent]
     return Gatherer(iterations, signature, request.rows, request.model_version, order, sink)

@@ -14,11 +14,11 @@ from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.columns import (
+    ChunkSignature,
     InputColumn,
     MemberSink,
     OutputColumn,
     Run,
-    Signature,
     make_members,
     shared_request,
 )
@@ -75,7 +75,9 @@ class ChunkSender:
         self._calls: dict[Chunk, int] = {}
         # A signature is freed when its gatherer is forgotten and its last chunk is answered. The
         # core hears of that with the next definition, so it never knows more than are needed here.
-        self._signatures: weakref.WeakKeyDictionary[Signature, int] = weakref.WeakKeyDictionary()
+        self._signatures: weakref.WeakKeyDictionary[ChunkSignature, int] = (
+            weakref.WeakKeyDictionary()
+        )
         self._forgotten: list[int] = []  # the numbers of those that were freed
         self._numbers = itertools.count(1)
 
@@ -128,7 +130,7 @@ class ChunkSender:
                 item.ids = ids
         return item, inline_bytes
 
-    def _number_of(self, signature: Signature, model: RemoteModel) -> int:
+    def _number_of(self, signature: ChunkSignature, model: RemoteModel) -> int:
         number = self._signatures.get(signature)
         if number is None:
             number = self._signatures[signature] = next(self._numbers)
@@ -258,13 +260,13 @@ class ChunkSender:
             self._resubmit(member)
 
 
-def read_signature(frame: DefineSignature) -> Signature:
+def read_signature(frame: DefineSignature) -> ChunkSignature:
     """Returns the signature that a front end has defined."""
     inputs = [
         InputColumn(column.name, BY_NUMBER[column.dtype], column.shape, column.row_bytes)
         for column in frame.inputs
     ]
-    return Signature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
+    return ChunkSignature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
 
 
 class FrontEndChunk(msgspec.Struct, eq=False):
@@ -279,7 +281,7 @@ class FrontEndChunk(msgspec.Struct, eq=False):
         members: Its members by index, until all of them are answered.
     """
 
-    signature: Signature
+    signature: ChunkSignature
     sink: ChunkSink
     row_starts: Sequence[int]
     call: int
@@ -308,7 +310,7 @@ class FrontEndChunks:
         self._chunks: dict[int, FrontEndChunk] = {}
 
     def submit(
-        self, received: Received, item: ChunkItem, signature: Signature, model: ServedModel
+        self, received: Received, item: ChunkItem, signature: ChunkSignature, model: ServedModel
     ) -> None:
         """Queue all requests of a chunk."""
         call, count, spec = item.call, item.count, model.spec
@@ -381,7 +383,7 @@ class FrontEndChunks:
 
 
 def _read_requests(
-    item: ChunkItem, signature: Signature, model_name: str
+    item: ChunkItem, signature: ChunkSignature, model_name: str
 ) -> InferRequest | list[InferRequest]:
     """Returns the record of all members, or that of each; equal members share one."""
     received_ns, version = item.received_ns, item.model_version

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.base.messages import InferResponse
-    from pytriton.runtime.executor.columns import Signature
+    from pytriton.runtime.executor.columns import ChunkSignature
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.frames import Frame
@@ -229,7 +229,7 @@ class FrontEndSession:
         self._on_event = on_event
         self._on_lost = on_lost
         self._requests: dict[int, FrontEndRequest] = {}
-        self._signatures: dict[int, tuple[int, Signature]] = {}  # with the model's number
+        self._signatures: dict[int, tuple[int, ChunkSignature]] = {}  # with the model's number
         self._handlers: dict[type, Callable[[Received, Any], None]] = {
             Submit: self._on_submit,
             Flow: self._on_flow,
