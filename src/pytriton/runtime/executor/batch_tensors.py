@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytriton.base.model_spec import Reshape
-    from pytriton.runtime.executor.columns import Run
+    from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, RunningBatch
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.payload import Buffer
@@ -123,7 +123,7 @@ def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> lis
 
 
 def _mixed_pieces(
-    index: int, name: str, inferences: Sequence[Inference], runs: Sequence[Run]
+    index: int, name: str, inferences: Sequence[Inference], runs: Sequence[ChunkRun]
 ) -> list[Buffer]:
     """Returns the bytes of an input: runs of members, and other requests between them."""
     pieces: list[Buffer] = []
@@ -137,7 +137,7 @@ def _mixed_pieces(
     return pieces
 
 
-def requested_outputs(runs: Sequence[Run]) -> dict[int, list[str]]:
+def requested_outputs(runs: Sequence[ChunkRun]) -> dict[int, list[str]]:
     """Returns the names of the requested outputs, by position, of members that do not want all."""
     outputs: dict[int, list[str]] = {}
     for run in runs:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferTensor
-    from pytriton.runtime.executor.columns import Run
+    from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import ResponseItem
@@ -158,7 +158,9 @@ class BatchTracker:
             return None
         return Credit(inference.batch_id, inference.position, count)
 
-    def _columns_frame(self, batch: RunningBatch, runs: list[Run], payload: Payload) -> Execute:
+    def _columns_frame(
+        self, batch: RunningBatch, runs: list[ChunkRun], payload: Payload
+    ) -> Execute:
         """Returns the frame of a batch with members of chunks, and adds the runs to the batch."""
         rows: list[int] = []
         for run in runs:

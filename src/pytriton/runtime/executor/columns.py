@@ -225,7 +225,7 @@ def make_members(
     return members
 
 
-class Run(msgspec.Struct, eq=False, gc=False):
+class ChunkRun(msgspec.Struct, eq=False, gc=False):
     """Members of one chunk that are neighbours there and also in a batch, in the same order."""
 
     chunk: Chunk
@@ -253,17 +253,19 @@ class Run(msgspec.Struct, eq=False, gc=False):
             return [starts.step] * (end - first)
         return [starts[index + 1] - starts[index] for index in range(first, end)]
 
-    def split(self) -> list[Run]:
+    def split(self) -> list[ChunkRun]:
         """Returns a run for each of its members."""
         starts = self.chunk.row_starts
         position, row = self.position - self.first, self.row - starts[self.first]
         return [
-            Run(self.chunk, index, index + 1, position + index, row + starts[index], self.outputs)
+            ChunkRun(
+                self.chunk, index, index + 1, position + index, row + starts[index], self.outputs
+            )
             for index in range(self.first, self.end)
         ]
 
 
-def find_runs(inferences: Sequence[Inference]) -> list[Run]:
+def find_runs(inferences: Sequence[Inference]) -> list[ChunkRun]:
     """Returns the runs among the requests of a batch; other requests are in none."""
     if inferences[0].chunk is None:
         chunks = [inference.chunk for inference in inferences]
@@ -272,13 +274,13 @@ def find_runs(inferences: Sequence[Inference]) -> list[Run]:
     return _find_whole_runs(inferences) or _find_mixed_runs(inferences)
 
 
-def _find_whole_runs(inferences: Sequence[Inference]) -> list[Run]:
+def _find_whole_runs(inferences: Sequence[Inference]) -> list[ChunkRun]:
     """Returns the runs of a batch in which chunks follow one another, each up to its end.
 
     Empty if the batch has anything else. To compare lists takes a fifth of the time that it takes
     to look at each request.
     """
-    runs: list[Run] = []
+    runs: list[ChunkRun] = []
     count = len(inferences)
     position = row = 0
     while position < count:
@@ -291,14 +293,14 @@ def _find_whole_runs(inferences: Sequence[Inference]) -> list[Run]:
         if not members or inferences[position:after] != members:
             return []
         end = first + len(members)
-        runs.append(Run(chunk, first, end, position, row))
+        runs.append(ChunkRun(chunk, first, end, position, row))
         row += chunk.row_starts[end] - chunk.row_starts[first]
         position = after
     return runs
 
 
-def _find_mixed_runs(inferences: Sequence[Inference]) -> list[Run]:
-    runs: list[Run] = []
+def _find_mixed_runs(inferences: Sequence[Inference]) -> list[ChunkRun]:
+    runs: list[ChunkRun] = []
     row = 0
     chunk: Chunk | None = None
     index = -1  # of the member that would continue the last run
@@ -309,7 +311,7 @@ def _find_mixed_runs(inferences: Sequence[Inference]) -> list[Run]:
                 row += runs[-1].rows
             chunk, index = inference.chunk, inference.index
             if chunk is not None:
-                runs.append(Run(chunk, index, index, position, row))
+                runs.append(ChunkRun(chunk, index, index, position, row))
         if chunk is None:
             row += inference.request.rows
         else:

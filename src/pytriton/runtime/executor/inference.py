@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import Reshape
-    from pytriton.runtime.executor.columns import Chunk, Run
+    from pytriton.runtime.executor.columns import Chunk, ChunkRun
 
 
 class InferenceOwner(Protocol):
@@ -107,11 +107,13 @@ class RunningBatch(msgspec.Struct, eq=False):
     is_traced: bool = False  # at least one of the requests is traced
     is_rescheduled: bool = False  # the model asked to execute at least one of the requests again
     rows: int = 0  # of all its requests, if there are runs
-    runs: Sequence[Run] = ()  # those of its requests that are members of chunks
+    runs: Sequence[ChunkRun] = ()  # those of its requests that are members of chunks
     has_others: bool = True  # at least one of the requests is no member
     is_lost: bool = False  # its instance was lost: its last outcomes are errors that say so
     null_rows: int = 0  # of the answers to null requests, which no client has sent
-    answered: Sequence[Run] = ()  # the same, if columns answer them; they have no outcomes then
+    answered: Sequence[
+        ChunkRun
+    ] = ()  # the same, if columns answer them; they have no outcomes then
 
 
 class Outcome(msgspec.Struct, gc=False):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import Chunk, Run
+    from pytriton.runtime.executor.columns import Chunk, ChunkRun
     from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
     from pytriton.serving.engine.cache import CachedResponse, ResponseStore
     from pytriton.serving.engine.stats import ModelStatistics
@@ -272,7 +272,7 @@ class AnswerCache:
         misses_ns += time.monotonic_ns() - started_ns
         self._statistics.record_cache_misses(count, misses_ns)
 
-    def _store_run(self, run: Run, members: Sequence[Inference]) -> None:
+    def _store_run(self, run: ChunkRun, members: Sequence[Inference]) -> None:
         """Store the responses of neighbours, which are rows of the batch's outputs."""
         keys = [member.cache_key for member in members]
         is_batched = self._spec.max_batch_size > 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.messages import InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import Run
+    from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, RunningBatch
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
             inference.end()
 
 
-def deliver_run(inferences: list[Inference], run: Run) -> None:
+def deliver_run(inferences: list[Inference], run: ChunkRun) -> None:
     """Pass the answers of a run to its sink; if the sink fails, each member ends with an error."""
     for inference in inferences:
         inference.is_over = True
@@ -191,7 +191,7 @@ class Answers:
         self.running = 0
         self.is_ordered = is_ordered
         self.credit = credit
-        self._order: OrderedRelease[tuple[Inference, Outcome | Run]] | None = None
+        self._order: OrderedRelease[tuple[Inference, Outcome | ChunkRun]] | None = None
         if is_ordered:
             self._order = OrderedRelease()
 
@@ -239,12 +239,12 @@ class Answers:
 
     def _complete(
         self,
-        order: OrderedRelease[tuple[Inference, Outcome | Run]],
+        order: OrderedRelease[tuple[Inference, Outcome | ChunkRun]],
         batch: RunningBatch,
         outcomes: list[Outcome],
     ) -> None:
         inferences = batch.inferences
-        results: list[Outcome | Run] = [*outcomes]
+        results: list[Outcome | ChunkRun] = [*outcomes]
         for run in batch.answered:
             results += run.split()
         for result in results:
@@ -252,7 +252,7 @@ class Answers:
             for released in order.complete(inference.ticket, (inference, result)):
                 self._release(*released)
 
-    def _release(self, inference: Inference, result: Outcome | Run) -> None:
+    def _release(self, inference: Inference, result: Outcome | ChunkRun) -> None:
         self.running -= 1  # ordered models have one response for each request
         if isinstance(result, Outcome):
             deliver(inference, result)

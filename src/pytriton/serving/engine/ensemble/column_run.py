@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.columns import (
+    ChunkRun,
     ChunkSignature,
     InputColumn,
     MemberSink,
     OutputColumn,
-    Run,
     make_members,
     shared_request,
 )
@@ -406,7 +406,7 @@ class ColumnRuns:
         members = chunk.members[first:end]
         self.running -= end - first
         self._owner.on_members_answered(members, slab.compute_ns)
-        deliver_run(members, Run(chunk, first, end, 0, 0, slab.output_columns()))
+        deliver_run(members, ChunkRun(chunk, first, end, 0, 0, slab.output_columns()))
 
     def _continue_all(self, slab: Slab) -> None:
         for index in range(slab.first, slab.end):

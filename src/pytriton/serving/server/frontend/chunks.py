@@ -14,11 +14,11 @@ from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.runtime.executor.columns import (
+    ChunkRun,
     ChunkSignature,
     InputColumn,
     MemberSink,
     OutputColumn,
-    Run,
     make_members,
     shared_request,
 )
@@ -193,7 +193,7 @@ class ChunkSender:
             for member in members:
                 deliver(member, Outcome(0, None, error))
             return
-        deliver_run(members, Run(chunk, item.first, item.end, item.first, 0, outputs))
+        deliver_run(members, ChunkRun(chunk, item.first, item.end, item.first, 0, outputs))
 
     def on_reply(
         self, item: ReplyItem, response: InferResponse | None, error: ServerError | None
