@@ -23,7 +23,7 @@ from pytriton.runtime.cluster.messages import (
     Start,
     Waiting,
 )
-from pytriton.runtime.executor.remote.starter import NodeStatus, Place, StartOrder
+from pytriton.runtime.executor.remote.starter import NodeStatus, ProcessPlace, StartOrder
 from pytriton.runtime.executor.worker import Placement, WorkerSpec
 from tests.cluster.fake_cluster import VERSION, FakeCluster
 
@@ -88,7 +88,7 @@ def test_start_is_placed_and_its_end_is_told():
             it.cluster.shells[NAME].end("exited with code 3")
             ended = await it.next_of(Ended)
 
-        assert placed == Placed(NAME, (Place("node-1", "n1", 101),))
+        assert placed == Placed(NAME, (ProcessPlace("node-1", "n1", 101),))
         assert (json.loads(order)["token"], rank, variables) == ("secret", 0, {})
         assert ended == Ended(NAME, "exited with code 3", is_status_known=True)
         assert it.cluster.shells == {}

@@ -31,13 +31,18 @@ from pytriton.runtime.cluster.messages import (
 )
 from pytriton.runtime.cluster.starter import Backoff, RayStarter, require_ray
 from pytriton.runtime.executor.python_process import StartedZygote
-from pytriton.runtime.executor.remote.starter import ActorState, NodeStatus, Place, StartOrder
+from pytriton.runtime.executor.remote.starter import (
+    ActorState,
+    NodeStatus,
+    ProcessPlace,
+    StartOrder,
+)
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec
 from pytriton.runtime.transport.link import stream_pair
 
 NODES = (NodeStatus("n1", "node-1", {"CPU": 2.0}),)
 CONNECTED = Connected("10.0.0.1:6379", "10.0.0.1", NODES)
-PLACES = (Place("node-1", "n1", 17),)
+PLACES = (ProcessPlace("node-1", "n1", 17),)
 
 
 class Launcher:

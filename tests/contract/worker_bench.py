@@ -13,7 +13,7 @@ from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink
 from pytriton.runtime.executor.remote.remote_launcher import RemoteWorker
-from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.connection import Connection
@@ -81,7 +81,7 @@ class EndedWith:
     """What started a remote worker: it tells that the worker's thread has ended."""
 
     def __init__(self, exited):
-        self.places = (Place("node-a", "n1", 0),)
+        self.places = (ProcessPlace("node-a", "n1", 0),)
         self.exited = exited
 
     def kill(self):

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from pytriton.runtime.cluster.child import worker_command
-from pytriton.runtime.executor.remote.starter import Place, StartOrder
+from pytriton.runtime.executor.remote.starter import ProcessPlace, StartOrder
 from pytriton.runtime.executor.worker import Recovery, watch_exit
 from tests.free_ports import free_ports
 
@@ -76,7 +76,7 @@ class PlainStarter:
             await asyncio.to_thread(self._spawn, order, rank, size, port, errors[rank])
             for rank in range(size)
         ]
-        places = [self._told(Place("node-a", NODE, child.pid)) for child in children]
+        places = [self._told(ProcessPlace("node-a", NODE, child.pid)) for child in children]
         process = PlainProcess(children, places, self._loop, errors)
         self.processes.append(process)
         try:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.runtime.executor.remote.admission import Start, StartState
-from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.starter import ProcessPlace
 
-HERE = Place("one", "n1", 10)
-OTHER = Place("two", "n2", 20)
+HERE = ProcessPlace("one", "n1", 10)
+OTHER = ProcessPlace("two", "n2", 20)
 
 
 def test_process_that_the_starter_told_about_is_admitted():
@@ -116,7 +116,7 @@ steps = st.lists(
 @given(steps)
 def test_no_place_is_given_twice_and_none_to_a_stranger(order):
     start = Start("g", 2)
-    told = [Place("a", "n1", 1), Place("b", "n2", 2)]
+    told = [ProcessPlace("a", "n1", 1), ProcessPlace("b", "n2", 2)]
     claims = []
     for step in order:
         if step[0] == "claim":

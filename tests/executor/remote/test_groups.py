@@ -15,7 +15,7 @@ from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.log_switches import LogFeed, LogSwitches
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.remote.rank_group import RankGroup
-from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.link import stream_pair
@@ -127,7 +127,7 @@ def test_loss_of_a_rank_that_loads_is_an_error_and_cancels_nobody():
     async def case():
         loop = asyncio.get_running_loop()
         pairs = [stream_pair() for _ in range(16)]
-        places = [Place("node-a", "a", pid) for pid in range(16)]
+        places = [ProcessPlace("node-a", "a", pid) for pid in range(16)]
         channels = [StreamChannel(ours) for ours, _ in pairs]
         memory = MemoryTrimmer(loop)
         group = RankGroup("m_0_0", channels, places, memory, loop, FakeServices(), print)

@@ -13,7 +13,7 @@ import pytest
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.executor.remote import instance_port
 from pytriton.runtime.executor.remote.instance_port import InstancePort, Strangers, listen_tcp
-from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, WorkerRefusedError
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.rendezvous import connect_to_address, tcp_address
@@ -21,7 +21,7 @@ from tests.executor.worker_rig import until
 
 DEADLINE_S = 60
 TOKEN = "the secret of this start"
-HERE = Place("node-a", "n1", 10)
+HERE = ProcessPlace("node-a", "n1", 10)
 
 
 def run(scenario):
@@ -117,8 +117,11 @@ def test_process_waits_until_the_starter_has_told_about_it():
 STRANGERS = {
     "unknown start": (hello(start="m-2"), "'m-2' is not expected"),
     "wrong token": (hello(token="another"), "'m-1' is not expected"),
-    "wrong process": (hello(place=Place("", "n1", 11)), "'m-1' is process 10 of node n1, not"),
-    "wrong node": (hello(place=Place("", "n2", 10)), "not process 10 of node n2"),
+    "wrong process": (
+        hello(place=ProcessPlace("", "n1", 11)),
+        "'m-1' is process 10 of node n1, not",
+    ),
+    "wrong node": (hello(place=ProcessPlace("", "n2", 10)), "not process 10 of node n2"),
     "wrong rank": (hello(rank=1), "has 1 processes, so none of rank 1"),
 }
 
@@ -270,7 +273,7 @@ def test_revoked_start_refuses_who_waits():
 def test_group_is_connected_when_all_ranks_are():
     async def scenario(port):
         ticket = port.expect("g-1", TOKEN, 2)
-        places = [HERE, Place("node-b", "n2", 20)]
+        places = [HERE, ProcessPlace("node-b", "n2", 20)]
         ticket.admit(places)
         waiting = asyncio.ensure_future(ticket.connected())
         second = await enter(port, hello("g-1", place=places[1], rank=1))

@@ -38,7 +38,7 @@ from pytriton.runtime.cluster.messages import (
     Waiting,
 )
 from pytriton.runtime.cluster.room import Spreading, describe_wait, has_room, wanted_resources
-from pytriton.runtime.executor.remote.starter import Place
+from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import Placement
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ActorGroup:
 
     async def start(
         self, order: StartOrder, found: Sequence[Whereabouts], names: Mapping[str, str]
-    ) -> tuple[Place, ...]:
+    ) -> tuple[ProcessPlace, ...]:
         """Start the processes; returns their places. `names` has those of nodes by id.
 
         Raises:
@@ -86,7 +86,7 @@ class ActorGroup:
             *(shell.start(text, rank, variables[rank]) for rank, shell in enumerate(self._shells))
         )
         return tuple(
-            Place(node=names.get(each.node_id, each.address), node_id=each.node_id, pid=pid)
+            ProcessPlace(node=names.get(each.node_id, each.address), node_id=each.node_id, pid=pid)
             for each, pid in zip(found, pids, strict=True)
         )
 

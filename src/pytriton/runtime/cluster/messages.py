@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.runtime.executor.remote.starter import NodeStatus, Place, StartOrder
+from pytriton.runtime.executor.remote.starter import NodeStatus, ProcessPlace, StartOrder
 from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Placed(msgspec.Struct, tag="placed", array_like=True):
     """Launcher to server: the processes of a start run."""
 
     name: str
-    places: tuple[Place, ...]  # by rank
+    places: tuple[ProcessPlace, ...]  # by rank
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True):

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pytriton.base.ray_options import RayOptions
     from pytriton.runtime.cluster.messages import ToServer
     from pytriton.runtime.executor.python_process import StartedZygote
-    from pytriton.runtime.executor.remote.starter import Place, StartOrder
+    from pytriton.runtime.executor.remote.starter import ProcessPlace, StartOrder
 
 
 class RayProcess:
@@ -71,7 +71,7 @@ class RayProcess:
     ) -> None:
         self.order = order
         self.instance = order.spec.instance_name
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[ProcessPlace, ...] = ()
         self.placed: asyncio.Future[None] = loop.create_future()
         self.exited: asyncio.Future[str] = loop.create_future()
         self.waits_for = ""  # what the cluster lacks, while it is not placed
@@ -83,7 +83,7 @@ class RayProcess:
         if not self.exited.done():
             self._kill(self)
 
-    def on_placed(self, places: tuple[Place, ...]) -> None:
+    def on_placed(self, places: tuple[ProcessPlace, ...]) -> None:
         """The processes run."""
         self.places = places
         self.waits_for = ""
@@ -133,7 +133,7 @@ class RayProcess:
         return f"<RayProcess {self.order.name} placed={self.placed.done()} {self.exited}>"
 
 
-def _placed(actor: ActorStatus, place: Place) -> ActorStatus:
+def _placed(actor: ActorStatus, place: ProcessPlace) -> ActorStatus:
     return ActorStatus(
         name=actor.name,
         instance=actor.instance,

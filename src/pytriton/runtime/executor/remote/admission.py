@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.runtime.executor.remote.starter import Place
+    from pytriton.runtime.executor.remote.starter import ProcessPlace
 
 
 class StartState(enum.Enum):
@@ -62,7 +62,7 @@ class Start:
         self.name = name
         self.group_size = group_size
         self.state = StartState.EXPECTED
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[ProcessPlace, ...] = ()
         self._waiting: list[Claim] = []
         self._taken: set[int] = set()
 
@@ -80,7 +80,7 @@ class Start:
         if claim in self._waiting:
             self._waiting.remove(claim)
 
-    def place(self, places: Sequence[Place]) -> list[Claim]:
+    def place(self, places: Sequence[ProcessPlace]) -> list[Claim]:
         """Take what the starter knows about the processes, by rank; returns the decided claims.
 
         Raises:

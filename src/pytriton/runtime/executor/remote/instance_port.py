@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.executor.remote.admission import Claim
-    from pytriton.runtime.executor.remote.starter import Place
+    from pytriton.runtime.executor.remote.starter import ProcessPlace
     from pytriton.runtime.transport.arena import Arena
     from pytriton.runtime.transport.channel import Channel
 
@@ -189,7 +189,7 @@ class Ticket:
         self._complete: asyncio.Future[None] = port.loop.create_future()
         self._decided: dict[Claim, asyncio.Future[None]] = {}
 
-    def admit(self, places: Sequence[Place]) -> None:
+    def admit(self, places: Sequence[ProcessPlace]) -> None:
         """Admit the processes that the starter has told about, by rank."""
         self._wake(self.start.place(places))
 

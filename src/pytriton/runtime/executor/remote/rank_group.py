@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.executor.call_server import WorkerServices
-    from pytriton.runtime.executor.remote.starter import Place
+    from pytriton.runtime.executor.remote.starter import ProcessPlace
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel, Received
     from pytriton.runtime.transport.frames import Finalize, Initialize, LogChange
@@ -46,7 +46,7 @@ class RankGroup:
         self,
         name: str,
         channels: Sequence[Channel],
-        places: Sequence[Place],
+        places: Sequence[ProcessPlace],
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
@@ -151,7 +151,7 @@ class _Member:
         group: RankGroup,
         name: str,
         channel: Channel,
-        place: Place,
+        place: ProcessPlace,
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,

@@ -40,7 +40,7 @@ class StartOrder(msgspec.Struct, frozen=True):
         return f"<StartOrder {self.name}>"  # without the secret
 
 
-class Place(msgspec.Struct, frozen=True):
+class ProcessPlace(msgspec.Struct, frozen=True):
     """Where a process runs.
 
     Attributes:
@@ -57,7 +57,7 @@ class Place(msgspec.Struct, frozen=True):
 class RemoteProcess(Protocol):
     """A started process, or a group of them that are one instance."""
 
-    places: tuple[Place, ...]  # of each process of the group, by rank
+    places: tuple[ProcessPlace, ...]  # of each process of the group, by rank
     # Done when any of them has ended; the result describes the end. Raises if the fate of the
     # process is unknown.
     exited: asyncio.Future[str]
