@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.remote.instance_port import InstancePort, RemoteLink, Ticket
-    from pytriton.runtime.executor.remote.starter import RemoteProcess, Starter
+    from pytriton.runtime.executor.remote.starter import ProcessStarter, RemoteProcess
     from pytriton.runtime.executor.worker import WorkerSpec
     from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
@@ -186,7 +186,7 @@ class RemoteLauncher:
     """A starter starts the processes, which then connect to the port; see `Launcher`."""
 
     def __init__(
-        self, port: InstancePort, starter: Starter, loop: asyncio.AbstractEventLoop
+        self, port: InstancePort, starter: ProcessStarter, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.recovery = starter.recovery
         self._port = port

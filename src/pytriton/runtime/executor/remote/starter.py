@@ -66,7 +66,7 @@ class RemoteProcess(Protocol):
         """End all of them."""
 
 
-class Starter(Protocol):
+class ProcessStarter(Protocol):
     """Starts processes that connect to the server.
 
     Attributes:
