@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.runtime.executor.remote.admission import Start, StartState
+from pytriton.runtime.executor.remote.admission import ExpectedStart, StartState
 from pytriton.runtime.executor.remote.starter import ProcessPlace
 
 HERE = ProcessPlace("one", "n1", 10)
@@ -15,7 +15,7 @@ OTHER = ProcessPlace("two", "n2", 20)
 
 
 def test_process_that_the_starter_told_about_is_admitted():
-    start = Start("m_0_0-1")
+    start = ExpectedStart("m_0_0-1")
     assert start.place([HERE]) == []
 
     assert start.claim(0, "n1", 10).is_admitted
@@ -23,7 +23,7 @@ def test_process_that_the_starter_told_about_is_admitted():
 
 
 def test_claim_waits_until_the_starter_tells():
-    start = Start("m_0_0-1")
+    start = ExpectedStart("m_0_0-1")
     claim = start.claim(0, "n1", 10)
     assert claim.is_admitted is None
 
@@ -33,7 +33,7 @@ def test_claim_waits_until_the_starter_tells():
 
 @pytest.mark.parametrize("node, pid", [("n2", 10), ("n1", 11), ("", 0)])
 def test_another_process_is_refused_even_if_it_was_first(node, pid):
-    start = Start("m_0_0-1")
+    start = ExpectedStart("m_0_0-1")
     early = start.claim(0, node, pid)
     right = start.claim(0, "n1", 10)
     start.place([HERE])
@@ -45,7 +45,7 @@ def test_another_process_is_refused_even_if_it_was_first(node, pid):
 
 
 def test_process_is_admitted_once():
-    start = Start("m_0_0-1")
+    start = ExpectedStart("m_0_0-1")
     start.place([HERE])
     start.claim(0, "n1", 10)
     again = start.claim(0, "n1", 10)
@@ -56,7 +56,7 @@ def test_process_is_admitted_once():
 
 @pytest.mark.parametrize("is_placed", [False, True])
 def test_revoked_start_admits_nobody(is_placed):
-    start = Start("m_0_0-1")
+    start = ExpectedStart("m_0_0-1")
     if is_placed:
         start.place([HERE])
     waiting = [] if is_placed else [start.claim(0, "n1", 10)]
@@ -70,7 +70,7 @@ def test_revoked_start_admits_nobody(is_placed):
 
 
 def test_every_rank_of_a_group_is_admitted_at_its_own_place():
-    start = Start("g-1", 2)
+    start = ExpectedStart("g-1", 2)
     swapped = start.claim(1, "n1", 10)
     first = start.claim(0, "n1", 10)
     start.place([HERE, OTHER])
@@ -83,13 +83,13 @@ def test_every_rank_of_a_group_is_admitted_at_its_own_place():
 
 @pytest.mark.parametrize("rank", [-1, 1])
 def test_rank_outside_of_the_group_is_refused_at_once(rank):
-    claim = Start("m_0_0-1").claim(rank, "n1", 10)
+    claim = ExpectedStart("m_0_0-1").claim(rank, "n1", 10)
 
     assert claim.refusal == f"'m_0_0-1' has 1 processes, so none of rank {rank}"
 
 
 def test_claim_of_a_process_that_went_is_forgotten():
-    start = Start("m_0_0-1")
+    start = ExpectedStart("m_0_0-1")
     gone = start.claim(0, "n1", 10)
     start.withdraw(gone)
     start.place([HERE])
@@ -100,7 +100,7 @@ def test_claim_of_a_process_that_went_is_forgotten():
 
 def test_places_of_another_number_of_processes_are_refused():
     with pytest.raises(ValueError, match="expected the places of 2 processes of 'g', got 1"):
-        Start("g", 2).place([HERE])
+        ExpectedStart("g", 2).place([HERE])
 
 
 places = st.tuples(st.sampled_from(["n1", "n2"]), st.integers(1, 3))
@@ -115,7 +115,7 @@ steps = st.lists(
 
 @given(steps)
 def test_no_place_is_given_twice_and_none_to_a_stranger(order):
-    start = Start("g", 2)
+    start = ExpectedStart("g", 2)
     told = [ProcessPlace("a", "n1", 1), ProcessPlace("b", "n2", 2)]
     claims = []
     for step in order:

@@ -55,7 +55,7 @@ class Claim:
         )
 
 
-class Start:
+class ExpectedStart:
     """One start of an instance, of one process or of a group."""
 
     def __init__(self, name: str, group_size: int = 1) -> None:

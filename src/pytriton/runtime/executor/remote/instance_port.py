@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.executor.remote.admission import Start
+from pytriton.runtime.executor.remote.admission import ExpectedStart
 from pytriton.runtime.transport.handshake import HandshakeError, Hello, ServerHandshake
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import is_portable_forced
@@ -181,7 +181,7 @@ class RemoteLink:
 class Ticket:
     """What the port knows about one start: who is expected, and who has come."""
 
-    def __init__(self, port: InstancePort, token: str, start: Start) -> None:
+    def __init__(self, port: InstancePort, token: str, start: ExpectedStart) -> None:
         self.token = token
         self.start = start
         self._port = port
@@ -302,7 +302,7 @@ class InstancePort:
 
     def expect(self, name: str, token: str, group_size: int = 1) -> Ticket:
         """Expect the processes of a start; the token is a secret that they prove to know."""
-        ticket = Ticket(self, token, Start(name, group_size))
+        ticket = Ticket(self, token, ExpectedStart(name, group_size))
         self._tickets[name] = ticket
         return ticket
 
