@@ -12,7 +12,11 @@ import pytest
 
 from pytriton.base.errors import UnavailableError
 from pytriton.runtime.executor.remote import instance_port
-from pytriton.runtime.executor.remote.instance_port import InstancePort, Strangers, listen_tcp
+from pytriton.runtime.executor.remote.instance_port import (
+    InstancePort,
+    UnprovenConnections,
+    listen_tcp,
+)
 from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, WorkerRefusedError
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
@@ -247,7 +251,7 @@ def test_processes_that_wait_for_their_place_do_not_count_as_strangers(monkeypat
 
 def test_flood_of_strangers_is_no_flood_of_lines(caplog):
     now_s = 0.0
-    known = Strangers(lambda: now_s)
+    known = UnprovenConnections(lambda: now_s)
     for _ in range(1000):
         known.warn("a stranger")
     now_s = 2.0

@@ -108,7 +108,7 @@ MAX_STRANGERS = 64
 _LINE_INTERVAL_S = 1.0
 
 
-class Strangers:
+class UnprovenConnections:
     """Connections that have said nothing that proves who they are.
 
     If there are too many, the oldest has to go. A worker proves itself within milliseconds, so that
@@ -270,7 +270,7 @@ class InstancePort:
         self._listeners: list[socket.socket] = []
         self._private: PrivateListener | None = None
         self._is_accepting = False
-        self._strangers = Strangers(loop.time)
+        self._strangers = UnprovenConnections(loop.time)
         self._tasks = BackgroundTasks(loop)
 
     @property
