@@ -198,7 +198,7 @@ def test_other_protocol_is_closed(data, caplog):
 
 
 def test_silent_connections_keep_nobody_out(monkeypatch):
-    monkeypatch.setattr(instance_port, "MAX_STRANGERS", 3)
+    monkeypatch.setattr(instance_port, "MAX_UNPROVEN", 3)
     monkeypatch.setattr(instance_port, "HELLO_TIMEOUT_S", 3600.0)
 
     async def scenario(port):
@@ -233,7 +233,7 @@ def test_silent_connection_is_closed_after_a_while(monkeypatch, caplog):
 
 
 def test_processes_that_wait_for_their_place_do_not_count_as_strangers(monkeypatch):
-    monkeypatch.setattr(instance_port, "MAX_STRANGERS", 1)
+    monkeypatch.setattr(instance_port, "MAX_UNPROVEN", 1)
 
     async def scenario(port):
         tickets = [port.expect(f"m-{number}", TOKEN) for number in range(5)]

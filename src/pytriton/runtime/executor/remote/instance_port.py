@@ -104,7 +104,7 @@ class PrivateListener:
 
 logger = logging.getLogger(__name__)
 
-MAX_STRANGERS = 64
+MAX_UNPROVEN = 64
 _LINE_INTERVAL_S = 1.0
 
 
@@ -126,7 +126,7 @@ class UnprovenConnections:
 
     def add(self, sock: socket.socket) -> None:
         """Take a new connection; who reads from the oldest one may find that it has ended."""
-        if len(self._sockets) >= MAX_STRANGERS:
+        if len(self._sockets) >= MAX_UNPROVEN:
             oldest = next(iter(self._sockets))
             del self._sockets[oldest]
             with contextlib.suppress(OSError):  # the other end has closed it
