@@ -58,7 +58,7 @@ class RankGroup:
         self._unfinished = len(channels)
         self._timer: asyncio.TimerHandle | None = None
         self._members = [
-            _Member(self, f"rank {rank} of {name}", channel, place, memory, loop, services)
+            _Rank(self, f"rank {rank} of {name}", channel, place, memory, loop, services)
             for rank, (channel, place) in enumerate(zip(channels, places, strict=True), start=1)
         ]
 
@@ -143,7 +143,7 @@ def _take_error(report: asyncio.Future[Initialized]) -> None:
         report.exception()  # another rank has failed before, and its error was told
 
 
-class _Member:
+class _Rank:
     """One process: it reports how the model was loaded, and may write to the log."""
 
     def __init__(
