@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pytriton.base.log_switches import LogFeed, LogSwitches
     from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.inference import Instance, InstanceEvents, Outcome, RunningBatch
-    from pytriton.runtime.executor.worker import Launcher, Worker, WorkerSpec
+    from pytriton.runtime.executor.worker import Launcher, WorkerHandle, WorkerSpec
     from pytriton.runtime.transport.channel import Received
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class PythonInstance(FramedInstance):
 
     def __init__(
         self,
-        worker: Worker,
+        worker: WorkerHandle,
         labels: ModelLabels,
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,

@@ -103,7 +103,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     namespace: str = ""
 
 
-class Worker(Protocol):
+class WorkerHandle(Protocol):
     """A running process, which a launcher has started and watches.
 
     Its instance owns its connection: nothing here reads or writes frames.
@@ -153,7 +153,7 @@ class Launcher(Protocol):
 
     recovery: Recovery
 
-    async def launch(self, spec: WorkerSpec) -> Worker:
+    async def launch(self, spec: WorkerSpec) -> WorkerHandle:
         """Start a process. Cancelling the task stops the wait.
 
         Raises:
@@ -165,7 +165,7 @@ class Launcher(Protocol):
 
 
 class LocalWorker:
-    """A process of this machine; see `Worker`."""
+    """A process of this machine; see `WorkerHandle`."""
 
     node: str = ""
     loss: str = "it closed its connection"
@@ -187,18 +187,18 @@ class LocalWorker:
         self._kill = kill
 
     def open_channel(self, arena: Arena) -> Channel:
-        """See `Worker`."""
+        """See `WorkerHandle`."""
         return MemoryChannel(self.channel, arena)
 
     def open_group(self, *_: object) -> RankGroup | None:
-        """See `Worker`."""
+        """See `WorkerHandle`."""
         return None
 
     def on_lost(self) -> None:
-        """See `Worker`."""
+        """See `WorkerHandle`."""
 
     def kill(self) -> None:
-        """See `Worker`."""
+        """See `WorkerHandle`."""
         if not self.exited.done():
             self._kill()
 
