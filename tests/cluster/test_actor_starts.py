@@ -20,7 +20,7 @@ from pytriton.runtime.cluster.messages import (
     Nodes,
     Placed,
     Refused,
-    Start,
+    StartInstance,
     Waiting,
 )
 from pytriton.runtime.executor.remote.starter import NodeStatus, ProcessPlace, StartOrder
@@ -47,7 +47,7 @@ class Rig:
 
     def start(self, name=NAME, **placement):
         spec = WorkerSpec(name.rpartition("-")[0], "title", placement=Placement(**placement))
-        self.starts.obey(Start(StartOrder(name, spec, ("tcp:10.0.0.1:9",), "secret")))
+        self.starts.obey(StartInstance(StartOrder(name, spec, ("tcp:10.0.0.1:9",), "secret")))
 
     async def next_of(self, kind):
         while True:

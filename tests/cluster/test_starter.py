@@ -26,7 +26,7 @@ from pytriton.runtime.cluster.messages import (
     Nodes,
     Placed,
     Refused,
-    Start,
+    StartInstance,
     Waiting,
 )
 from pytriton.runtime.cluster.starter import Backoff, RayStarter, require_ray
@@ -97,7 +97,7 @@ class Rig:
 
     async def placed(self, number=1):
         starting = asyncio.ensure_future(self.starter.start(order(number)))
-        await self.next_of(Start)
+        await self.next_of(StartInstance)
         self.say(Placed(order(number).name, PLACES))
         return await starting
 
@@ -186,7 +186,7 @@ def test_launcher_process_that_ends_before_it_says_anything_is_an_error():
 
 def test_order_does_not_show_its_secret():
     assert order().token == "secret"
-    assert "secret" not in f"{order()} {order()!r} {Start(order())!r}"
+    assert "secret" not in f"{order()} {order()!r} {StartInstance(order())!r}"
 
 
 def test_started_process_has_its_places_and_its_end():
@@ -225,7 +225,7 @@ def test_start_without_room_fails_in_time_with_what_is_missing():
         async with rig() as it:
             await it.connected()
             starting = asyncio.ensure_future(it.starter.start(order(start_timeout_s=1.0)))
-            await it.next_of(Start)
+            await it.next_of(StartInstance)
             it.say(Waiting(order().name, "it needs 9 GPU"))
             (actor,) = it.starter.status().actors
             with pytest.raises(InstanceUnavailableError, match="within 1 s: it needs 9 GPU"):
@@ -243,7 +243,7 @@ def test_cancelled_start_is_killed():
         async with rig() as it:
             await it.connected()
             starting = asyncio.ensure_future(it.starter.start(order()))
-            await it.next_of(Start)
+            await it.next_of(StartInstance)
             starting.cancel()
             killed = await it.next_of(Kill)
 
@@ -260,7 +260,7 @@ def test_refused_start_says_why(is_unavailable, kind):
         async with rig() as it:
             await it.connected()
             starting = asyncio.ensure_future(it.starter.start(order()))
-            await it.next_of(Start)
+            await it.next_of(StartInstance)
             it.say(Refused(order().name, "no pytriton there", is_unavailable))
 
             with pytest.raises(kind, match="Cannot start 'Add_0_1': no pytriton there"):
@@ -276,14 +276,14 @@ def test_launcher_process_that_ends_is_started_again_and_told_what_runs():
             running = await it.placed(1)
             forgotten = await it.placed(2)
             waiting = asyncio.ensure_future(it.starter.start(order(3)))
-            await it.next_of(Start)
+            await it.next_of(StartInstance)
             it.launchers[0].end()
             await until(lambda: not it.starter.status().is_connected)
             forgotten.kill()
             late = asyncio.ensure_future(it.starter.start(order(4)))
             again = await it.next_of(Connect)
             it.say(CONNECTED)
-            names = [(await it.next_of(Start)).order.name for _ in range(2)]
+            names = [(await it.next_of(StartInstance)).order.name for _ in range(2)]
             it.say(Placed(order(3).name, PLACES), Placed(order(4).name, PLACES))
             await asyncio.gather(waiting, late)
 
@@ -345,7 +345,7 @@ def test_lost_head_fails_starts_at_once_and_lets_instances_go_on():
             await it.connected()
             running = await it.placed(1)
             waiting = asyncio.ensure_future(it.starter.start(order(2)))
-            await it.next_of(Start)
+            await it.next_of(StartInstance)
             it.say(Nodes(NODES, "the head does not answer"))
             with pytest.raises(InstanceUnavailableError, match="the head does not answer"):
                 await waiting
@@ -484,7 +484,7 @@ def test_caller_that_is_given_up_when_its_process_is_placed_does_not_go_on(turns
                 await asyncio.Event().wait()
 
             launching = asyncio.ensure_future(launch())
-            await it.next_of(Start)
+            await it.next_of(StartInstance)
             it.starter._processes[order().name].on_placed(PLACES)
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -34,7 +34,7 @@ from pytriton.runtime.cluster.messages import (
     Nodes,
     Placed,
     Refused,
-    Start,
+    StartInstance,
     Waiting,
 )
 from pytriton.runtime.cluster.room import Spreading, describe_wait, has_room, wanted_resources
@@ -199,7 +199,7 @@ class ActorStarts:
 
     def obey(self, message: ToLauncher) -> None:
         """Do what a message of the server asks for, in a task of its own."""
-        if isinstance(message, Start):
+        if isinstance(message, StartInstance):
             order = message.order
             self._run(order.name, self._start(order))
         elif isinstance(message, Kill):

@@ -38,7 +38,7 @@ class Connect(msgspec.Struct, tag="connect", array_like=True):
     known: tuple[str, ...] = ()
 
 
-class Start(msgspec.Struct, tag="start", array_like=True):
+class StartInstance(msgspec.Struct, tag="start", array_like=True):
     """Server to launcher: start the process of an instance, or its group."""
 
     order: StartOrder
@@ -105,7 +105,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
     is_status_known: bool = False  # whether its exit status is the reason, not a lost node or actor
 
 
-ToLauncher = Connect | Start | Kill
+ToLauncher = Connect | StartInstance | Kill
 ToServer = Beat | Connected | ConnectFailed | Nodes | Waiting | Placed | Refused | Ended
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)

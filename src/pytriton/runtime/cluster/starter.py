@@ -33,7 +33,7 @@ from pytriton.runtime.cluster.messages import (
     Nodes,
     Placed,
     Refused,
-    Start,
+    StartInstance,
     Waiting,
 )
 from pytriton.runtime.executor.python_process import start_zygote
@@ -359,7 +359,7 @@ class RayStarter:
         if self._problem:
             raise InstanceUnavailableError(f"Cannot start '{instance}': {self._problem}")
         self._processes[process.order.name] = process
-        self._send(Start(process.order))
+        self._send(StartInstance(process.order))
         await process.placed
 
     def status(self) -> ClusterStatus:
@@ -446,7 +446,7 @@ class RayStarter:
             )
         )
 
-    def _send(self, message: Start | Kill) -> None:
+    def _send(self, message: StartInstance | Kill) -> None:
         if self._state is LauncherState.CONNECTED and self._link is not None:
             self._link.send(message)
 
@@ -509,7 +509,7 @@ class RayStarter:
                 self._send(Kill(name))
         for process in list(self._processes.values()):
             if not process.placed.done():
-                self._send(Start(process.order))
+                self._send(StartInstance(process.order))
         self._tell_waiters(message)
 
     def _on_failed(self, reason: str) -> None:
