@@ -19,8 +19,8 @@ from pytriton.runtime.cluster.messages import (
     Kill,
     Nodes,
     Placed,
-    Refused,
     StartInstance,
+    StartRefused,
     Waiting,
 )
 from pytriton.runtime.executor.remote.starter import NodeStatus, ProcessPlace, StartOrder
@@ -242,7 +242,7 @@ def test_start_is_refused_if_the_versions_differ():
         async with rig() as it:
             it.cluster.version = "0.9"
             it.start()
-            refused = await it.next_of(Refused)
+            refused = await it.next_of(StartRefused)
 
             assert "has version 0.9 of pytriton, and the server has 1.2.3" in refused.reason
             assert it.cluster.shells == {}
@@ -257,9 +257,9 @@ def test_actor_that_dies_before_it_runs_refuses_its_start():
             it.start()
             await until(lambda: it.cluster.shells)
             it.cluster.shells[NAME].die("No module named 'pytriton'")
-            refused = await it.next_of(Refused)
+            refused = await it.next_of(StartRefused)
 
-            assert refused == Refused(NAME, "No module named 'pytriton'", is_unavailable=False)
+            assert refused == StartRefused(NAME, "No module named 'pytriton'", is_unavailable=False)
 
     run(case)
 

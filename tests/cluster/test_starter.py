@@ -25,8 +25,8 @@ from pytriton.runtime.cluster.messages import (
     Kill,
     Nodes,
     Placed,
-    Refused,
     StartInstance,
+    StartRefused,
     Waiting,
 )
 from pytriton.runtime.cluster.starter import Backoff, RayStarter, require_ray
@@ -261,7 +261,7 @@ def test_refused_start_says_why(is_unavailable, kind):
             await it.connected()
             starting = asyncio.ensure_future(it.starter.start(order()))
             await it.next_of(StartInstance)
-            it.say(Refused(order().name, "no pytriton there", is_unavailable))
+            it.say(StartRefused(order().name, "no pytriton there", is_unavailable))
 
             with pytest.raises(kind, match="Cannot start 'Add_0_1': no pytriton there"):
                 await starting

@@ -33,8 +33,8 @@ from pytriton.runtime.cluster.messages import (
     Kill,
     Nodes,
     Placed,
-    Refused,
     StartInstance,
+    StartRefused,
     Waiting,
 )
 from pytriton.runtime.cluster.room import Spreading, describe_wait, has_room, wanted_resources
@@ -255,14 +255,14 @@ class ActorStarts:
             self._send(Ended(name, "was killed"))
         elif (error := task.exception()) is not None:
             logger.error("unexpected error with '%s'", name, exc_info=error)
-            self._send(Refused(name, f"unexpected error in the launcher process: {error}"))
+            self._send(StartRefused(name, f"unexpected error in the launcher process: {error}"))
             self._send(Ended(name, "is lost, after an unexpected error in the launcher process"))
 
     async def _start(self, order: StartOrder) -> None:
         try:
             group, found = await self._place(order)
         except ClusterError as error:
-            self._send(Refused(order.name, str(error), isinstance(error, ClusterGoneError)))
+            self._send(StartRefused(order.name, str(error), isinstance(error, ClusterGoneError)))
             return
         try:
             self._check_version(found)
@@ -272,7 +272,7 @@ class ActorStarts:
             places = await group.start(order, found, names)
         except ClusterError as error:
             await _end(group)
-            self._send(Refused(order.name, str(error), isinstance(error, ClusterGoneError)))
+            self._send(StartRefused(order.name, str(error), isinstance(error, ClusterGoneError)))
             return
         except BaseException:
             await _end(group)

@@ -89,7 +89,7 @@ class Placed(msgspec.Struct, tag="placed", array_like=True):
     places: tuple[ProcessPlace, ...]  # by rank
 
 
-class Refused(msgspec.Struct, tag="refused", array_like=True):
+class StartRefused(msgspec.Struct, tag="refused", array_like=True):
     """Launcher to server: a start failed, and nothing is left of it."""
 
     name: str
@@ -106,7 +106,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 ToLauncher = Connect | StartInstance | Kill
-ToServer = Beat | Connected | ConnectFailed | Nodes | Waiting | Placed | Refused | Ended
+ToServer = Beat | Connected | ConnectFailed | Nodes | Waiting | Placed | StartRefused | Ended
 
 TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 TO_SERVER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)

@@ -32,8 +32,8 @@ from pytriton.runtime.cluster.messages import (
     Kill,
     Nodes,
     Placed,
-    Refused,
     StartInstance,
+    StartRefused,
     Waiting,
 )
 from pytriton.runtime.executor.python_process import start_zygote
@@ -474,7 +474,7 @@ class RayStarter:
         else:
             self._on_process(message)
 
-    def _on_process(self, message: Waiting | Placed | Refused | Ended) -> None:
+    def _on_process(self, message: Waiting | Placed | StartRefused | Ended) -> None:
         process = self._processes.get(message.name)
         if process is None:
             return
@@ -483,7 +483,7 @@ class RayStarter:
             logger.info("'%s' is not started yet: %s", process.instance, message.reason)
         elif isinstance(message, Placed):
             process.on_placed(message.places)
-        elif isinstance(message, Refused):
+        elif isinstance(message, StartRefused):
             del self._processes[message.name]
             kind = InstanceUnavailableError if message.is_unavailable else InternalError
             process.on_refused(kind(f"Cannot start '{process.instance}': {message.reason}"))
