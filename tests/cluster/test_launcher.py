@@ -10,7 +10,7 @@ import types
 import pytest
 
 from pytriton.runtime.cluster import launcher
-from pytriton.runtime.cluster.messages import TO_SERVER, Beat, Connect, ConnectFailed, ControlLink
+from pytriton.runtime.cluster.messages import TO_SERVER, Beat, Connect, ConnectFailed, LauncherLink
 from pytriton.runtime.transport.link import stream_pair
 
 
@@ -34,7 +34,7 @@ def test_whatever_is_wrong_with_ray_is_told_to_the_server(ray, reason, monkeypat
         loop = asyncio.get_running_loop()
         ours, theirs = stream_pair()
         told = asyncio.Queue()
-        link = ControlLink(ours, loop, TO_SERVER, told.put_nowait, print)
+        link = LauncherLink(ours, loop, TO_SERVER, told.put_nowait, print)
         link.start()
         link.send(Connect("", "pytriton-1", "", "1"))
         await asyncio.wait_for(launcher.LauncherProcess(theirs, loop).run(), 60)

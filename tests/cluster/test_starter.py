@@ -20,9 +20,9 @@ from pytriton.runtime.cluster.messages import (
     Connect,
     Connected,
     ConnectFailed,
-    ControlLink,
     Ended,
     Kill,
+    LauncherLink,
     Nodes,
     Placed,
     StartInstance,
@@ -52,7 +52,7 @@ class Launcher:
         ours, theirs = stream_pair()
         self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         self.started = StartedZygote(self.process, ours)
-        self.link = ControlLink(theirs, loop, TO_LAUNCHER, messages.put_nowait, self.end)
+        self.link = LauncherLink(theirs, loop, TO_LAUNCHER, messages.put_nowait, self.end)
         self.link.start()
 
     def end(self):

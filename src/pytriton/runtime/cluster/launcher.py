@@ -25,7 +25,7 @@ from pytriton.runtime.cluster.messages import (
     Beat,
     Connect,
     ConnectFailed,
-    ControlLink,
+    LauncherLink,
 )
 from pytriton.runtime.transport.zygote import set_process_title
 
@@ -46,7 +46,7 @@ class LauncherProcess:
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._link = ControlLink(sock, loop, TO_LAUNCHER, self._on_message, self._on_lost)
+        self._link = LauncherLink(sock, loop, TO_LAUNCHER, self._on_message, self._on_lost)
         self._starts: ActorStarts | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()

@@ -112,7 +112,7 @@ TO_LAUNCHER: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLau
 TO_SERVER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
 
 
-class ControlLink:
+class LauncherLink:
     """Either end of the control socket of the launcher process, on an event loop."""
 
     def __init__(

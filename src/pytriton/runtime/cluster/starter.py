@@ -26,10 +26,10 @@ from pytriton.runtime.cluster.messages import (
     Connect,
     Connected,
     ConnectFailed,
-    ControlLink,
     Ended,
     Heartbeat,
     Kill,
+    LauncherLink,
     Nodes,
     Placed,
     StartInstance,
@@ -295,7 +295,7 @@ class RayStarter:
         self._namespace = f"pytriton-{secrets.token_hex(8)}"
         self._state = LauncherState.OFF
         self._problem = ""  # why no actor can be started now, if that is known
-        self._link: ControlLink | None = None
+        self._link: LauncherLink | None = None
         self._process: StartedZygote | None = None
         self._output: LauncherOutput | None = None
         self._ended: asyncio.Future[str] | None = None  # that process
@@ -428,7 +428,7 @@ class RayStarter:
         if self._process.output is not None:
             self._output = LauncherOutput(self._process.output, self._loop)
             self._output.start()
-        self._link = ControlLink(
+        self._link = LauncherLink(
             self._process.socket, self._loop, TO_SERVER, self._on_message, self._on_lost
         )
         self._link.start()
