@@ -14,7 +14,12 @@ import pytest
 
 from pytriton.base.ray_options import RayOptions
 from pytriton.runtime.cluster import messages
-from pytriton.runtime.cluster.messages import SILENT_BEATS, SILENT_BEATS_AT_START, Beat, Heartbeat
+from pytriton.runtime.cluster.messages import (
+    SILENT_BEATS,
+    SILENT_BEATS_AT_START,
+    Beat,
+    LauncherHeartbeat,
+)
 from pytriton.runtime.cluster.starter import RayStarter
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.transport.link import stream_pair
@@ -60,7 +65,7 @@ def loop():
 def silent(loop):
     """A heartbeat of a process that has been started, and what it has told."""
     told = []
-    beating = Heartbeat(loop, lambda: told.append(beating.silent_s))
+    beating = LauncherHeartbeat(loop, lambda: told.append(beating.silent_s))
     beating.start()
     return beating, told
 

@@ -183,7 +183,7 @@ SILENT_BEATS = 15
 SILENT_BEATS_AT_START = 60
 
 
-class Heartbeat:
+class LauncherHeartbeat:
     """Looks regularly whether something came from a process that should say something.
 
     It counts looks and not seconds: if the server was stopped itself, or its machine slept, the

@@ -27,8 +27,8 @@ from pytriton.runtime.cluster.messages import (
     Connected,
     ConnectFailed,
     Ended,
-    Heartbeat,
     Kill,
+    LauncherHeartbeat,
     LauncherLink,
     Nodes,
     Placed,
@@ -299,7 +299,7 @@ class RayStarter:
         self._process: StartedZygote | None = None
         self._output: LauncherOutput | None = None
         self._ended: asyncio.Future[str] | None = None  # that process
-        self._heartbeat = Heartbeat(loop, self._on_silent)
+        self._heartbeat = LauncherHeartbeat(loop, self._on_silent)
         self._backoff = Backoff()
         self._timer: asyncio.TimerHandle | None = None
         self._cluster: Connected | None = None  # as it was told last
