@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytriton.runtime.cluster.child import Child
+from pytriton.runtime.cluster.child import InstanceProcess
 
 
 class Ends:
@@ -26,7 +26,7 @@ class Ends:
 
 
 def python(source, on_end, **variables):
-    return Child([sys.executable, "-c", source], variables, on_end)
+    return InstanceProcess([sys.executable, "-c", source], variables, on_end)
 
 
 def test_child_tells_its_exit_code_and_its_last_lines(capfd):
@@ -73,4 +73,4 @@ def test_killed_child_ends_with_what_it_has_started(tmp_path):
 
 def test_child_that_cannot_be_started_says_why():
     with pytest.raises(FileNotFoundError):
-        Child(["/no/such/python"], {}, Ends()).start()
+        InstanceProcess(["/no/such/python"], {}, Ends()).start()

@@ -17,7 +17,7 @@ import msgspec
 import ray
 
 from pytriton.base.errors import ServerError
-from pytriton.runtime.cluster.child import Child, worker_command
+from pytriton.runtime.cluster.child import InstanceProcess, worker_command
 from pytriton.runtime.executor.remote.starter import StartOrder
 from pytriton.runtime.transport.handshake import pytriton_version
 
@@ -30,7 +30,7 @@ class ActorShell:
     """An actor of Ray; its methods run on its event loop. See `runtime.cluster.ray_cluster`."""
 
     def __init__(self) -> None:
-        self._child: Child | None = None
+        self._child: InstanceProcess | None = None
         self._reason = ""
         self._ended = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -67,7 +67,7 @@ class ActorShell:
     def _start(self, order: str, rank: int, variables: dict[str, str]) -> int:
         decoded = msgspec.json.decode(order, type=StartOrder)
         command, environment = worker_command(decoded, self._node_id, rank)
-        self._child = Child(command, {**environment, **variables}, self._on_end)
+        self._child = InstanceProcess(command, {**environment, **variables}, self._on_end)
         return self._child.start()
 
     def _on_end(self, reason: str) -> None:

@@ -112,7 +112,7 @@ _LINE_BYTES = 2000
 _LAST_OUTPUT_S = 1.0  # to read what the process wrote last, if others hold its pipe open
 
 
-class Child:
+class InstanceProcess:
     """A process in a group of its own. Its output goes to ours, and the last lines are kept.
 
     Each line is also given back to the process, which sends it to the server. The thread that
