@@ -17,7 +17,7 @@ from pytriton.decorators.context import TritonContext
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.models.binding import BindArguments, bound_model
 from pytriton.proxy.types import Request as CallableRequest
-from pytriton.runtime.functions.model_call import ModelCall, only_result
+from pytriton.runtime.functions.model_call import FunctionCall, only_result
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor as WireTensor
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
@@ -81,7 +81,7 @@ class FunctionHarness:
         self._context = TritonContext()
         self._states = frozenset(state_output_names(self._spec))
         self._sequences = None if self._spec.sequence is None else HarnessSequences(self._spec)
-        self._calls: list[ModelCall] = []
+        self._calls: list[FunctionCall] = []
         self._turn = 0
         self._coroutines = CoroutineThread(lambda _: None)
 
@@ -214,7 +214,7 @@ class FunctionHarness:
         shown = {name: array for name, array in outputs.items() if name not in hidden}
         return Response(shown)
 
-    def _results(self, call: ModelCall, requests: list[CallableRequest]) -> Iterator[Any]:
+    def _results(self, call: FunctionCall, requests: list[CallableRequest]) -> Iterator[Any]:
         """Yields what the function returns or yields, whatever kind it is of."""
         result = call.infer_func(requests)
         if inspect.iscoroutine(result):

@@ -29,7 +29,7 @@ from pytriton.runtime.functions.bound_config import (
     signature_problem,
 )
 from pytriton.runtime.functions.host import InstanceHost, StreamHost
-from pytriton.runtime.functions.model_call import ModelCall
+from pytriton.runtime.functions.model_call import FunctionCall
 from pytriton.runtime.functions.output_validation import OutputValidator
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.link import socket_pair
@@ -308,20 +308,20 @@ class BoundModel:
             host.join(max(0.0, end - time.monotonic()))
         self._hosts = []
 
-    def calls(self) -> list[ModelCall]:
+    def calls(self) -> list[FunctionCall]:
         """Returns what calls each of its callables."""
         return [
             self._call(f"{self.name}_0_{index}", infer_func)
             for index, infer_func in enumerate(self.infer_funcs)
         ]
 
-    def only_call(self, instance_name: str) -> ModelCall:
+    def only_call(self, instance_name: str) -> FunctionCall:
         """Returns what calls its only callable, in an instance of this name."""
         (infer_func,) = self.infer_funcs
         return self._call(instance_name, infer_func)
 
-    def _call(self, instance_name: str, infer_func: InferFunc) -> ModelCall:
-        return ModelCall(
+    def _call(self, instance_name: str, infer_func: InferFunc) -> FunctionCall:
+        return FunctionCall(
             instance_name,
             infer_func,
             {spec.name: triton_datatype(spec.dtype) for spec in self._outputs},

@@ -23,7 +23,7 @@ from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.runtime.functions.model_call import ModelCall
+    from pytriton.runtime.functions.model_call import FunctionCall
     from pytriton.runtime.transport.channel import Channel, Payload, Received
     from pytriton.runtime.transport.frames import Frame
 
@@ -44,7 +44,7 @@ class InstanceHost:
     concurrency = SYNC_CONCURRENCY
 
     def __init__(
-        self, call: ModelCall, channel: Channel, on_unrecoverable: Callable[[], None]
+        self, call: FunctionCall, channel: Channel, on_unrecoverable: Callable[[], None]
     ) -> None:
         self._call = call
         self._channel = channel

@@ -69,7 +69,7 @@ class RequestSpans:
 logger = logging.getLogger(__name__)
 
 
-class ModelCall:
+class FunctionCall:
     """Calls one inference callable with batches."""
 
     def __init__(
