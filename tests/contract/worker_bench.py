@@ -17,7 +17,7 @@ from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.connection import Connection
-from pytriton.runtime.python_backend.worker import Worker
+from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
@@ -58,7 +58,7 @@ class WorkerThread(threading.Thread):
     def __init__(self, channel, fork_socket, on_end):
         super().__init__(name="worker", daemon=True)
         self._connection = Connection.of_worker(channel)
-        self._worker = Worker(self._connection, fork_socket)
+        self._worker = ModelWorker(self._connection, fork_socket)
         self.channel = self._connection.outbox.channel
         self._fork_socket = fork_socket
         self._on_end = on_end

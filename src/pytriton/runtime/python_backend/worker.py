@@ -111,7 +111,7 @@ class ReadyCheck:
 _RANK_FAILED = 1  # exit status
 
 
-class Worker:
+class ModelWorker:
     """Runs a model over a connection until the server ends it."""
 
     def __init__(self, connection: Connection, fork_socket: socket.socket | None) -> None:

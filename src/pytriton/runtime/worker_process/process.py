@@ -18,7 +18,7 @@ from pytriton.base.lazy_module import LazyModule
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.runtime.python_backend.connection import Connection
 from pytriton.runtime.python_backend.output import end_output, label_output
-from pytriton.runtime.python_backend.worker import Worker
+from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -90,7 +90,7 @@ def _run_model(connection: Connection, fork_socket: socket.socket | None) -> Non
     elif frame.is_library:
         native_worker.NativeWorker(connection, fork_socket).run(frame)
     else:
-        Worker(connection, fork_socket).run(frame)
+        ModelWorker(connection, fork_socket).run(frame)
 
 
 def _ignore_signals() -> None:
