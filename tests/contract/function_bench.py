@@ -11,7 +11,7 @@ from pytriton.runtime.executor.inference import ModelLabels
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.functions.ray_model import GivenFunction, RayModel
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
 from pytriton.runtime.transport.link import socket_pair
@@ -41,7 +41,7 @@ class FunctionThread(threading.Thread):
 
     def __init__(self, channel, on_end):
         super().__init__(name="worker", daemon=True)
-        self._connection = Connection.of_worker(MemoryChannel(channel, Arena()))
+        self._connection = ServerConnection.of_worker(MemoryChannel(channel, Arena()))
         self.channel = self._connection.outbox.channel
         self.worker = FunctionWorker(self._connection)
         self._on_end = on_end

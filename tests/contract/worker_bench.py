@@ -16,7 +16,7 @@ from pytriton.runtime.executor.remote.remote_launcher import RemoteWorker
 from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.pb_utils.runtime import set_runtime
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Initialize
@@ -57,7 +57,7 @@ class WorkerThread(threading.Thread):
 
     def __init__(self, channel, fork_socket, on_end):
         super().__init__(name="worker", daemon=True)
-        self._connection = Connection.of_worker(channel)
+        self._connection = ServerConnection.of_worker(channel)
         self._worker = ModelWorker(self._connection, fork_socket)
         self.channel = self._connection.outbox.channel
         self._fork_socket = fork_socket

@@ -11,7 +11,7 @@ import pytest
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import InferenceRequest
 from pytriton.runtime.pb_utils.response_iterator import when_ready
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.runtime import BlsCall, CallOrigin
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import CancelCall, InferCallFrame
@@ -186,7 +186,7 @@ return [response(asyncio.run_coroutine_threadsafe(self.ask(), self.loop).result(
 
 def test_server_that_is_gone_fails_what_is_awaited():
     ours, theirs = socket_pair()
-    connection = Connection(MemoryChannel(ours, Arena()))
+    connection = ServerConnection(MemoryChannel(ours, Arena()))
     peer = Peer(theirs)
     call = BlsCall(connection, is_decoupled=False)
     request = InferenceRequest(model_name="m", inputs=[], requested_output_names=[])

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.mailbox import Inbox
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Cancel, CheckReady, Execute, ServiceReply
@@ -42,7 +42,7 @@ class Waiting(threading.Thread):
 @pytest.fixture
 def rig():
     ours, theirs = socket_pair()
-    rig = Connection(MemoryChannel(ours, Arena()))
+    rig = ServerConnection(MemoryChannel(ours, Arena()))
     rig.server = MemoryChannel(theirs, Arena())
     rig.handlers[Execute] = rig.mailbox.jobs.put
     yield rig

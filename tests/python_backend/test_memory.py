@@ -12,7 +12,7 @@ from pytriton.base.dtypes import FP32
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import mailbox
 from pytriton.runtime.python_backend.answers import add_tensor
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.transport import channel
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
@@ -112,7 +112,10 @@ def test_idle_memory_is_given_back(monkeypatch):
     for module in (channel, mailbox):
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
     ours, theirs = socket_pair()
-    connection, server = Connection(MemoryChannel(ours, Arena())), MemoryChannel(theirs, Arena())
+    connection, server = (
+        ServerConnection(MemoryChannel(ours, Arena())),
+        MemoryChannel(theirs, Arena()),
+    )
     tensor = Tensor("y", LARGE)
     connection.outbox.send(
         lambda payload: ResponsesFrame(0, 0, [ResponseItem(1, 0, [add_tensor(payload, tensor)])])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests
     from pytriton.runtime.native_backend.caller_responses import CallerResponses
     from pytriton.runtime.native_backend.server_models import CalledModels
-    from pytriton.runtime.python_backend.connection import Connection
+    from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
     from pytriton.runtime.transport.channel import Payload, Received
 
@@ -133,7 +133,12 @@ class _OpenCall:
     """One request on its way."""
 
     def __init__(
-        self, number: int, request: CallerRequest, version: int, connection: Connection, batch: int
+        self,
+        number: int,
+        request: CallerRequest,
+        version: int,
+        connection: ServerConnection,
+        batch: int,
     ) -> None:
         self.number = number
         self._batch = batch  # of the caller; 0: unknown

@@ -39,7 +39,7 @@ from pytriton.runtime.transport.frames import (
 if TYPE_CHECKING:
     import socket
 
-    from pytriton.runtime.python_backend.connection import Connection
+    from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.python_backend.mailbox import Waiter
     from pytriton.runtime.transport.channel import Received
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class NativeWorker:
     """Runs a compiled backend over a connection until the server ends it."""
 
-    def __init__(self, connection: Connection, fork_socket: socket.socket | None) -> None:
+    def __init__(self, connection: ServerConnection, fork_socket: socket.socket | None) -> None:
         self._connection = connection
         self._fork_socket = fork_socket
 

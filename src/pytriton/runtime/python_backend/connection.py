@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Channel, Received
 
 
-class Connection:
+class ServerConnection:
     """A channel with a mailbox, an outbox and the calls that wait for replies."""
 
     def __init__(self, channel: Channel) -> None:
@@ -48,7 +48,7 @@ class Connection:
         self._inboxes: dict[int, Inbox] = {}
 
     @classmethod
-    def of_worker(cls, channel: Channel) -> Connection:
+    def of_worker(cls, channel: Channel) -> ServerConnection:
         """Create the connection of a worker, which gets jobs: its model, then batches."""
         connection = cls(channel)
         for kind in (Initialize, Execute, Finalize):
@@ -56,7 +56,7 @@ class Connection:
         return connection
 
     @classmethod
-    def of_forked_process(cls, fork_socket: socket.socket) -> Connection:
+    def of_forked_process(cls, fork_socket: socket.socket) -> ServerConnection:
         """Create a connection; its other end is sent to the server over the fork socket."""
         ours, theirs = socket_pair()
         socket.send_fds(fork_socket, [b"\0"], [theirs.fileno()])
@@ -120,7 +120,7 @@ class Connection:
 class GroupMember:
     """The place of this process in its group; a group of one is no group."""
 
-    def __init__(self, arguments: Mapping[str, str], connection: Connection) -> None:
+    def __init__(self, arguments: Mapping[str, str], connection: ServerConnection) -> None:
         self.rank = int(arguments.get("model_group_rank", "0"))
         self.size = int(arguments.get("model_group_size", "1"))
         self._connection = connection

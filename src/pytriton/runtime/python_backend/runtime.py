@@ -21,7 +21,7 @@ from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.mailbox import Inbox, Waiter
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
@@ -64,7 +64,7 @@ class BlsCall(Inbox):
         "is_over",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, *, is_decoupled: bool) -> None:
+    def __init__(self, connection: ServerConnection, *, is_decoupled: bool) -> None:
         super().__init__()
         self.is_over = False
         self._connection = connection
@@ -227,7 +227,7 @@ class WorkerRuntime:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         fork_socket: socket.socket | None,
         *,
         instance_name: str,
@@ -242,7 +242,7 @@ class WorkerRuntime:
         self.can_infer = False  # True from the end of `initialize` to the start of `finalize`
         self._model_thread = threading.get_ident()
         self._fork_socket = fork_socket
-        self._connection: Connection | None = connection
+        self._connection: ServerConnection | None = connection
         self._connecting = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
 
@@ -270,7 +270,7 @@ class WorkerRuntime:
             return RefusedCall(request, error)
         return call
 
-    def _origin(self, connection: Connection, *, is_awaited: bool) -> CallOrigin:
+    def _origin(self, connection: ServerConnection, *, is_awaited: bool) -> CallOrigin:
         batch = _batch.get()
         thread = threading.get_ident()
         if not is_awaited:
@@ -281,7 +281,7 @@ class WorkerRuntime:
         return CallOrigin(batch)
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ServerConnection:
         """The connection of this process to the server."""
         return self._connect()
 
@@ -324,20 +324,20 @@ class WorkerRuntime:
         self.switches = switches
         LabelledStream.is_json = switches.format == JSON_FORMAT
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> ServerConnection:
         if self._connection is None:
             with self._connecting:
                 if self._connection is None:
                     self._connection = self._connect_fork()
         return self._connection
 
-    def _connect_fork(self) -> Connection:
+    def _connect_fork(self) -> ServerConnection:
         if self._fork_socket is None:
             raise TritonModelException(
                 f"A process that '{self.instance_name}' forked cannot use the server: it runs on "
                 "another machine, where only the process of the instance itself has a connection."
             )
-        return Connection.of_forked_process(self._fork_socket)
+        return ServerConnection.of_forked_process(self._fork_socket)
 
     def _on_fork(self) -> None:
         self._connection = None

@@ -52,7 +52,7 @@ from pytriton.runtime.transport.frames import (
 if TYPE_CHECKING:
     import socket
 
-    from pytriton.runtime.python_backend.connection import Connection
+    from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.transport.channel import Received
 
 
@@ -62,7 +62,7 @@ class ReadyCheck:
     def __init__(
         self,
         is_ready: Callable[[], Any],
-        connection: Connection,
+        connection: ServerConnection,
         coroutines: CoroutineThread,
         on_error: Callable[[BaseException], None],
     ) -> None:
@@ -114,7 +114,7 @@ _RANK_FAILED = 1  # exit status
 class ModelWorker:
     """Runs a model over a connection until the server ends it."""
 
-    def __init__(self, connection: Connection, fork_socket: socket.socket | None) -> None:
+    def __init__(self, connection: ServerConnection, fork_socket: socket.socket | None) -> None:
         self._connection = connection
         self._fork_socket = fork_socket
         self._model: Any = None

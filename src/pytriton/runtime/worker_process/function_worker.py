@@ -51,7 +51,7 @@ from pytriton.runtime.transport.frames import (
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.functions.bound_model import BoundModel
-    from pytriton.runtime.python_backend.connection import Connection
+    from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.frames import Frame, FunctionSource, FunctionTensor
 
@@ -198,7 +198,7 @@ _RANK_FAILED = 4  # that of a process without batches whose function raised
 class FunctionWorker:
     """Runs a bound function over a connection until the server ends it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._channel = connection.outbox.channel
         self._is_finalized = False

@@ -16,7 +16,7 @@ import numpy as np
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.request_ids import add_to_log_records
-from pytriton.runtime.python_backend.connection import Connection
+from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.output import end_output, label_output
 from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
@@ -68,7 +68,7 @@ def serve(
     channel: Channel, fork_socket: socket.socket | None, status_if_lost: int = _SERVER_GONE
 ) -> None:
     """Run the model that the server names over this channel, until the server ends it."""
-    connection = Connection.of_worker(channel)
+    connection = ServerConnection.of_worker(channel)
     try:
         _run_model(connection, fork_socket)
     except (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -80,7 +80,7 @@ def serve(
     end_output()
 
 
-def _run_model(connection: Connection, fork_socket: socket.socket | None) -> None:
+def _run_model(connection: ServerConnection, fork_socket: socket.socket | None) -> None:
     frame = connection.next_job().frame
     assert isinstance(frame, Initialize), f"expected Initialize first, got {frame}"
     if frame.polling_cores > 1:
