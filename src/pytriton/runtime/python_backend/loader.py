@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CLASS_NAME = "TritonPythonModel"
 
 
-class LoadError(RuleError):
+class ModelFileError(RuleError):
     """The file is not a model; the text says why."""
 
 
@@ -38,9 +38,9 @@ def load_class(path: str, package: str) -> type[Any]:
     """
     file = Path(path)
     if file.suffix != ".py":
-        raise LoadError(f"Model name must end with '.py'. Model name is \"{file.name}\".")
+        raise ModelFileError(f"Model name must end with '.py'. Model name is \"{file.name}\".")
     if not file.is_file():
-        raise LoadError(f"Python model file not found in '{path}'")
+        raise ModelFileError(f"Python model file not found in '{path}'")
     name, directory = file.stem, str(file.parent)
     if package:
         parent = str(file.parent.parent)
@@ -57,7 +57,7 @@ def _import_package(name: str, parent: str) -> None:
     """Import the version's folder as a package, so that the file can `from . import helper`."""
     spec = PathFinder.find_spec(name, [parent])
     if spec is None:
-        raise LoadError(f"expected the version '{name}' to be a folder in '{parent}'")
+        raise ModelFileError(f"expected the version '{name}' to be a folder in '{parent}'")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if spec.loader is not None:
