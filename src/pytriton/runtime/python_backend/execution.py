@@ -114,7 +114,7 @@ def _cut_ragged(array: NDArray[Any], shapes: list[tuple[int, ...]]) -> list[NDAr
     return parts
 
 
-class _Call:
+class _ExecuteCall:
     """A batch, the requests that `execute` gets for it, and its result."""
 
     __slots__ = ("requests", "result", "run")
@@ -159,14 +159,14 @@ class Execution:
         """
         execute = received.frame
         assert isinstance(execute, Execute)
-        call = _Call(BatchRun(self._runs, execute, time.monotonic_ns()))
+        call = _ExecuteCall(BatchRun(self._runs, execute, time.monotonic_ns()))
         self._runtime.set_batch(execute.batch, execute.ids or None)
         try:
             self._run(call, received)
         finally:
             self._runtime.set_batch(0)
 
-    def _run(self, call: _Call, received: Received) -> None:
+    def _run(self, call: _ExecuteCall, received: Received) -> None:
         try:
             call.requests = make_requests(received, call.run, self._runs)
             # A copy of the list, because the model may change it.
@@ -179,7 +179,7 @@ class Execution:
         else:
             self._answer(call)
 
-    def _start(self, call: _Call) -> None:
+    def _start(self, call: _ExecuteCall) -> None:
         run = call.run
         if self._runs.is_decoupled:
             frame = ResponsesFrame(
@@ -189,7 +189,7 @@ class Execution:
             run.mark_returned()
         self._coroutines.submit(self._finish(call))
 
-    async def _finish(self, call: _Call) -> None:
+    async def _finish(self, call: _ExecuteCall) -> None:
         try:
             try:
                 call.result = await call.result
@@ -200,7 +200,7 @@ class Execution:
         except ConnectionError:
             pass  # the server has ended; the model's thread notices that, too
 
-    def _answer(self, call: _Call) -> None:
+    def _answer(self, call: _ExecuteCall) -> None:
         try:
             if self._runs.is_decoupled:
                 answers.check_decoupled_return(call.result, self._runtime.instance_name)
@@ -212,7 +212,7 @@ class Execution:
         except Exception as error:  # noqa: BLE001  invalid result, or tensors that cannot be sent
             self._fail(call, error)
 
-    def _answer_coupled(self, call: _Call) -> None:
+    def _answer_coupled(self, call: _ExecuteCall) -> None:
         run, execute = call.run, call.run.execute
         responses = answers.returned_responses(call.result, call.requests)
         columns = answers.batch_outputs(responses, call.requests, execute.rows)
@@ -230,7 +230,7 @@ class Execution:
         )
         run.end()
 
-    def _return(self, call: _Call, responses: Sequence[InferenceResponse | None]) -> None:
+    def _return(self, call: _ExecuteCall, responses: Sequence[InferenceResponse | None]) -> None:
         """Send the responses, and notify the server that `execute` returned."""
         run = call.run
         answered = [
@@ -269,7 +269,7 @@ class Execution:
         ]
         return ResponsesFrame(*times_ns, items, returned_batch=returned_batch)
 
-    def _fail(self, call: _Call, error: BaseException) -> None:
+    def _fail(self, call: _ExecuteCall, error: BaseException) -> None:
         """Fail the open requests of a batch; responses that senders hold are sent before."""
         run = call.run
         times_ns = (run.started_ns, time.monotonic_ns())
