@@ -130,7 +130,7 @@ class _ExecuteCall:
         self.result = None
 
 
-class Execution:
+class ModelExecution:
     """Runs the batches of one model. Coroutines respond on the event loop's thread, others here."""
 
     def __init__(

@@ -28,7 +28,7 @@ from pytriton.runtime.python_backend.batch_execution import (
 from pytriton.runtime.python_backend.batch_run import BatchRegistry
 from pytriton.runtime.python_backend.connection import GroupMember
 from pytriton.runtime.python_backend.coroutines import CoroutineThread
-from pytriton.runtime.python_backend.execution import Execution
+from pytriton.runtime.python_backend.execution import ModelExecution
 from pytriton.runtime.python_backend.failure_text import (
     RuleError,
     describe,
@@ -204,14 +204,16 @@ class ModelWorker:
             is_async=self._execution.is_async,
         )
 
-    def _make_execution(self, frame: Initialize, runs: BatchRegistry) -> BatchExecution | Execution:
+    def _make_execution(
+        self, frame: Initialize, runs: BatchRegistry
+    ) -> BatchExecution | ModelExecution:
         model = self._model
         if takes_whole_batches(
             model, is_backend=not frame.package, is_decoupled=frame.is_decoupled
         ):
             declared = declared_outputs(frame.arguments["model_config"], frame.output_names)
             return BatchExecution(model, runs, self._runtime, declared)
-        return Execution(model, frame.model_path, runs, self._runtime, self._coroutines)
+        return ModelExecution(model, frame.model_path, runs, self._runtime, self._coroutines)
 
     def _on_loop_thread(self, runs: BatchRegistry, thread: int) -> None:
         runs.set_loop_thread(thread)
