@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pytriton.runtime.python_backend.connection import ServerConnection
-from pytriton.runtime.python_backend.mailbox import Inbox
+from pytriton.runtime.python_backend.mailbox import MessageInbox
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Cancel, CheckReady, Execute, ServiceReply
 from pytriton.runtime.transport.link import socket_pair
@@ -55,7 +55,7 @@ def is_asleep(rig, thread):
 
 
 def call(rig):
-    inbox = Inbox()
+    inbox = MessageInbox()
     return inbox, rig.open_call(inbox)
 
 
@@ -98,7 +98,7 @@ def test_end_of_the_connection_wakes_all(rig):
     rig.server.close()
     assert all(thread.is_done() and thread.is_over for thread in threads)
     with pytest.raises(EOFError):
-        rig.mailbox.wait(Inbox())
+        rig.mailbox.wait(MessageInbox())
 
 
 def test_reader_gives_way_to_the_models_thread(rig):
@@ -120,7 +120,7 @@ def test_reader_gives_way_to_the_models_thread(rig):
 
 
 def test_patient_thread_lets_the_models_thread_read(rig):
-    inbox = Inbox(is_low_priority=True)
+    inbox = MessageInbox(is_low_priority=True)
     rig.handlers[CheckReady] = inbox.put
     patient = Waiting(rig.mailbox, inbox)
     assert eventually(lambda: is_asleep(rig, patient))
@@ -135,7 +135,7 @@ def test_patient_thread_lets_the_models_thread_read(rig):
 
 
 def test_patient_thread_reads_while_nobody_else_does(rig):
-    inbox = Inbox(is_low_priority=True)
+    inbox = MessageInbox(is_low_priority=True)
     rig.handlers[CheckReady] = inbox.put
     patient = Waiting(rig.mailbox, inbox)
     rig.server.send(Execute(1, [], []))

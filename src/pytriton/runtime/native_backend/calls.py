@@ -18,7 +18,7 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.caller_responses import CallerResponse
 from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend.mailbox import Inbox
+from pytriton.runtime.python_backend.mailbox import MessageInbox
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import CallCredit, CancelCall, InferCallFrame, InferReply
 from pytriton.runtime.transport.refs import TensorRef
@@ -57,7 +57,7 @@ class Calls:
         self._requests = requests
         self._responses = responses
         self._models = models
-        self._inbox = Inbox()
+        self._inbox = MessageInbox()
         self._open: dict[int, _OpenCall] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None

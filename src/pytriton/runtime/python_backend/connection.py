@@ -12,7 +12,13 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend.mailbox import Handler, Inbox, LoopReader, Mailbox, Waiter
+from pytriton.runtime.python_backend.mailbox import (
+    Handler,
+    LoopReader,
+    Mailbox,
+    MessageInbox,
+    Waiter,
+)
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import (
     Execute,
@@ -45,7 +51,7 @@ class ServerConnection:
         self.mailbox = Mailbox(self.outbox, self.handlers)
         self.loop_reader = LoopReader(self.mailbox)
         self._numbers = itertools.count(1)
-        self._inboxes: dict[int, Inbox] = {}
+        self._inboxes: dict[int, MessageInbox] = {}
 
     @classmethod
     def of_worker(cls, channel: Channel) -> ServerConnection:
@@ -69,7 +75,7 @@ class ServerConnection:
         self.mailbox.wait(jobs)
         return jobs.messages.popleft()
 
-    def open_call(self, inbox: Inbox) -> int:
+    def open_call(self, inbox: MessageInbox) -> int:
         """Register a call whose replies go to `inbox`; returns its number."""
         number = next(self._numbers)
         self._inboxes[number] = inbox
@@ -79,7 +85,7 @@ class ServerConnection:
         """Remove a call; further replies are dropped."""
         self._inboxes.pop(number, None)
 
-    def receive(self, inbox: Inbox) -> Received:
+    def receive(self, inbox: MessageInbox) -> Received:
         """Wait for a message and return it."""
         try:
             self.mailbox.wait(inbox)
@@ -89,7 +95,7 @@ class ServerConnection:
 
     def call_service(self, action: str, arguments: dict[str, Any]) -> Any:
         """Call a service of the server; returns its value or raises TritonModelException."""
-        inbox = Inbox()
+        inbox = MessageInbox()
         number = self.open_call(inbox)
         try:
             self.outbox.send(lambda _: ServiceCall(number, action, arguments))

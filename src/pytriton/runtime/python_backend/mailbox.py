@@ -45,7 +45,7 @@ class Waiter:
         """Called on the reading thread after a message was delivered and all threads were woken."""
 
 
-class Inbox(Waiter):
+class MessageInbox(Waiter):
     """Stores messages; threads wait for the first one."""
 
     __slots__ = ("is_low_priority", "messages")
@@ -72,7 +72,7 @@ class Mailbox:
     """The reading end of a channel. The model's thread waits for `jobs`."""
 
     def __init__(self, outbox: ResponseOutbox, handlers: Mapping[type, Handler]) -> None:
-        self.jobs = Inbox()
+        self.jobs = MessageInbox()
         self._channel = outbox.channel
         self._handlers = handlers
         self._lock = threading.Lock()

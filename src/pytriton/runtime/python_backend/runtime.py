@@ -22,7 +22,7 @@ from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.python_backend.connection import ServerConnection
-from pytriton.runtime.python_backend.mailbox import Inbox, Waiter
+from pytriton.runtime.python_backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
@@ -56,7 +56,7 @@ class CallOrigin:
     blocks_loop: bool = False
 
 
-class BlsCall(Inbox):
+class BlsCall(MessageInbox):
     """A running call of another model."""
 
     __slots__ = (

@@ -36,7 +36,7 @@ from pytriton.runtime.python_backend.failure_text import (
     raised_at,
 )
 from pytriton.runtime.python_backend.loader import find_files, load_class
-from pytriton.runtime.python_backend.mailbox import Inbox, Waiter
+from pytriton.runtime.python_backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
 from pytriton.runtime.transport.frames import (
     Cancel,
@@ -70,7 +70,7 @@ class ReadyCheck:
         self._connection = connection
         self._coroutines = coroutines
         self._on_error = on_error
-        self._inbox = Inbox(is_low_priority=True)
+        self._inbox = MessageInbox(is_low_priority=True)
 
     def start(self) -> None:
         """Start the thread."""
