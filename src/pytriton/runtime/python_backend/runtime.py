@@ -170,7 +170,7 @@ class BlsCall(MessageInbox):
         )
 
 
-class RefusedCall:
+class UnsentCall:
     """A call that could not be sent; its only response is the error."""
 
     def __init__(self, request: InferenceRequest, error: ServerError) -> None:
@@ -267,7 +267,7 @@ class WorkerRuntime:
         try:
             call.start(request, self._origin(connection, is_awaited=is_awaited))
         except ServerError as error:
-            return RefusedCall(request, error)
+            return UnsentCall(request, error)
         return call
 
     def _origin(self, connection: ServerConnection, *, is_awaited: bool) -> CallOrigin:
