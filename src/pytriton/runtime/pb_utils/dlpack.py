@@ -78,7 +78,7 @@ _DATATYPES = {
 } | {(_BFLOAT, 16): dtypes.BF16}
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     """`DLTensor`, with the fields of device and datatype inlined."""
 
     _fields_ = (
@@ -99,7 +99,7 @@ class _ManagedTensor(ctypes.Structure):
     """`DLManagedTensor`: a tensor, and the function to call when its memory is no longer needed."""
 
     _fields_ = (
-        ("tensor", _Tensor),
+        ("tensor", _DLTensor),
         ("manager_ctx", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     )
@@ -235,7 +235,7 @@ def _check_device(device_type: int) -> None:
         )
 
 
-def _checked_dtype(tensor: _Tensor) -> dtypes.DataType:
+def _checked_dtype(tensor: _DLTensor) -> dtypes.DataType:
     _check_device(tensor.device_type)
     dtype = _DATATYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
@@ -246,7 +246,7 @@ def _checked_dtype(tensor: _Tensor) -> dtypes.DataType:
     return dtype
 
 
-def _checked_shape(tensor: _Tensor) -> tuple[int, ...]:
+def _checked_shape(tensor: _DLTensor) -> tuple[int, ...]:
     shape = tuple(tensor.shape[: tensor.ndim])
     if tensor.strides and 0 not in shape:
         expected = 1
@@ -261,7 +261,7 @@ def _checked_shape(tensor: _Tensor) -> tuple[int, ...]:
 
 
 def _array_over(
-    memory: _ForeignMemory, tensor: _Tensor, dtype: dtypes.DataType, shape: tuple[int, ...]
+    memory: _ForeignMemory, tensor: _DLTensor, dtype: dtypes.DataType, shape: tuple[int, ...]
 ) -> NDArray[Any]:
     if not prod(shape):
         return np.empty(shape, dtype.numpy)
