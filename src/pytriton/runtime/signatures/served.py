@@ -23,7 +23,7 @@ from pytriton.model_config.tensor import Tensor
 from pytriton.runtime.signatures.records import MISSING, Field, Record
 from pytriton.runtime.signatures.signature import (
     Argument,
-    Signature,
+    CallableSignature,
     SignatureError,
     caller_of,
     place_of,
@@ -36,7 +36,7 @@ InferFunc = Callable[..., Any]
 
 
 def inference_callable(
-    function: Callable[..., Any], signature: Signature, *, batched: bool
+    function: Callable[..., Any], signature: CallableSignature, *, batched: bool
 ) -> InferFunc:
     """Make a callable that takes a list of requests, as `bind` expects it.
 
@@ -64,7 +64,7 @@ class _Call:
     """Converts arguments and results of one function."""
 
     def __init__(
-        self, function: Callable[..., Any], signature: Signature, *, batched: bool
+        self, function: Callable[..., Any], signature: CallableSignature, *, batched: bool
     ) -> None:
         self._function = function
         self._signature = signature
@@ -199,7 +199,7 @@ def _async_generator(call: _Call) -> InferFunc:
     return infer
 
 
-def _batched(call: _Call, signature: Signature) -> InferFunc:
+def _batched(call: _Call, signature: CallableSignature) -> InferFunc:
     has_optional = any(
         field.is_optional for argument in signature.arguments for field in argument.fields
     )
@@ -342,7 +342,7 @@ def _common_signature(
     candidates: Sequence[Callable[..., Any]],
     inputs: Sequence[Tensor] | None,
     outputs: Sequence[Tensor] | None,
-) -> Signature:
+) -> CallableSignature:
     signatures = [_signature(candidate, inputs, outputs) for candidate in candidates]
     signature = signatures[0]
     for other in signatures[1:]:
@@ -358,7 +358,7 @@ def _common_signature(
 
 def _signature(
     function: Any, inputs: Sequence[Tensor] | None, outputs: Sequence[Tensor] | None
-) -> Signature:
+) -> CallableSignature:
     signature = read_signature(function, needs_inputs=inputs is None, needs_outputs=outputs is None)
     if inputs is not None:
         arguments = _given_arguments(function, inputs, signature.place)
@@ -412,7 +412,7 @@ class _GivenOutputs(Record):
         return dict(zip(names, values, strict=True))
 
 
-def _settings(signature: Signature, config: ModelConfig) -> ModelConfig:
+def _settings(signature: CallableSignature, config: ModelConfig) -> ModelConfig:
     """Returns the settings; a generator sends any number of responses."""
     if not signature.is_stream:
         return config
@@ -427,7 +427,7 @@ def _settings(signature: Signature, config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, decoupled=True)
 
 
-def _examples(signature: Signature) -> dict[str, Any]:
+def _examples(signature: CallableSignature) -> dict[str, Any]:
     """Returns values that the function certainly takes: defaults, and the first of choices."""
     examples: dict[str, Any] = {}
     for field in (field for argument in signature.arguments for field in argument.fields):

@@ -56,7 +56,7 @@ class Argument:
 
 
 @dataclasses.dataclass(frozen=True)
-class Signature:
+class CallableSignature:
     """What a callable takes and returns.
 
     Args:
@@ -101,7 +101,7 @@ class SignatureError(PyTritonValidationError):
 
 def read_signature(
     function: Callable[..., Any], *, needs_inputs: bool = True, needs_outputs: bool = True
-) -> Signature:
+) -> CallableSignature:
     """Read the annotations of a callable.
 
     Args:
@@ -132,7 +132,7 @@ def read_signature(
     returned = hints.get("return", inspect.Parameter.empty)
     is_stream, is_async, element = _kind(called, returned, place, needs_outputs=needs_outputs)
     record, results = _results(element, place) if needs_outputs else (None, ())
-    return Signature(place, arguments, results, record, is_stream, is_async)
+    return CallableSignature(place, arguments, results, record, is_stream, is_async)
 
 
 def place_of(function: Any) -> str:
