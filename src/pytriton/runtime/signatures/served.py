@@ -22,8 +22,8 @@ from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
 from pytriton.runtime.signatures.records import MISSING, Field, Record
 from pytriton.runtime.signatures.signature import (
-    Argument,
     CallableSignature,
+    CallArgument,
     SignatureError,
     caller_of,
     place_of,
@@ -92,7 +92,9 @@ class _Call:
                 named[argument.name] = value
         return self._function(*positional, **named)
 
-    def _object(self, argument: Argument, record: Record, inputs: Arrays, rows: int | None) -> Any:
+    def _object(
+        self, argument: CallArgument, record: Record, inputs: Arrays, rows: int | None
+    ) -> Any:
         """Returns an object of a class with fields; None if it may be and no field is given."""
         if argument.may_be_none and not any(field.name in inputs for field in argument.fields):
             return None
@@ -373,7 +375,9 @@ def _signature(
     return signature
 
 
-def _given_arguments(function: Any, inputs: Sequence[Tensor], place: str) -> tuple[Argument, ...]:
+def _given_arguments(
+    function: Any, inputs: Sequence[Tensor], place: str
+) -> tuple[CallArgument, ...]:
     """Returns the arguments for inputs that were given: their arrays, by name."""
     parameters = list(inspect.signature(caller_of(function)).parameters.values())
     by_name = {each.name: each for each in parameters if each.kind in _BY_NAME}
@@ -389,7 +393,7 @@ def _given_arguments(function: Any, inputs: Sequence[Tensor], place: str) -> tup
             )
         default = by_name[name].default if name in by_name else MISSING
         field = Field(name, _array_type(tensor), bool(tensor.optional), default)
-        arguments.append(Argument(name, (field,)))
+        arguments.append(CallArgument(name, (field,)))
     return tuple(arguments)
 
 

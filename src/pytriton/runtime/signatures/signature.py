@@ -35,7 +35,7 @@ _RESULT = "the result"
 
 
 @dataclasses.dataclass(frozen=True)
-class Argument:
+class CallArgument:
     """A parameter of a callable: one tensor, or a record of several.
 
     Args:
@@ -69,7 +69,7 @@ class CallableSignature:
     """
 
     place: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[CallArgument, ...]
     results: tuple[Field, ...]
     record: Record | None = None
     is_stream: bool = False
@@ -123,7 +123,7 @@ def read_signature(
         )
     called = _called(function)
     hints = _hints(called, place)
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[CallArgument, ...] = ()
     if needs_inputs:
         arguments = tuple(
             _argument(parameter, hints, place) for parameter in _parameters(function, place)
@@ -188,7 +188,7 @@ def _parameters(function: Any, place: str) -> list[inspect.Parameter]:
     return parameters
 
 
-def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -> Argument:
+def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -> CallArgument:
     name = parameter.name
     if parameter.kind in _NO_NAMES:
         raise SignatureError(
@@ -203,25 +203,25 @@ def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -
         record = record_of(bare)
         if record is not None:
             return _record_argument(name, record, default, is_positional, may_be_none)
-        return Argument(name, (field_of(name, annotation, default),), None, is_positional)
+        return CallArgument(name, (field_of(name, annotation, default),), None, is_positional)
     except CannotInferError as error:
         raise _error(place, f"parameter `{name}`", error) from None
 
 
 def _record_argument(
     name: str, record: Record, default: Any, is_positional: bool, may_be_none: bool
-) -> Argument:
+) -> CallArgument:
     """Returns a parameter whose fields are inputs; its default has their defaults."""
     if default is None or (may_be_none and default is MISSING):
         needed = tuple(each.name for each in record.fields if not each.is_optional)
         fields = tuple(dataclasses.replace(each, is_optional=True) for each in record.fields)
-        return Argument(name, fields, record, is_positional, may_be_none=True, needed=needed)
+        return CallArgument(name, fields, record, is_positional, may_be_none=True, needed=needed)
     if default is not MISSING:
         record = record.with_defaults(default)
-    return Argument(name, record.fields, record, is_positional)
+    return CallArgument(name, record.fields, record, is_positional)
 
 
-def _check_names(arguments: tuple[Argument, ...], place: str) -> None:
+def _check_names(arguments: tuple[CallArgument, ...], place: str) -> None:
     names = [field.name for argument in arguments for field in argument.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
