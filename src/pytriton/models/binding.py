@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.functions.bound_model import InferFunc
     from pytriton.runtime.signatures import served
-    from pytriton.runtime.signatures.served import ServedModel
+    from pytriton.runtime.signatures.served import AnnotatedModel
 else:  # it takes 24 ms to import, and models whose tensors are given do not need it
     served = LazyModule("pytriton.runtime.signatures.served")
 
@@ -177,7 +177,7 @@ def _described(
     inputs: Sequence[Tensor] | None,
     outputs: Sequence[Tensor] | None,
     config: ModelConfig | None,
-) -> ServedModel:
+) -> AnnotatedModel:
     if inspect.isclass(function):
         check_constructor(function, reference)
     elif is_maker(function):

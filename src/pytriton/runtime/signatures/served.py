@@ -273,7 +273,7 @@ def _batches(requests: Sequence[Arrays]) -> list[_Batch]:
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class ServedModel(NamedTuple):
+class AnnotatedModel(NamedTuple):
     """The arguments of `bind` that annotations and a declaration say."""
 
     infer_funcs: list[InferFunc]
@@ -289,7 +289,7 @@ def served_model(
     outputs: Sequence[Tensor] | None = None,
     config: ModelConfig | None = None,
     instances: int | None = None,
-) -> ServedModel:
+) -> AnnotatedModel:
     """Make a model of annotated callables.
 
     Args:
@@ -324,7 +324,7 @@ def served_model(
         for instance in instances_of(candidate, count)
     ]
     examples = _examples(signature)
-    return ServedModel(callables, signature.inputs, signature.outputs, settings, examples)
+    return AnnotatedModel(callables, signature.inputs, signature.outputs, settings, examples)
 
 
 def described_model(
@@ -332,12 +332,12 @@ def described_model(
     inputs: Sequence[Tensor] | None = None,
     outputs: Sequence[Tensor] | None = None,
     config: ModelConfig | None = None,
-) -> ServedModel:
+) -> AnnotatedModel:
     """Like `served_model`, for instances elsewhere: no object is made, and there is no callable."""
     signature = _signature(function, inputs, outputs)
     declaration = declaration_of(function) or ModelDeclaration()
     settings = _settings(signature, config or declaration.model_config())
-    return ServedModel([], signature.inputs, signature.outputs, settings, _examples(signature))
+    return AnnotatedModel([], signature.inputs, signature.outputs, settings, _examples(signature))
 
 
 def _common_signature(
