@@ -48,7 +48,7 @@ def inference_callable(
     Returns:
         A function, generator function, coroutine function or async generator function.
     """
-    call = _Call(function, signature, batched=batched)
+    call = _AnnotatedCall(function, signature, batched=batched)
     if batched and not signature.is_stream:
         return _batched(call, signature)
     make = {
@@ -60,7 +60,7 @@ def inference_callable(
     return make(call)
 
 
-class _Call:
+class _AnnotatedCall:
     """Converts arguments and results of one function."""
 
     def __init__(
@@ -158,21 +158,21 @@ def _default(field: Field, rows: int | None) -> Any:
     return field.type.from_array(np.repeat(array, rows, axis=0), batched=True)
 
 
-def _plain(call: _Call) -> InferFunc:
+def _plain(call: _AnnotatedCall) -> InferFunc:
     def infer(requests: Sequence[Arrays]) -> list[dict[str, NDArray[Any]]]:
         return [call.outputs(call(requests[0]), None)]
 
     return infer
 
 
-def _coroutine(call: _Call) -> InferFunc:
+def _coroutine(call: _AnnotatedCall) -> InferFunc:
     async def infer(requests: Sequence[Arrays]) -> list[dict[str, NDArray[Any]]]:
         return [call.outputs(await call(requests[0]), None)]
 
     return infer
 
 
-def _generator(call: _Call) -> InferFunc:
+def _generator(call: _AnnotatedCall) -> InferFunc:
     def infer(requests: Sequence[Arrays]) -> Iterator[list[dict[str, NDArray[Any]]]]:
         joined = _Batch.of(range(len(requests)), requests)
         rows = call.rows(joined.inputs)
@@ -186,7 +186,7 @@ def _generator(call: _Call) -> InferFunc:
     return infer
 
 
-def _async_generator(call: _Call) -> InferFunc:
+def _async_generator(call: _AnnotatedCall) -> InferFunc:
     async def infer(requests: Sequence[Arrays]) -> AsyncIterator[list[dict[str, NDArray[Any]]]]:
         joined = _Batch.of(range(len(requests)), requests)
         rows = call.rows(joined.inputs)
@@ -201,7 +201,7 @@ def _async_generator(call: _Call) -> InferFunc:
     return infer
 
 
-def _batched(call: _Call, signature: CallableSignature) -> InferFunc:
+def _batched(call: _AnnotatedCall, signature: CallableSignature) -> InferFunc:
     has_optional = any(
         field.is_optional for argument in signature.arguments for field in argument.fields
     )
