@@ -18,7 +18,7 @@ from pytriton.runtime.signatures.annotations import (
     value_type,
     without_none,
 )
-from pytriton.runtime.signatures.values import Form
+from pytriton.runtime.signatures.values import ValueForm
 
 FP32, FP64, INT64, TEXT = np.float32, np.float64, np.int64, np.bytes_
 Metres = NewType("Metres", float)
@@ -37,30 +37,30 @@ class Mixed(enum.Enum):
 @pytest.mark.parametrize(
     "annotation, dtype, shape, form",
     [
-        (float, FP64, (), Form.SCALAR),
-        (int, INT64, (), Form.SCALAR),
-        (bool, np.bool_, (), Form.SCALAR),
-        (str, TEXT, (), Form.SCALAR),
-        (bytes, TEXT, (), Form.SCALAR),
-        (Metres, FP64, (), Form.SCALAR),
-        (np.float32, FP32, (), Form.NUMPY_SCALAR),
-        (Annotated[float, FP32], FP32, (), Form.SCALAR),
-        (Annotated[int, "int8", "a size"], "int8", (), Form.SCALAR),
-        (list[float], FP64, (-1,), Form.LIST),
-        (Sequence[str], TEXT, (-1,), Form.LIST),
-        (list[list[int]], INT64, (-1, -1), Form.LIST),
-        (Annotated[list[float], FP32, (3,)], FP32, (3,), Form.LIST),
-        (Annotated[np.ndarray, FP32, (3, -1)], FP32, (3, -1), Form.ARRAY),
-        (Annotated[NDArray[FP32], (3,)], FP32, (3,), Form.ARRAY),
-        (Annotated[NDArray[Any], np.dtype("int16"), [2]], np.dtype("int16"), (2,), Form.ARRAY),
-        (Annotated[np.ndarray, Tensor(shape=(2, 2), dtype=FP32)], FP32, (2, 2), Form.ARRAY),
-        (Annotated[np.ndarray, "bfloat16", (1,)], "bfloat16", (1,), Form.ARRAY),
-        (Annotated[np.ndarray, np.str_, ()], TEXT, (), Form.ARRAY),
-        (np.ndarray[tuple[int, Literal[3]], np.dtype[FP32]], FP32, (-1, 3), Form.ARRAY),
-        (Literal["a", "b"], TEXT, (), Form.SCALAR),
-        (Literal[1, 2], INT64, (), Form.SCALAR),
-        (Mood, TEXT, (), Form.SCALAR),
-        (list[Mood], TEXT, (-1,), Form.LIST),
+        (float, FP64, (), ValueForm.SCALAR),
+        (int, INT64, (), ValueForm.SCALAR),
+        (bool, np.bool_, (), ValueForm.SCALAR),
+        (str, TEXT, (), ValueForm.SCALAR),
+        (bytes, TEXT, (), ValueForm.SCALAR),
+        (Metres, FP64, (), ValueForm.SCALAR),
+        (np.float32, FP32, (), ValueForm.NUMPY_SCALAR),
+        (Annotated[float, FP32], FP32, (), ValueForm.SCALAR),
+        (Annotated[int, "int8", "a size"], "int8", (), ValueForm.SCALAR),
+        (list[float], FP64, (-1,), ValueForm.LIST),
+        (Sequence[str], TEXT, (-1,), ValueForm.LIST),
+        (list[list[int]], INT64, (-1, -1), ValueForm.LIST),
+        (Annotated[list[float], FP32, (3,)], FP32, (3,), ValueForm.LIST),
+        (Annotated[np.ndarray, FP32, (3, -1)], FP32, (3, -1), ValueForm.ARRAY),
+        (Annotated[NDArray[FP32], (3,)], FP32, (3,), ValueForm.ARRAY),
+        (Annotated[NDArray[Any], np.dtype("int16"), [2]], np.dtype("int16"), (2,), ValueForm.ARRAY),
+        (Annotated[np.ndarray, Tensor(shape=(2, 2), dtype=FP32)], FP32, (2, 2), ValueForm.ARRAY),
+        (Annotated[np.ndarray, "bfloat16", (1,)], "bfloat16", (1,), ValueForm.ARRAY),
+        (Annotated[np.ndarray, np.str_, ()], TEXT, (), ValueForm.ARRAY),
+        (np.ndarray[tuple[int, Literal[3]], np.dtype[FP32]], FP32, (-1, 3), ValueForm.ARRAY),
+        (Literal["a", "b"], TEXT, (), ValueForm.SCALAR),
+        (Literal[1, 2], INT64, (), ValueForm.SCALAR),
+        (Mood, TEXT, (), ValueForm.SCALAR),
+        (list[Mood], TEXT, (-1,), ValueForm.LIST),
     ],
 )
 def test_annotation_says_datatype_and_shape(annotation, dtype, shape, form):

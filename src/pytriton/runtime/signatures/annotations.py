@@ -16,7 +16,7 @@ import numpy as np
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.tensor import Tensor, triton_datatype
-from pytriton.runtime.signatures.values import Form, ValueType
+from pytriton.runtime.signatures.values import ValueForm, ValueType
 
 _SCALARS = {
     bool: ValueType(np.bool_),
@@ -70,7 +70,7 @@ def value_type(annotation: Any) -> ValueType:
     if origin is Literal or (inspect.isclass(annotation) and issubclass(annotation, enum.Enum)):
         return _choices(annotation)
     if inspect.isclass(annotation) and issubclass(annotation, np.generic):
-        return _with_dtype(ValueType(np.float64, form=Form.NUMPY_SCALAR), annotation)
+        return _with_dtype(ValueType(np.float64, form=ValueForm.NUMPY_SCALAR), annotation)
     raise _refusal(annotation, origin)
 
 
@@ -164,7 +164,7 @@ def _array(annotation: Any, dtype: Any, shape: tuple[int, ...] | None) -> ValueT
             name for name, value in (("dtype", dtype), ("shape", shape)) if value is None
         )
         raise CannotInferError(f"is an array without {missing}", _ARRAY_ADVICE)
-    return _with_dtype(ValueType(np.float64, shape, Form.ARRAY), dtype)
+    return _with_dtype(ValueType(np.float64, shape, ValueForm.ARRAY), dtype)
 
 
 def _generic_shape(argument: Any) -> tuple[int, ...] | None:
@@ -187,7 +187,10 @@ def _with_dtype(declared: ValueType, dtype: Any) -> ValueType:
             "use a bool, integer, float, bytes or str dtype",
         ) from None
     is_string = name == "BYTES"
-    if declared.form not in (Form.ARRAY, Form.NUMPY_SCALAR) and is_string != declared.is_bytes:
+    if (
+        declared.form not in (ValueForm.ARRAY, ValueForm.NUMPY_SCALAR)
+        and is_string != declared.is_bytes
+    ):
         raise CannotInferError(
             f"is {declared.described()} with the dtype {text_of(dtype)}",
             "leave the dtype out, or use one of the same kind",
@@ -216,13 +219,13 @@ def _list(annotation: Any) -> ValueType:
         raise CannotInferError(f"is a {name} of unknown elements", "write `list[float]`")
     (element,) = elements
     inner = value_type(element)
-    if inner.form is Form.NUMPY_SCALAR:
+    if inner.form is ValueForm.NUMPY_SCALAR:
         raise CannotInferError(
             f"is {text_of(annotation)}", f"{_ARRAY_ADVICE}, or a list of float, int, bool or str"
         )
-    if inner.form is Form.ARRAY:
+    if inner.form is ValueForm.ARRAY:
         raise CannotInferError(f"is {text_of(annotation)}, a list of arrays", _ARRAY_ADVICE)
-    return dataclasses.replace(inner, shape=(-1, *inner.shape), form=Form.LIST)
+    return dataclasses.replace(inner, shape=(-1, *inner.shape), form=ValueForm.LIST)
 
 
 def _choices(annotation: Any) -> ValueType:

@@ -29,7 +29,7 @@ from pytriton.runtime.signatures.signature import (
     place_of,
     read_signature,
 )
-from pytriton.runtime.signatures.values import Form, ValueType
+from pytriton.runtime.signatures.values import ValueForm, ValueType
 
 Arrays = Mapping[str, NDArray[Any]]
 InferFunc = Callable[..., Any]
@@ -398,7 +398,7 @@ def _given_arguments(
 
 
 def _array_type(tensor: Tensor) -> ValueType:
-    return ValueType(tensor.dtype, tuple(tensor.shape), Form.ARRAY)
+    return ValueType(tensor.dtype, tuple(tensor.shape), ValueForm.ARRAY)
 
 
 class _GivenOutputs(Record):

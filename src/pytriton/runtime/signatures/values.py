@@ -21,7 +21,7 @@ _KIND_WORDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "O": "text", "
 _ACCEPTED_KINDS = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
 
 
-class Form(enum.Enum):
+class ValueForm(enum.Enum):
     """What a function gets for a tensor of one request."""
 
     SCALAR = "scalar"  # a plain Python value
@@ -44,7 +44,7 @@ class ValueType:
 
     dtype: Any
     shape: tuple[int, ...] = ()
-    form: Form = Form.SCALAR
+    form: ValueForm = ValueForm.SCALAR
     is_text: bool = False
     choices: Mapping[Any, Any] | None = None
 
@@ -59,7 +59,7 @@ class ValueType:
 
     @functools.cached_property
     def _is_plain_number(self) -> bool:
-        return self.form is Form.SCALAR and not self.is_bytes and self.choices is None
+        return self.form is ValueForm.SCALAR and not self.is_bytes and self.choices is None
 
     @functools.cached_property
     def _numpy(self) -> np.dtype[Any]:
@@ -75,9 +75,9 @@ class ValueType:
             return array.item()  # the most frequent case takes 0.1 us and not 2
         if not self.shape:
             array = array.reshape(array.shape[:1] if batched else ())
-        if self.form is Form.ARRAY:
+        if self.form is ValueForm.ARRAY:
             return _text_array(array) if self.is_text else array
-        if self.form is Form.NUMPY_SCALAR and not batched:
+        if self.form is ValueForm.NUMPY_SCALAR and not batched:
             return np.str_(_decoded(array.item())) if self.is_text else array[()]
         if batched and not self.is_bytes and self.choices is None:
             return array
@@ -191,9 +191,9 @@ class ValueType:
             if self.is_bytes
             else _KIND_WORDS.get(self._numpy.kind, "float")
         )
-        if self.form is Form.LIST:
+        if self.form is ValueForm.LIST:
             return "list[" * len(self.shape) + word + "]" * len(self.shape)
-        return f"an array of {word}" if self.form is Form.ARRAY else word
+        return f"an array of {word}" if self.form is ValueForm.ARRAY else word
 
 
 def _are_all_ints(array: NDArray[Any]) -> bool:
