@@ -19,7 +19,7 @@ _TYPED_DICT_MARKS = ("Required", "NotRequired", "ReadOnly")
 
 
 @dataclasses.dataclass(frozen=True)
-class Field:
+class RecordField:
     """An input or output.
 
     Args:
@@ -51,7 +51,7 @@ class Record:
 
     name: str
     make: Callable[..., Any]
-    fields: tuple[Field, ...]
+    fields: tuple[RecordField, ...]
     is_mapping: bool = False
     make_batch: Callable[..., Any] | None = None
 
@@ -136,7 +136,7 @@ def record_of(annotation: Any, *, is_result: bool = False) -> Record | None:
     return None
 
 
-def field_of(name: str, annotation: Any, default: Any) -> Field:
+def field_of(name: str, annotation: Any, default: Any) -> RecordField:
     """Read the annotation of a parameter or field that is one tensor.
 
     Raises:
@@ -145,7 +145,7 @@ def field_of(name: str, annotation: Any, default: Any) -> Field:
     annotation, is_optional = without_none(annotation)
     if is_optional and default is MISSING:
         default = None
-    return Field(name, value_type(annotation), default is not MISSING, default)
+    return RecordField(name, value_type(annotation), default is not MISSING, default)
 
 
 def _pydantic_record(annotation: Any) -> Record:
@@ -173,7 +173,7 @@ def _pydantic_record(annotation: Any) -> Record:
     )
 
 
-def _with_pydantic_factory(field: Field, annotation: Any) -> Field:
+def _with_pydantic_factory(field: RecordField, annotation: Any) -> RecordField:
     declared = annotation.__pydantic_fields__[field.name]
     if declared.default_factory is None:
         return field
@@ -230,7 +230,7 @@ def _default_of_field(field: dataclasses.Field[Any]) -> Any:
     return MISSING if field.default is dataclasses.MISSING else field.default
 
 
-def _with_factory(field: Field, annotation: Any) -> Field:
+def _with_factory(field: RecordField, annotation: Any) -> RecordField:
     declared = annotation.__dataclass_fields__[field.name].default_factory
     if declared is dataclasses.MISSING:
         return field

@@ -20,7 +20,7 @@ from pytriton.decorators.declaration import ModelDeclaration, declaration_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
-from pytriton.runtime.signatures.records import MISSING, Field, Record
+from pytriton.runtime.signatures.records import MISSING, Record, RecordField
 from pytriton.runtime.signatures.signature import (
     CallableSignature,
     CallArgument,
@@ -110,7 +110,7 @@ class _AnnotatedCall:
     def _make(self, record: Record) -> Callable[..., Any]:
         return (record.make_batch if self._batched else None) or record.make
 
-    def _value(self, field: Field, inputs: Arrays, rows: int | None) -> Any:
+    def _value(self, field: RecordField, inputs: Arrays, rows: int | None) -> Any:
         """Returns what the function gets for an input; `MISSING` if it gets nothing."""
         array = inputs.get(field.name)
         if array is None:
@@ -138,7 +138,7 @@ class _AnnotatedCall:
             field.name: self._output(field, values[field.name], rows) for field in signature.results
         }
 
-    def _output(self, field: Field, value: Any, rows: int | None) -> NDArray[Any]:
+    def _output(self, field: RecordField, value: Any, rows: int | None) -> NDArray[Any]:
         try:
             return field.type.to_array(value, rows)
         except ValueError as error:
@@ -147,7 +147,7 @@ class _AnnotatedCall:
             ) from error.__cause__
 
 
-def _default(field: Field, rows: int | None) -> Any:
+def _default(field: RecordField, rows: int | None) -> Any:
     """Returns what a function gets for an input that a request leaves out."""
     default = field.default if field.factory is None else field.factory()
     if rows is None or default is None:
@@ -367,7 +367,7 @@ def _signature(
         signature = dataclasses.replace(signature, arguments=arguments)
     if outputs is not None:
         results = tuple(
-            Field(tensor.name or f"OUTPUT_{number}", _array_type(tensor))
+            RecordField(tensor.name or f"OUTPUT_{number}", _array_type(tensor))
             for number, tensor in enumerate(outputs, 1)
         )
         record = _GivenOutputs("outputs", dict, results, is_mapping=True)
@@ -392,7 +392,7 @@ def _given_arguments(
                 f"{', '.join(by_name) or 'none'}"
             )
         default = by_name[name].default if name in by_name else MISSING
-        field = Field(name, _array_type(tensor), bool(tensor.optional), default)
+        field = RecordField(name, _array_type(tensor), bool(tensor.optional), default)
         arguments.append(CallArgument(name, (field,)))
     return tuple(arguments)
 

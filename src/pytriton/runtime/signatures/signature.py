@@ -16,7 +16,7 @@ from pytriton.decorators.wrapping import decorated_layers
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.tensor import Tensor
 from pytriton.runtime.signatures.annotations import CannotInferError, text_of, without_none
-from pytriton.runtime.signatures.records import MISSING, Field, Record, field_of, record_of
+from pytriton.runtime.signatures.records import MISSING, Record, RecordField, field_of, record_of
 
 OUTPUT_NAME = "output"
 
@@ -48,7 +48,7 @@ class CallArgument:
     """
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[RecordField, ...]
     record: Record | None = None
     is_positional: bool = False
     may_be_none: bool = False
@@ -70,7 +70,7 @@ class CallableSignature:
 
     place: str
     arguments: tuple[CallArgument, ...]
-    results: tuple[Field, ...]
+    results: tuple[RecordField, ...]
     record: Record | None = None
     is_stream: bool = False
     is_async: bool = False
@@ -254,7 +254,7 @@ def _kind(called: Any, returned: Any, place: str, *, needs_outputs: bool) -> tup
     return True, is_async, element
 
 
-def _results(annotation: Any, place: str) -> tuple[Record | None, tuple[Field, ...]]:
+def _results(annotation: Any, place: str) -> tuple[Record | None, tuple[RecordField, ...]]:
     try:
         bare, may_be_none = without_none(annotation)
         record = record_of(bare, is_result=True)
