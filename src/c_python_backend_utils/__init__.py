@@ -11,7 +11,7 @@ from pytriton.runtime.pb_utils.logger import Logger
 from pytriton.runtime.pb_utils.memory import (
     MemoryType,
     PreferredMemory,
-    TensorMemory,
+    SharedMemory,
     shared_memory,
 )
 from pytriton.runtime.pb_utils.metrics import Metric, MetricFamily, MetricKind
@@ -39,7 +39,7 @@ __all__ = [
     "MetricKind",
     "PreferredMemory",
     "ResponseIterator",
-    "TensorMemory",
+    "SharedMemory",
     "Tensor",
     "TritonError",
     "TritonModelException",

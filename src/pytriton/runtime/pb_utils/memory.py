@@ -42,7 +42,7 @@ class PreferredMemory:
         return f"PreferredMemory({self._memory_type.name}, {self._device_id})"
 
 
-class TensorMemory:
+class SharedMemory:
     """The shared memory for tensors; it grows and shrinks as needed and has no fixed size."""
 
     def free_memory(self) -> int:
@@ -50,4 +50,4 @@ class TensorMemory:
         return sys.maxsize
 
 
-shared_memory: TensorMemory = TensorMemory()
+shared_memory: SharedMemory = SharedMemory()
