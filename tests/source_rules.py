@@ -24,11 +24,7 @@ BESIDE_THE_CHAIN = {
     "pb_utils": LEAVES,
     "python_backend": LEAVES | {"pb_utils", "transport"},
     "native_backend": LEAVES | {"pb_utils", "python_backend", "transport"},
-    # A bound function in a worker: it is called as in the process that binds functions.
-    "function_worker": LEAVES
-    | {"functions", "decorators", "models", "python_backend", "proxy", "transport"},
-    "worker_process": LEAVES
-    | {"pb_utils", "python_backend", "native_backend", "function_worker", "transport"},
+    "worker_process": LEAVES | {"pb_utils", "python_backend", "native_backend", "transport"},
     # Backends of ours, whose code is a model.py that the worker imports.
     "framework_backends": LEAVES | {"pb_utils"},
     # The library for programs in C: it has Python in it, and the C API around the engine.
@@ -107,6 +103,10 @@ SERVER_PACKAGES = {
 }
 # Modules of a layer that may import more than the others of it.
 MODULES_WITH_MORE = {
+    # A bound function in a worker: it is called as in the process that binds functions.
+    "pytriton.runtime.worker_process.function_worker": frozenset(
+        {"functions", "decorators", "models"}
+    ),
     # Forks the process that runs workers before the rest of the server is imported.
     "pytriton.serving.server.worker_zygote": frozenset({"worker_process"}),
 }

@@ -163,7 +163,7 @@ class CancelCall(msgspec.Struct, tag="cancel_call", array_like=True):
 
 
 class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
-    """Worker to server: the caller consumed `count` more responses of a decoupled `InferCallFrame`."""
+    """Worker to server: the caller of a decoupled model consumed `count` more responses."""
 
     call: int
     count: int
