@@ -14,7 +14,7 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.log_switches import LogFeed, LogSwitches
 from pytriton.base.messages import InferTensor
-from pytriton.runtime.executor.remote.rank_group import RankGroup
+from pytriton.runtime.executor.remote.remote_launcher import RankGroup
 from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.transport.arena import MemoryTrimmer

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.runtime.executor.call_server import WorkerServices
-    from pytriton.runtime.executor.remote.rank_group import RankGroup
+    from pytriton.runtime.executor.remote.remote_launcher import RankGroup
     from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
 
