@@ -11,8 +11,8 @@ import tarfile
 import pytest
 
 from pytriton.base.errors import InternalError
-from pytriton.runtime.executor import archives
-from pytriton.runtime.executor.archives import ArchiveStream
+from pytriton.runtime.executor import environment
+from pytriton.runtime.executor.environment import ArchiveStream
 from tests.executor.tar_files import file_entry, folder_entry, link_entry, pack
 
 HARD = tarfile.LNKTYPE
@@ -31,7 +31,7 @@ def folder(tmp_path):
 def unpack(folder, entries, kind="w:gz"):
     path = folder.parent.parent / "env.tar"
     pack(path, entries, kind)
-    archives.unpack(path, folder)
+    environment.unpack(path, folder)
 
 
 def refused(folder, entries, text, kind="w:gz"):
@@ -157,7 +157,7 @@ def test_nobody_gets_rights_by_an_archive(folder):
 
 @pytest.mark.parametrize("kind", ["w", "w:gz", "w:bz2", "w:xz"])
 def test_archive_that_is_too_large_is_refused_before_it_is_written(folder, monkeypatch, kind):
-    monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(environment, "MAX_UNPACKED_BYTES", 1000)
 
     refused(
         folder,
@@ -175,17 +175,17 @@ def test_size_that_an_archive_only_claims_is_refused(folder):
     path.write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
 
     with pytest.raises(InternalError, match="more than the free disk space"):
-        archives.unpack(path, folder)
+        environment.unpack(path, folder)
 
 
 def test_very_many_entries_are_refused(folder, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_ENTRIES", 50)
+    monkeypatch.setattr(environment, "MAX_ENTRIES", 50)
 
     refused(folder, [file_entry(f"f{number}") for number in range(51)], "more than 50 entries")
 
 
 def test_folders_that_only_names_mention_count_as_entries(folder, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_ENTRIES", 50)
+    monkeypatch.setattr(environment, "MAX_ENTRIES", 50)
 
     refused(
         folder,
@@ -201,7 +201,7 @@ def test_description_of_gigantic_size_is_refused_before_it_is_read(folder):
     path.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(5 << 20)))
 
     with pytest.raises(InternalError, match="description of an entry is longer than 4194304 bytes"):
-        archives.unpack(path, folder)
+        environment.unpack(path, folder)
 
 
 def test_headers_that_are_nested_without_end_are_refused(folder):
@@ -211,7 +211,7 @@ def test_headers_that_are_nested_without_end_are_refused(folder):
     path.write_bytes(gzip.compress((header.tobuf() + bytes(512)) * 3000))
 
     with pytest.raises(InternalError, match="Its headers are nested too deeply"):
-        archives.unpack(path, folder)
+        environment.unpack(path, folder)
 
 
 @pytest.mark.parametrize("pack_bytes", [bytes, gzip.compress])
@@ -228,7 +228,7 @@ def test_stream_never_goes_back(pack_bytes):
 
 
 def test_links_that_lead_through_too_many_others_are_refused(folder, monkeypatch):
-    monkeypatch.setattr(archives, "MAX_STEPS", 1000)
+    monkeypatch.setattr(environment, "MAX_STEPS", 1000)
     chain = [link_entry(f"l{number}", f"l{number + 1}/x/y/z") for number in range(100)]
 
     refused(folder, chain, "takes too many steps")
@@ -241,7 +241,7 @@ def test_archive_that_is_cut_off_is_refused(folder, cut):
     path.write_bytes(path.read_bytes()[:-cut])
 
     with pytest.raises(InternalError, match="Failed to extract"):
-        archives.unpack(path, folder)
+        environment.unpack(path, folder)
 
 
 @pytest.mark.parametrize("kind", ["w", "w:gz", "w:bz2", "w:xz"])
@@ -252,8 +252,8 @@ def test_archive_is_known_by_its_first_bytes(tmp_path, kind):
     (tmp_path / "short").write_bytes(b"\x1f\x8b")
     (tmp_path / "nothing").touch()
 
-    assert archives.is_archive(tmp_path / "env")
-    assert archives.is_archive(tmp_path / "empty")
-    assert not archives.is_archive(tmp_path / "script")
-    assert not archives.is_archive(tmp_path / "short")
-    assert not archives.is_archive(tmp_path / "nothing")
+    assert environment.is_archive(tmp_path / "env")
+    assert environment.is_archive(tmp_path / "empty")
+    assert not environment.is_archive(tmp_path / "script")
+    assert not environment.is_archive(tmp_path / "short")
+    assert not environment.is_archive(tmp_path / "nothing")

@@ -3,21 +3,317 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import fcntl
+import gzip
 import hashlib
 import logging
+import lzma
 import os
 import pathlib
 import shutil
 import stat
+import tarfile
 import tempfile
 import threading
+import zlib
+from collections.abc import Mapping
+from typing import IO, cast
 
 import msgspec
 
 from pytriton.base.errors import InternalError
-from pytriton.runtime.executor.archives import is_archive, unpack
+
+MAX_HOPS = 40  # Linux follows no more; opening a longer chain, or a cycle, fails
+MAX_STEPS = 20_000_000  # for all links of an archive together; thousands are usual
+
+
+class LinkCheck:
+    """Follows links (a mapping from name to target) and checks that none leaves their folder."""
+
+    def __init__(self, links: Mapping[str, str]) -> None:
+        self._links = links
+        self._steps = 0
+
+    def require_inside(self, name: str) -> None:
+        """Refuse a link whose path leaves the folder at any step, also through other links.
+
+        Raises:
+            InternalError: The link leaves the folder, or following all links takes too many steps.
+        """
+        place = name.split("/")[:-1]  # the folder that the path has reached; contains no links
+        pending = self._parts(name)
+        hops = 1
+        while pending:
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise InternalError("Following its links takes too many steps")
+            part = pending.pop()
+            if part == ".." and not place:
+                raise InternalError(
+                    f"'{name}' leads out of the environment, to '{self._links[name]}'"
+                )
+            if part == "..":
+                place.pop()
+                continue
+            place.append(part)
+            if "/".join(place) in self._links:
+                hops += 1
+                if hops > MAX_HOPS:
+                    return
+                pending += self._parts("/".join(place))
+                place.pop()
+
+    def _parts(self, name: str) -> list[str]:
+        """Returns the parts of a link's target, the last one first."""
+        target = self._links[name]
+        if target.startswith("/"):
+            raise InternalError(f"'{name}' leads out of the environment, to '{target}'")
+        return [part for part in reversed(target.split("/")) if part not in ("", ".")]
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+class ArchiveStream:
+    """The methods of a file object that `tarfile` uses."""
+
+    def __init__(self, file: IO[bytes], limit_message: str) -> None:
+        self._file = _decompressed(file)
+        self._is_compressed = self._file is not file
+        self._limit_message = limit_message
+        self._allowed = 0
+        self._position = 0
+
+    def allow(self, size: int) -> None:
+        """Set how many bytes may be read from now on."""
+        self._allowed = size
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes; returns fewer only at the end of the archive.
+
+        Raises:
+            InternalError: `size` is more than what is still allowed.
+        """
+        self._count(size)
+        data = self._file.read(size)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """Returns how many bytes were read or skipped."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Skip bytes up to a position.
+
+        Raises:
+            InternalError: The position was passed already, or is further away than is allowed.
+        """
+        if position < self._position:
+            raise InternalError("Its entries overlap")
+        if not self._is_compressed:
+            self._file.seek(position)
+            self._position = position
+            return
+        while position > self._position and self.read(min(position - self._position, _CHUNK_BYTES)):
+            pass
+
+    def close(self) -> None:
+        """Do nothing: the caller closes the file that it opened."""
+
+    def _count(self, size: int) -> None:
+        if not 0 <= size <= self._allowed:
+            raise InternalError(self._limit_message)
+        self._allowed -= size
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    start = file.read(6)
+    file.seek(0)
+    if start.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=file))
+    if start.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    if start.startswith((b"\xfd7zXZ\0", b"\x5d\0\0")):
+        return lzma.LZMAFile(file)
+    return file
+
+
+MAX_UNPACKED_BYTES = 64 << 30
+MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
+MAX_DEPTH = 100
+MAX_NAME_BYTES = 4096
+MAX_DESCRIPTION_BYTES = 4 << 20  # per entry: its headers, long names and sparse file maps
+_MAX_TIME_S = 1 << 33
+# Raised by `tarfile` and the decompressors; ValueError is for names that the system rejects.
+_READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+
+
+def is_archive(path: pathlib.Path) -> bool:
+    """Returns whether a file begins like a tar archive, compressed or not."""
+    try:
+        with path.open("rb") as file:
+            stream = ArchiveStream(file, "")
+            stream.allow(tarfile.BLOCKSIZE)
+            tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+    except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # an archive without entries
+        return True
+    except _READ_ERRORS:
+        return False
+    return True
+
+
+def unpack(archive_path: pathlib.Path, folder: pathlib.Path) -> None:
+    """Unpack a tar archive, compressed or not, into an empty folder.
+
+    Raises:
+        InternalError: The archive is broken or too large, or an entry would leave the folder.
+    """
+    failure = f"Failed to extract '{archive_path}'"
+    try:
+        with archive_path.open("rb") as file:
+            stream = ArchiveStream(
+                file, f"The description of an entry is longer than {MAX_DESCRIPTION_BYTES} bytes"
+            )
+            stream.allow(MAX_DESCRIPTION_BYTES)
+            with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # all it uses
+                _Unpacker(archive, stream, os.path.realpath(folder)).run()
+    except InternalError as error:
+        raise InternalError(f"{failure}: {error.message}") from error
+    except RecursionError as error:
+        raise InternalError(f"{failure}: Its headers are nested too deeply") from error
+    except _READ_ERRORS as error:
+        raise InternalError(f"{failure}: {error}") from error
+
+
+class _Unpacker:
+    """Unpacks one archive into one folder. Names are normalised and relative to the folder."""
+
+    def __init__(self, archive: tarfile.TarFile, stream: ArchiveStream, root: str) -> None:
+        self._archive = archive
+        self._stream = stream
+        self._root = root
+        self._free_bytes = min(MAX_UNPACKED_BYTES, shutil.disk_usage(root).free)
+        self._folders = {""}
+        self._files: set[str] = set()
+        self._links: dict[str, str] = {}  # created after all files were written
+
+    def run(self) -> None:
+        count = 0
+        while (member := self._archive.next()) is not None:
+            self._archive.members.clear()  # type: ignore[attr-defined]  # or it keeps every member
+            count += 1
+            if max(count, len(self._folders)) > MAX_ENTRIES:
+                raise InternalError(f"It has more than {MAX_ENTRIES} entries")
+            self._extract(member)
+            self._stream.allow(MAX_DESCRIPTION_BYTES)
+        check = LinkCheck(self._links)
+        for name in self._links:
+            check.require_inside(name)
+        for name, target in self._links.items():
+            os.symlink(target, self._path(name))  # noqa: PTH211  as everywhere here
+
+    def _extract(self, member: tarfile.TarInfo) -> None:
+        name = _normal_name(member.name)
+        if member.isdir():
+            self._make_folder(name, member)
+            return
+        if not (member.isreg() or member.issym() or member.islnk()):
+            raise InternalError(f"'{name}' is neither a file nor a folder nor a link")
+        self._require_new(name)
+        self._make_parents(name)
+        if member.issym():
+            self._links[name] = _validated(member.linkname)
+        elif member.islnk():
+            self._make_hard_link(name, _normal_name(member.linkname))
+        else:
+            self._make_file(name, member)
+
+    def _make_folder(self, name: str, member: tarfile.TarInfo) -> None:
+        if name in self._files or name in self._links:
+            raise InternalError(f"'{name}' occurs twice")
+        self._make_parents(f"{name}/")
+        if name:
+            # The owner can always change and remove the folder, other users never can.
+            os.chmod(self._path(name), member.mode & 0o755 | 0o700)  # noqa: PTH101  30,000 files
+
+    def _make_parents(self, name: str) -> None:
+        parent = name.rpartition("/")[0]
+        if parent in self._folders:
+            return
+        if parent in self._files or parent in self._links:
+            raise InternalError(f"'{name}' is inside '{parent}', which is not a folder")
+        self._make_parents(parent)
+        os.mkdir(self._path(parent), 0o755)  # noqa: PTH102  30,000 files
+        self._folders.add(parent)
+
+    def _require_new(self, name: str) -> None:
+        if name in self._files or name in self._links or name in self._folders:
+            raise InternalError(f"'{name}' occurs twice")
+
+    def _make_hard_link(self, name: str, target: str) -> None:
+        if target in self._links:  # a symbolic link under a second name
+            self._links[name] = self._links[target]
+        elif target in self._files:
+            os.link(self._path(target), self._path(name))
+            self._files.add(name)
+        else:
+            raise InternalError(f"'{name}' is a hard link to '{target}', which is no earlier file")
+
+    def _make_file(self, name: str, member: tarfile.TarInfo) -> None:
+        if member.size < 0 or member.size > self._free_bytes:
+            raise InternalError(
+                f"It needs more than the free disk space, or than {MAX_UNPACKED_BYTES} bytes"
+            )
+        self._free_bytes -= member.size
+        self._stream.allow(member.size)
+        content = self._archive.extractfile(member)
+        assert content is not None
+        descriptor = os.open(self._path(name), _CREATE, 0o600)
+        self._files.add(name)
+        with os.fdopen(descriptor, "wb") as file, content:
+            _copy(content, file, member.size)
+            file.flush()  # a later write would change the file's time again
+            # Drops setuid and setgid, and the right of group and others to write.
+            os.chmod(descriptor, member.mode & 0o755 | 0o600)  # noqa: PTH101
+            time_s = min(max(member.mtime, 0), _MAX_TIME_S)
+            os.utime(descriptor, (time_s, time_s))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
+    while size:
+        chunk = content.read(min(size, _CHUNK_BYTES))
+        if not chunk:
+            raise EOFError("It ends within a file")
+        file.write(chunk)
+        size -= len(chunk)
+
+
+def _normal_name(text: str) -> str:
+    """Returns a name without redundant parts like `./`; the name of the folder itself is ''."""
+    name = pathlib.PurePosixPath(_validated(text))
+    if name.is_absolute():
+        raise InternalError(f"Path is absolute: '{text}'")
+    if ".." in name.parts:
+        raise InternalError(f"Path contains '..': '{text}'")
+    if len(name.parts) > MAX_DEPTH:
+        raise InternalError(f"Path has more than {MAX_DEPTH} parts: '{text[:80]}...'")
+    return "/".join(name.parts)
+
+
+def _validated(text: str) -> str:
+    if len(os.fsencode(text)) > MAX_NAME_BYTES:
+        raise InternalError(f"Path is longer than {MAX_NAME_BYTES} bytes: '{text[:80]}...'")
+    if "\0" in text or not text:
+        raise InternalError(f"Path is empty or has a zero byte: {text!r}")
+    return text
+
 
 logger = logging.getLogger(__name__)
 
