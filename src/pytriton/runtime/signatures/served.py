@@ -20,7 +20,7 @@ from pytriton.decorators.declaration import ModelDeclaration, declaration_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.tensor import Tensor
-from pytriton.runtime.signatures.records import MISSING, Record, RecordField
+from pytriton.runtime.signatures.annotations import MISSING, Record, RecordField
 from pytriton.runtime.signatures.signature import (
     CallableSignature,
     CallArgument,

@@ -15,8 +15,16 @@ from typing import Any
 from pytriton.decorators.wrapping import decorated_layers
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.tensor import Tensor
-from pytriton.runtime.signatures.annotations import CannotInferError, text_of, without_none
-from pytriton.runtime.signatures.records import MISSING, Record, RecordField, field_of, record_of
+from pytriton.runtime.signatures.annotations import (
+    MISSING,
+    CannotInferError,
+    Record,
+    RecordField,
+    field_of,
+    record_of,
+    text_of,
+    without_none,
+)
 
 OUTPUT_NAME = "output"
 
