@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.decorators.context import get_model_config
-from pytriton.decorators.wrapping import InferFunc, decorated, decorated_layers
+from pytriton.decorators.context import InferFunc, decorated, decorated_layers, get_model_config
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.telemetry import get_telemetry_tracer, traced_span

@@ -16,8 +16,13 @@ from pytriton.decorators.batching import (
     call_with_batch,
     get_inference_request_batch_size,
 )
-from pytriton.decorators.context import CONTEXT_ATTRIBUTE, get_model_config
-from pytriton.decorators.wrapping import InferFunc, decorated, decorated_layers
+from pytriton.decorators.context import (
+    CONTEXT_ATTRIBUTE,
+    InferFunc,
+    decorated,
+    decorated_layers,
+    get_model_config,
+)
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonRuntimeError
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig

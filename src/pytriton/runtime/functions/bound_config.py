@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.openai_routes import as_openai
 from pytriton.decorators.batching import call_with_batch, call_with_sample
-from pytriton.decorators.context import call_with_context
-from pytriton.decorators.wrapping import decorated_layers
+from pytriton.decorators.context import call_with_context, decorated_layers
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DeviceKind
 from pytriton.model_config.model_config import ModelConfig

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from pytriton.decorators.wrapping import decorated_layers
+from pytriton.decorators.context import decorated_layers
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.tensor import Tensor
 from pytriton.runtime.signatures.annotations import (
