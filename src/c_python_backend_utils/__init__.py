@@ -17,9 +17,8 @@ from pytriton.runtime.pb_utils.memory import (
 from pytriton.runtime.pb_utils.metrics import Metric, MetricFamily, MetricKind
 from pytriton.runtime.pb_utils.model_control import is_model_ready, load_model, unload_model
 from pytriton.runtime.pb_utils.request import InferenceRequest, InferenceTrace
-from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.response import InferenceResponse, InferenceResponseSender
 from pytriton.runtime.pb_utils.response_iterator import ResponseIterator
-from pytriton.runtime.pb_utils.sender import InferenceResponseSender
 from pytriton.runtime.pb_utils.tensor import Tensor
 
 __all__ = [

@@ -7,7 +7,7 @@ import threading
 import pytest
 from triton_python_backend_utils import InferenceResponse, TritonModelException
 
-from pytriton.runtime.pb_utils.sender import InferenceResponseSender
+from pytriton.runtime.pb_utils.response import InferenceResponseSender
 from tests.pb_utils.fakes import FakeContext
 
 FINAL = 1

@@ -13,11 +13,14 @@ from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.pb_utils.arguments import boolean, integer, sequence, text
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.memory import PreferredMemory
-from pytriton.runtime.pb_utils.parameters import as_json, checked_parameters
-from pytriton.runtime.pb_utils.response import InferenceResponse
+from pytriton.runtime.pb_utils.response import (
+    InferenceResponse,
+    InferenceResponseSender,
+    as_json,
+    checked_parameters,
+)
 from pytriton.runtime.pb_utils.response_iterator import ResponseIterator, when_ready
 from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestContext, require_runtime
-from pytriton.runtime.pb_utils.sender import InferenceResponseSender
 from pytriton.runtime.pb_utils.tensor import Tensor
 
 

@@ -3,16 +3,73 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from pytriton.base.messages import ParameterValue
-from pytriton.runtime.pb_utils.arguments import sequence
+from pytriton.runtime.pb_utils.arguments import sequence, text
 from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
-from pytriton.runtime.pb_utils.parameters import as_json, checked_parameters
+from pytriton.runtime.pb_utils.runtime import RequestContext
 from pytriton.runtime.pb_utils.tensor import Tensor
 
 __all__ = ["InferenceResponse", "TritonError", "TritonModelException"]
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def checked_parameters(parameters: Any) -> dict[str, ParameterValue] | None:
+    """Returns a model's parameters as a dict that can be sent; None if there are none.
+
+    Raises:
+        TritonModelException: They are not a dict, or a key or value has the wrong type.
+    """
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise TritonModelException(
+            f"Expect parameters to be None or a dict of str to bool/int/str, got {type(parameters)}"
+        )
+    checked: dict[str, ParameterValue] = {}
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
+        checked[_text(key, "keys")] = _checked_value(key, value)
+    return checked or None
+
+
+def _checked_value(key: str, value: Any) -> ParameterValue:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, "values")
+    if not isinstance(value, int):
+        raise TritonModelException(
+            f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+        )
+    if value not in _INT64:
+        raise TritonModelException(
+            f"Unsupported value type on parameters: '{key}' must fit in 64 bits, got {value}"
+        )
+    return int.__index__(value)  # converts subclasses to int, which alone can be sent
+
+
+def _text(value: str, what: str) -> str:
+    try:
+        return text(value, what)
+    except TypeError:
+        raise TritonModelException(
+            f"Expect parameters {what} to be text that UTF-8 can express, got {value!r}"
+        ) from None
+
+
+def as_json(parameters: dict[str, ParameterValue] | None) -> str:
+    """Returns parameters as JSON text, the form in which models get them."""
+    return msgspec.json.encode(parameters).decode() if parameters else "{}"
 
 
 class InferenceResponse:
@@ -93,3 +150,123 @@ def _refuse_output(tensor: object) -> None:
         raise TritonModelException("Output tensor for inference response should not be empty.")
     if not isinstance(tensor, Tensor):
         raise TypeError(f"output_tensors must hold Tensor objects, got {type(tensor)}")
+
+
+FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_UNABLE = "Unable to send response."
+
+
+class InferenceResponseSender:
+    """Sends the responses to one request, from any thread and also after `execute` returned.
+
+    A decoupled model sends any number of responses, any other model exactly one. The last response
+    must have the flag `TRITONSERVER_RESPONSE_COMPLETE_FINAL`, or the flag must be sent alone after
+    it. Senders come from `InferenceRequest.get_response_sender`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_context", "_has_sent", "_held", "_is_closed", "_is_decoupled", "_order",
+    )  # fmt: skip
+
+    def __init__(self, context: RequestContext, is_decoupled: bool) -> None:
+        self._context = context
+        self._is_decoupled = is_decoupled
+        self._is_closed = False
+        self._has_sent = False
+        # A model that is not decoupled may send its final flag after its response; the server
+        # expects both together.
+        self._held: InferenceResponse | None = None
+        self._order = threading.Lock()  # keeps responses in the order of the calls
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, the final flag, or both; waits until the server accepts it.
+
+        Args:
+            response: The response; may be None if the flag is set.
+            flags: `TRITONSERVER_RESPONSE_COMPLETE_FINAL` with the last response or after it.
+
+        Raises:
+            TypeError: `response` is not an InferenceResponse, or `flags` is not an int.
+            TritonModelException: The final flag was sent already, a model that is not decoupled
+                sends a second response or none, or both flag and response are missing.
+        """
+        if flags not in (0, FINAL):
+            _refuse_flags(flags)
+        if response is None:
+            if not flags:
+                raise TritonModelException(
+                    "Inference Response object must be provided when the response flags is set"
+                    " to zero."
+                )
+        elif not isinstance(response, InferenceResponse):
+            raise TypeError(f"response must be an InferenceResponse, got {type(response)}")
+        with self._order:
+            if self._is_decoupled:
+                self._send_decoupled(response, is_final=flags == FINAL)
+            else:
+                self._send_single(response, is_final=flags == FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Returns whether the request was cancelled; a final response is still required."""
+        return self._context.is_cancelled()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the final flag was sent, or `execute` failed."""
+        return self._is_closed
+
+    def mark_closed(self) -> None:
+        """Make later sends fail, because the request was answered otherwise. Not for models."""
+        self._is_closed = True
+
+    def take_held(self) -> InferenceResponse | None:
+        """Remove and return the response that waits for its final flag."""
+        held, self._held = self._held, None
+        return held
+
+    def count_returned(self) -> None:
+        """Count the response that `execute` returned as sent with the final flag.
+
+        Raises:
+            TritonModelException: For the same reasons as in `send`.
+        """
+        self._check_first()
+        self._has_sent = self._is_closed = True
+
+    def _send_decoupled(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        self._check_open()
+        self._is_closed = is_final
+        self._context.send(response, is_final=is_final)
+
+    def _send_single(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        if response is not None:
+            self._check_first()
+            self._has_sent = True
+            self._held = response
+        else:
+            self._check_open()
+            if not self._has_sent:
+                raise TritonModelException(
+                    f"{_UNABLE} Non-decoupled model cannot send complete final before sending a"
+                    " response."
+                )
+        if is_final:
+            self._is_closed = True
+            self._context.send(self.take_held(), is_final=True)
+
+    def _check_first(self) -> None:
+        if self._has_sent:
+            raise TritonModelException(
+                f"{_UNABLE} Non-decoupled model cannot send more than one response."
+            )
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise TritonModelException(f"{_UNABLE} Response sender has been closed.")
+
+
+def _refuse_flags(flags: object) -> None:
+    if not isinstance(flags, int):
+        raise TypeError(f"flags must be an int, got {type(flags)}")
+    raise TritonModelException(f"{_UNABLE} Unsupported flag provided.")
