@@ -7,6 +7,7 @@ Models should import `triton_python_backend_utils`, which has everything that th
 from __future__ import annotations
 
 from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
+from pytriton.runtime.pb_utils.helpers import is_model_ready, load_model, unload_model
 from pytriton.runtime.pb_utils.logger import Logger
 from pytriton.runtime.pb_utils.memory import (
     MemoryType,
@@ -15,7 +16,6 @@ from pytriton.runtime.pb_utils.memory import (
     shared_memory,
 )
 from pytriton.runtime.pb_utils.metrics import Metric, MetricFamily, MetricKind
-from pytriton.runtime.pb_utils.model_control import is_model_ready, load_model, unload_model
 from pytriton.runtime.pb_utils.request import InferenceRequest, InferenceTrace
 from pytriton.runtime.pb_utils.response import InferenceResponse, InferenceResponseSender
 from pytriton.runtime.pb_utils.response_iterator import ResponseIterator

@@ -11,27 +11,25 @@ from pytriton.runtime.pb_utils.failures import TritonError, TritonModelException
 from pytriton.runtime.pb_utils.helpers import (
     TRITON_STRING_TO_NUMPY,
     deserialize_bytes_tensor,
+    get_backend_config,
     get_input_config_by_name,
     get_input_tensor_by_name,
+    get_model_dir,
     get_output_config_by_name,
     get_output_tensor_by_name,
+    is_model_ready,
+    load_model,
     numpy_to_triton_type,
     serialize_byte_tensor,
     triton_string_to_numpy,
     triton_to_numpy_type,
+    unload_model,
     using_decoupled_model_transaction_policy,
 )
 from pytriton.runtime.pb_utils.logger import Logger
 from pytriton.runtime.pb_utils.memory import MemoryType, PreferredMemory
 from pytriton.runtime.pb_utils.metrics import MetricFamily
 from pytriton.runtime.pb_utils.model_config import ModelConfig
-from pytriton.runtime.pb_utils.model_control import (
-    get_backend_config,
-    get_model_dir,
-    is_model_ready,
-    load_model,
-    unload_model,
-)
 from pytriton.runtime.pb_utils.request import InferenceRequest
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor
