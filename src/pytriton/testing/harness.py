@@ -16,8 +16,8 @@ from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.runtime import current_runtime, set_runtime
 from pytriton.runtime.python_backend import answers
 from pytriton.runtime.python_backend.batch_execution import takes_whole_batches
-from pytriton.runtime.python_backend.coroutines import CoroutineThread
 from pytriton.runtime.python_backend.failure_text import RuleError
+from pytriton.runtime.python_backend.worker import CoroutineThread
 from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.reading.config_files import read_initial_states

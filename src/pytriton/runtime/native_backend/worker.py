@@ -19,11 +19,10 @@ from pytriton.runtime.native_backend.execution import BatchExecution
 from pytriton.runtime.native_backend.host import Host
 from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.pb_utils.runtime import set_runtime
-from pytriton.runtime.python_backend.coroutines import CoroutineThread
 from pytriton.runtime.python_backend.loader import find_files
 from pytriton.runtime.python_backend.output import end_output
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
-from pytriton.runtime.python_backend.worker import ReadyCheck
+from pytriton.runtime.python_backend.worker import CoroutineThread, ReadyCheck
 from pytriton.runtime.transport.frames import (
     Cancel,
     CheckReady,

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.pb_utils.response import InferenceResponse
     from pytriton.runtime.python_backend.batch_run import BatchRegistry
-    from pytriton.runtime.python_backend.coroutines import CoroutineThread
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
+    from pytriton.runtime.python_backend.worker import CoroutineThread
     from pytriton.runtime.transport.channel import Payload, Received
 
     _Answered = Sequence[tuple[int, InferenceResponse | None]]
