@@ -344,7 +344,8 @@ def test_middle_has_news_to_send_until_the_reader_knows_that_a_segment_is_gone(t
     received.clear()
     trio.tell()
     has_news.append(trio.to_reader.maps_memory)
-    trio.owner.drop_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+    trio.owner.queue_dropped_segments(trio.arenas["owner"].trim(idle_seconds=0.0))
+    trio.owner.send_memory_update()
     trio.tell()
 
     assert has_news == [True, True]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background tasks, which are referenced until they end."""
+"""Background tasks, which are referenced until they end, and a time limit for awaited work."""
 
 from __future__ import annotations
 

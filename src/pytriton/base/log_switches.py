@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines the server's log has and how they look, as every process of the server knows it."""
+"""The settings of the server's log, as each process of the server knows them, and their changes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context, in which a bound callable finds the configurations of its models."""
+"""Decorated callables, and the context in which they find the configurations of their models.
+
+The `wrapt` package can decorate callables too, but adds 124 modules and 7 MiB to every user's
+process. Decorators that users write with `wrapt` work together with these, inside and outside.
+"""
 
 from __future__ import annotations
 

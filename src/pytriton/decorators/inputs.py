@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorators that complete, pad or shorten the inputs of a call."""
+"""Decorators that complete, pad, shorten or group the inputs of a call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of an instance, which an actor starts and ends with itself. Knows nothing of Ray."""
+"""The process of an instance on its node: its command, and its parent, which ends with it.
+
+The parent reads what the process prints, so that the last words of a crash are not lost, and writes
+the lines to its standard input. There `worker_process/remote.py` sends them to the server's log.
+Nothing here knows Ray.
+"""
 
 from __future__ import annotations
 

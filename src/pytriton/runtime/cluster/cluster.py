@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher process needs of a cluster: Ray (`ray_cluster.py`), or a fake of tests."""
+"""What the launcher process needs of a cluster: Ray (`ray_cluster.py`), or a fake of tests.
+
+Also the names of actors and placement groups, and the meaning of Ray's errors, which are known by
+their texts. This module does not import Ray.
+"""
 
 from __future__ import annotations
 

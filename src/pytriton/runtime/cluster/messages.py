@@ -2,7 +2,8 @@
 """The messages between the server and its launcher process, the only one that knows Ray.
 
 They are sent over a stream socket that the launcher process inherits. When the server closes its
-end, the launcher process ends all actors and exits.
+end, the launcher process ends all actors and exits. The launcher process sends a `Beat` at regular
+intervals; if none comes, it hangs.
 """
 
 from __future__ import annotations

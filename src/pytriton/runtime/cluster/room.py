@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides whether a cluster has room for an instance, and says why it has none. Does no I/O."""
+"""Decides whether a cluster has room for an instance, and on which node. Does no I/O.
+
+Instances of a model are spread over nodes; Ray's own strategy for this does not know which actors
+belong to one model. The caller has the clock.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,6 @@ from pytriton.runtime.executor.worker import (
 from pytriton.runtime.transport.handshake import pytriton_version
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from pytriton.base.errors import ServerError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tensors of a batch into a message, and splits outputs into those of requests."""
+"""Writes the tensors of a batch into a message, splits outputs by request, and converts shapes."""
 
 from __future__ import annotations
 

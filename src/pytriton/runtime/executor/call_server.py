@@ -2,7 +2,8 @@
 """Serves the calls that a worker makes over its channel: of other models and of services.
 
 A worker has one call server for its own channel, and one for each process that it forked and that
-has made a call.
+has made a call. A forked child must not use its parent's channel. It creates a pair of sockets and
+sends one of them over the worker's fork socket, which keeps messages whole.
 """
 
 from __future__ import annotations

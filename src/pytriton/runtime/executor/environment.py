@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds, and if necessary unpacks, the Python that a model requests with EXECUTION_ENV_PATH."""
+"""Finds, and if necessary unpacks, the Python that a model requests with EXECUTION_ENV_PATH.
+
+Archives may be hostile. Files and folders are created first, each under an unused name, and
+symbolic links last. So nothing is ever written through a link, whatever the names and targets of an
+archive's links are. `tarfile` reads the archive, but its extraction methods are not used, because
+their checks differ between Python releases. It also reads as much as the headers of an archive
+request, gigabytes at once and the same bytes repeatedly, so it gets a stream with limits.
+
+An unpacked environment is in a temporary folder, whose owner holds a lock on a file inside it. The
+system releases the lock however the process ends: a folder whose lock can be acquired is abandoned.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a request while the engine and an instance serve it."""
+"""A request while it is served, and the interface between the engine and instances.
+
+Batches go in, events come back. The thread of a bound callable, the process of a model.py and the
+fakes of tests all are instances; the engine does not know which one it uses.
+"""
 
 from __future__ import annotations
 
@@ -227,10 +231,10 @@ class WorkerInstance(Instance, Protocol):
         """Replace the receiver of events."""
 
 
-class ModelLabels:
-    """The name and version for all responses of a model, and the order of its inputs.
+class ModelLabels(msgspec.Struct, frozen=True):
+    """What instances need to know of their model, to make its batches and responses.
 
-    Args:
+    Attributes:
         name: The name of the model.
         version: The version of the model.
         input_names: The inputs in the order in which they are sent to instances.
@@ -246,37 +250,17 @@ class ModelLabels:
             inputs.
     """
 
-    __slots__ = (
-        "batching", "in_sequences", "input_names", "input_reshapes", "is_model_file",
-        "keeps_inputs", "name", "output_reshapes", "ragged_inputs", "state_outputs", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        input_names: Sequence[str],
-        *,
-        batching: bool,
-        is_model_file: bool = False,
-        state_outputs: Sequence[str] = (),
-        input_reshapes: Mapping[str, Reshape] | None = None,
-        output_reshapes: Mapping[str, Reshape] | None = None,
-        ragged_inputs: Collection[str] = (),
-        in_sequences: bool = False,
-        keeps_inputs: bool = False,
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.input_names = tuple(input_names)
-        self.batching = batching
-        self.is_model_file = is_model_file
-        self.state_outputs = tuple(state_outputs)
-        self.input_reshapes = input_reshapes
-        self.output_reshapes = output_reshapes
-        self.ragged_inputs = ragged_inputs
-        self.in_sequences = in_sequences
-        self.keeps_inputs = keeps_inputs
+    name: str
+    version: str
+    input_names: Sequence[str]
+    batching: bool
+    is_model_file: bool = False
+    state_outputs: Sequence[str] = ()
+    input_reshapes: Mapping[str, Reshape] | None = None
+    output_reshapes: Mapping[str, Reshape] | None = None
+    ragged_inputs: Collection[str] = ()
+    in_sequences: bool = False
+    keeps_inputs: bool = False
 
     def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the outputs that an instance returns to a request whose client wants these."""

@@ -38,7 +38,6 @@ from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
 
 if TYPE_CHECKING:
-    import socket
     import subprocess
     from collections.abc import Callable, Sequence
 

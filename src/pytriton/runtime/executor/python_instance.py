@@ -39,8 +39,6 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 
 if TYPE_CHECKING:
-    import asyncio
-
     from pytriton.base.log_switches import LogFeed, LogSwitches
     from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.inference import Instance, InstanceEvents, Outcome, RunningBatch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process as its instance sees it: two sockets, a way to kill it, and its exit."""
+"""Worker processes as instances and launchers see them: interfaces, placement, exit, restarts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances whose callable is a coroutine function: their batches overlap on one event loop."""
+"""Instances whose callable is asynchronous: batches, or generators, overlap on an event loop."""
 
 from __future__ import annotations
 

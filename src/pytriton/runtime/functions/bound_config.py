@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that the arguments of `bind` describe."""
+"""The configuration that the arguments of `bind` describe, and checks of these arguments.
+
+A callable is refused only if it certainly cannot accept the model's inputs: other decorators, and
+callables that are not plain Python, may change the arguments and are accepted.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.openai_routes import as_openai
 from pytriton.decorators.batching import call_with_batch, call_with_sample
 from pytriton.decorators.context import call_with_context, decorated_layers
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DeviceKind
+from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
+from pytriton.model_config.sequence_message import initial_states
 from pytriton.model_config.tensor import Tensor
 from pytriton.model_config.triton_model_config import (
     ResponseCache,
@@ -205,29 +212,44 @@ def _input_names_problem(
     )
 
 
-class AnyModel(Protocol):
-    """A bound model: `BoundModel`, whose instances are in this process, or `RayModel`."""
+class AnyModel:
+    """A bound model: `BoundModel`, whose instances are in this process, or `RayModel`.
 
-    name: str
-    version: int
-    config: TritonModelConfig
-    examples: Mapping[str, Any]  # values for inputs that it certainly takes
-    takes_parameters: bool  # whether its function gets the parameters of requests
-    start_timeout_s: float  # how long its instances may take to start, beyond the usual
+    What is said here of instances and callables holds for a model without any in this process.
+
+    Attributes:
+        examples: Values for inputs that it certainly takes.
+        takes_parameters: Whether its function gets the parameters of requests.
+        start_timeout_s: How long its instances may take to start, beyond the usual.
+    """
+
+    start_timeout_s: float = 0.0
+
+    def __init__(self, name: str, version: int, config: TritonModelConfig) -> None:
+        self.name = name
+        self.version = version
+        self.config = config
+        self.examples: Mapping[str, Any] = {}
+        self.takes_parameters: bool = True
 
     @property
     def key(self) -> tuple[str, int]:
         """The unique key of the model in one server."""
+        return self.name.lower(), self.version
 
     @property
     def ray(self) -> RayInstances | None:
         """What the server has to know to start its instances; None: they are in this process."""
+        return None
 
     def message(self) -> dict[str, Any]:
-        """Returns the ModelConfig message for the server."""
+        """Returns the ModelConfig message for the server, without warm-ups, which instances run."""
+        config = dataclasses.replace(self.config, model_warmup=None)
+        return ModelConfigGenerator(config).get_config()
 
     def initial_states(self) -> dict[str, bytes]:
         """Returns the initial states of its sequences, by input, in the protocol's layout."""
+        return initial_states(self.config.sequence)
 
     def prepare(self, context: TritonContext) -> None:
         """Prepare callables of this process."""
@@ -243,9 +265,11 @@ class AnyModel(Protocol):
         Returns:
             The server's ends of their channels, and the number of concurrent batches of each.
         """
+        return [], []
 
     def is_alive(self) -> bool:
         """Whether every instance of this process accepts batches."""
+        return True
 
     def close(self, timeout_s: float) -> None:
         """Wait for instances of this process."""

@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model made of Python callables: the arguments of `bind`, and its instances while served."""
+"""A model made of Python callables: the arguments of `bind`, and its instances while served.
+
+A warm-up that fails is logged; the model is served anyway. Hosts for asynchronous callables are
+imported only if needed, because asyncio takes 4 MiB.
+"""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
-from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.sequence_batcher import SequenceBatcher
-from pytriton.model_config.sequence_message import initial_states, only_request_inputs
+from pytriton.model_config.sequence_message import only_request_inputs
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.bound_config import (
+    AnyModel,
     bound_config,
     call_tensors,
     check_name_and_tensors,
@@ -40,38 +43,11 @@ if TYPE_CHECKING:
 
     from pytriton.decorators.context import TritonContext
     from pytriton.model_config.tensor import Tensor
-    from pytriton.runtime.transport.control import RayInstances
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytriton.runtime.functions import async_host
 else:
     async_host = LazyModule("pytriton.runtime.functions.async_host")
-
-
-def host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
-    """Returns the host class for a callable of a model with one response to each request."""
-    if not any(inspect.iscoroutinefunction(form) for form in _forms(infer_func)):
-        return InstanceHost
-    return async_host.AsyncInstanceHost
-
-
-def stream_host_for(infer_func: Callable[..., Any]) -> type[InstanceHost]:
-    """Returns the host class for a callable of a decoupled model."""
-    if not any(
-        inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form)
-        for form in _forms(infer_func)
-    ):
-        return StreamHost
-    return async_host.AsyncStreamHost
-
-
-def _forms(infer_func: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns the function itself; for an object, also the `__call__` of its class."""
-    return (
-        (infer_func,) if inspect.isroutine(infer_func) else (infer_func, type(infer_func).__call__)
-    )
 
 
 logger = logging.getLogger(__name__)
@@ -163,10 +139,8 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 InferFunc = Callable[..., Any]
 
 
-class BoundModel:
+class BoundModel(AnyModel):
     """A bound model. The constructor only checks arguments; `open_instances` starts instances."""
-
-    start_timeout_s = 0.0  # nothing has to be waited for
 
     def __init__(
         self,
@@ -180,17 +154,12 @@ class BoundModel:
         strict: bool = False,
     ) -> None:
         check_name_and_tensors(model_name, inputs, outputs)
-        self.name = model_name
-        self.version = model_version
         self.infer_funcs = _as_callables(infer_func)
-        self.config = bound_config(
-            model_name,
-            model_version,
-            len(self.infer_funcs),
-            inputs,
-            outputs,
-            config or ModelConfig(),
+        count = len(self.infer_funcs)
+        made = bound_config(
+            model_name, model_version, count, inputs, outputs, config or ModelConfig()
         )
+        super().__init__(model_name, model_version, made)
         self._inputs, self._outputs = call_tensors(self.config)
         self._check_callables()
         self._validator = OutputValidator(
@@ -205,8 +174,6 @@ class BoundModel:
             ],
             decoupled=self.config.decoupled,
         )
-        self.examples: Mapping[str, Any] = {}  # values for inputs that it certainly takes
-        self.takes_parameters: bool = True
         self._hosts: list[InstanceHost] = []
 
     def _check_callables(self) -> None:
@@ -221,25 +188,6 @@ class BoundModel:
                 raise PyTritonValidationError(f"infer_func of model {self.name}: {problem}")
         if not outputs:
             logger.warning("Model %s declares no outputs: its clients get no data", self.name)
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """The unique key of the model in one server."""
-        return self.name.lower(), self.version
-
-    @property
-    def ray(self) -> RayInstances | None:
-        """None: its instances are in this process."""
-        return None
-
-    def message(self) -> dict[str, Any]:
-        """Returns the ModelConfig message for the server, without warm-ups, which run here."""
-        config = dataclasses.replace(self.config, model_warmup=None)
-        return ModelConfigGenerator(config).get_config()
-
-    def initial_states(self) -> dict[str, bytes]:
-        """Returns the initial states of its sequences, by input, in the protocol's layout."""
-        return initial_states(self.config.sequence)
 
     def prepare(self, context: TritonContext) -> None:
         """Set the context of the callables and warm them up."""
@@ -259,11 +207,7 @@ class BoundModel:
     def open_instances(
         self, on_unrecoverable: Callable[[], None]
     ) -> tuple[list[socket.socket], list[int]]:
-        """Start an instance for each callable.
-
-        Returns:
-            The server's ends of their channels, and the number of concurrent batches of each.
-        """
+        """Start an instance for each callable; see `AnyModel`."""
         remote: list[socket.socket] = []
         self._hosts = []  # earlier hosts end when the server replaces them by these
         try:
@@ -291,7 +235,16 @@ class BoundModel:
 
     def host_class(self, infer_func: InferFunc) -> type[InstanceHost]:
         """Returns the class of the host that runs an instance with this callable."""
-        return (stream_host_for if self.config.decoupled else host_for)(infer_func)
+        is_decoupled = self.config.decoupled
+        forms: list[Any] = [infer_func]
+        if not inspect.isroutine(infer_func):  # an object, which is what its class makes of it
+            forms.append(type(infer_func).__call__)
+        if any(
+            inspect.iscoroutinefunction(form) or (is_decoupled and inspect.isasyncgenfunction(form))
+            for form in forms
+        ):
+            return async_host.AsyncStreamHost if is_decoupled else async_host.AsyncInstanceHost
+        return StreamHost if is_decoupled else InstanceHost
 
     def is_alive(self) -> bool:
         """Whether every instance accepts batches."""

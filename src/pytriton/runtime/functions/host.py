@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs instances in the user's process: one thread each, which receives from its channel."""
+"""Runs instances in the user's process: one thread each, which receives from its channel.
+
+An instance of a decoupled model is a thread on which generators take turns. Between two steps, the
+thread checks for messages of the server: a new batch, a client that disconnected, credit for a slow
+client. A generator whose client has no credit is not stepped.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and converts the outputs that a bound callable returned.
 
-Users of the binding API match on the texts of the errors. `runtime.functions.output_names` checks
-that no output is missing.
+Users of the binding API match on the texts of the errors. Outputs that were declared without a name
+take the values in order.
 """
 # ruff: noqa: TRY004  users catch ValueError for all wrong outputs
 

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.model_config.sequence_message import initial_states
 from pytriton.runtime.functions.bound_config import (
+    AnyModel,
     bound_config,
     call_tensors,
     check_name_and_tensors,
@@ -20,10 +20,6 @@ from pytriton.runtime.transport.control import RayInstances
 from pytriton.runtime.transport.frames import FunctionSource, FunctionTensor
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from pytriton.decorators.context import TritonContext
     from pytriton.model_config.ray_instances import Ray
     from pytriton.model_config.tensor import Tensor
 
@@ -49,7 +45,7 @@ class GivenFunction:
     outputs: Sequence[Tensor] | None
 
 
-class RayModel:
+class RayModel(AnyModel):
     """A bound model with instances on a cluster. See `BoundModel`, which has them here.
 
     Args:
@@ -79,35 +75,18 @@ class RayModel:
         strict: bool,
     ) -> None:
         check_name_and_tensors(model_name, inputs, outputs)
-        self.name = model_name
-        self.version = model_version
-        self.config = bound_config(
+        made = bound_config(
             model_name, model_version, instances.minimum, inputs, outputs, config or ModelConfig()
         )
+        super().__init__(model_name, model_version, made)
         call_tensors(self.config)  # it complains of names that are there twice
         if self.config.sequence is not None:
             _check_sequences(model_name, instances)
         self.config.backend_parameters = _parameters(instances)
-        self.examples: Mapping[str, Any] = {}
-        self.takes_parameters: bool = True
         self.start_timeout_s = instances.start_timeout_s
         self._function = function
         self._instances = instances
         self._is_strict = strict
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """The unique key of the model in one server."""
-        return self.name.lower(), self.version
-
-    def message(self) -> dict[str, Any]:
-        """Returns the ModelConfig message for the server, without warm-ups, which instances run."""
-        config = dataclasses.replace(self.config, model_warmup=None)
-        return ModelConfigGenerator(config).get_config()
-
-    def initial_states(self) -> dict[str, bytes]:
-        """Returns the initial states of its sequences, by input, in the protocol's layout."""
-        return initial_states(self.config.sequence)
 
     @property
     def ray(self) -> RayInstances:
@@ -135,25 +114,6 @@ class RayModel:
             float(instances.scale_up_after_s),
             float(instances.scale_down_after_s),
         )
-
-    def prepare(self, context: TritonContext) -> None:
-        """Do nothing: contexts and warm-ups are where the function is."""
-
-    def leave(self, context: TritonContext) -> None:
-        """Do nothing: there is nothing in the context."""
-
-    def open_instances(
-        self, on_unrecoverable: Callable[[], None]
-    ) -> tuple[list[socket.socket], list[int]]:
-        """Returns no channels: the server starts the instances."""
-        return [], []
-
-    def is_alive(self) -> bool:
-        """Returns True: the server replaces instances that end."""
-        return True
-
-    def close(self, timeout_s: float) -> None:
-        """Do nothing: the server ends the instances."""
 
 
 def _check_sequences(model_name: str, instances: Ray) -> None:

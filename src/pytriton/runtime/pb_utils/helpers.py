@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helper functions for models: find tensors and their configuration, convert datatypes."""
+"""Functions for models: find tensors and settings, convert datatypes, control other models."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The preferred kind of memory for outputs of other models."""
+"""Kinds of memory that models name. Tensors are in host memory, whatever a model prefers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses: those that a model makes, and those that it gets from other models."""
+"""Responses: those that a model makes and sends, and those that it gets from other models."""
 
 from __future__ import annotations
 

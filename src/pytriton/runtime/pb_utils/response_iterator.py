@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The responses of a model that was called with `decoupled=True`."""
+"""The responses of a model that was called with `decoupled=True`, for threads and event loops."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES, add_array
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from pytriton.runtime.python_backend.batch_run import BatchRegistry

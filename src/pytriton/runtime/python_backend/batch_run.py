@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a batch while a model executes it: open and cancelled requests, flow control.
 
-Requests refer to their batch, but the batch does not refer to its requests, so their arrays are
-freed when the model drops them.
+Batches of a `model.py` and of a compiled backend share the flow control; what else they are
+differs. Requests refer to their batch, but the batch does not refer to its requests, so their
+arrays are freed when the model drops them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a model's `execute` with a batch, and sends what it returns or raises."""
+"""Calls a model's `execute` with a batch, and sends what it returns or raises.
+
+The tensors of requests are views of the batch, not copies.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.pb_utils.response import InferenceResponse
     from pytriton.runtime.python_backend.batch_run import BatchRegistry
     from pytriton.runtime.python_backend.runtime import WorkerRuntime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports a model's file as the Python backend does: as `<version>.model`."""
+"""Finds a model's file, on the server's machine or another, and imports it as `<version>.model`."""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ There is no thread between the socket and `execute`. A thread that waits becomes
 is none, and delivers each message to its receiver. Other threads sleep until their message has
 arrived, or until the reader has what it waited for; then one of them becomes the reader. The
 model's thread is preferred: another reader yields to it after the next message.
+
+An event loop cannot wait itself. The model's thread reads for the loop of the instance, because it
+waits for batches nearly all the time. If that thread is busy for long, and for other loops that the
+model runs, a helper thread reads.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implementation of `pytriton.runtime.pb_utils.runtime.Runtime` in a worker process."""
+"""The environment of a model in a worker process: calls of other models, services, and the log."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 """Runs one instance of a model in its own process: `initialize`, batches, `finalize`.
 
 The main thread both reads the channel and calls the model, except on processes without batches.
+Coroutines of the model run on an event loop with a thread of its own, and so does `is_ready`.
 """
 
 from __future__ import annotations

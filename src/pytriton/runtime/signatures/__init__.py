@@ -4,11 +4,10 @@
 The parts, in the order in which they use each other:
 
 - `values`: one Python type as a tensor, and the conversion of its values from and to arrays.
-- `annotations`: reads an annotation, and says why one cannot be read.
-- `records`: dataclasses, TypedDicts, NamedTuples and pydantic models, whose fields are tensors.
+- `annotations`: reads an annotation, also of a class whose fields are tensors, and says why one
+  cannot be read.
 - `signature`: the parameters and the result of a whole callable. Errors name its file and line.
-- `calls`: turns requests into arguments, and results into the arrays of responses.
-- `served`: what `bind` needs of a callable, a class or a declared model.
+- `served`: what `bind` needs of a callable, a class or a declared model, and how it is called.
 
 Without `max_batch_size`, a function sees exactly what it declares, one request at a time. With it,
 every array has one more axis in front, numbers are arrays of one axis, and texts are lists.

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one annotation as a `ValueType`, or says in words why it is not a tensor."""
+"""Reads annotations: one value as a `ValueType`, or a class with fields as a `Record` of several.
+
+Such classes are dataclasses, TypedDicts, NamedTuples and pydantic models. An annotation that is not
+a tensor raises `CannotInferError`, which says why in words.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `bind` needs of an annotated callable: instances that take requests, tensors, settings."""
+"""What `bind` needs of an annotated callable: instances that take requests, tensors, settings.
+
+Requests become arguments of the callable, its results become responses.
+"""
 
 from __future__ import annotations
 

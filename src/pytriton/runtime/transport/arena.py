@@ -17,7 +17,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,11 +26,13 @@ from pytriton.runtime.transport.memory import Segment
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
+    from pytriton.runtime.transport.loop_channel import LoopChannel
     from pytriton.runtime.transport.memory import ReceivedSegment
+    from pytriton.runtime.transport.memory_channel import BlockTracker
 
 ALIGNMENT = 64  # a cache line, and the widest vector register: numpy's kernels read aligned rows
 # A segment costs a mapping and a file descriptor in each process, so small blocks share one. Pages
@@ -312,13 +314,6 @@ class _SegmentAllocator:
             self.idle_since = time.monotonic()
 
 
-class BlockSender(Protocol):
-    """Sends blocks of an arena to a peer, which maps their segments."""
-
-    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
-        """Queue a request to the peer to unmap segments, of those that it has mapped."""
-
-
 class Arena:
     """Allocates blocks in segments that are created as needed and dropped when idle.
 
@@ -329,7 +324,7 @@ class Arena:
         self.limit_bytes = limit_bytes
         # The channels that send its blocks. They tell their peers what `allocate` has dropped: a
         # peer that does not unmap a segment keeps its memory.
-        self.senders: weakref.WeakSet[BlockSender] = weakref.WeakSet()
+        self.senders: weakref.WeakSet[BlockTracker] = weakref.WeakSet()
         self._allocators: dict[int, _SegmentAllocator] = {}
 
     def allocate(self, size: int) -> Block:
@@ -418,17 +413,6 @@ MAX_DIRECT_BODY_BYTES = 2 << 30
 MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 
 
-class MemoryUser(Protocol):
-    """A channel that shares its arena with others."""
-
-    @property
-    def maps_memory(self) -> bool:
-        """Whether memory of the peer is mapped here, or that of a third process there."""
-
-    def drop_segments(self, segments: Collection[int]) -> None:
-        """Tell the peer now which segments were dropped, and send other updates about memory."""
-
-
 class MemoryTrimmer:
     """The arena that channels share, and a timer that runs while the arena has memory."""
 
@@ -440,7 +424,7 @@ class MemoryTrimmer:
         self.arena = arena or Arena()
         self._max_direct_bytes = MAX_DIRECT_RESERVED_BYTES
         self._loop = loop
-        self._users: set[MemoryUser] = set()
+        self._users: set[LoopChannel] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, limit_bytes: int) -> None:
@@ -448,11 +432,11 @@ class MemoryTrimmer:
         self.arena.limit_bytes = limit_bytes
         self._max_direct_bytes = limit_bytes // 2
 
-    def add(self, user: MemoryUser) -> None:
+    def add(self, user: LoopChannel) -> None:
         """Add a channel, whose peer is then told about dropped segments."""
         self._users.add(user)
 
-    def remove(self, user: MemoryUser) -> None:
+    def remove(self, user: LoopChannel) -> None:
         """Remove a closed channel; without any channel, all idle memory is given back."""
         self._users.discard(user)
         if not self._users:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of the connection between instances and their hosts.
+"""The interface of the connection between instances and their hosts, and a reader that may wait.
 
 `MemoryChannel` connects two processes of one machine, which share memory. `StreamChannel` connects
 machines: it sends all payloads inside the message and has no updates about memory.

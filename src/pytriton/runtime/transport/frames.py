@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages on the channel to an instance, and how they are encoded.
+"""The messages between the server and its instances, and how all messages of channels are encoded.
+
+A worker first receives `Initialize` and sends `Initialized`; last it receives `Finalize` and exits.
+In between it gets batches, and may call other models and the server's services from any of its
+threads. Batches of bound functions use the same frames.
 
 An encoded message is a 4-byte length, the record in MessagePack, padding, then the bytes of small
 tensors. Larger tensors are references into an arena. New fields are appended at the end of a
 record.
 """
+# ruff: noqa: RUF012  these are structs of msgspec, which copies defaults
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ import msgspec
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
-from pytriton.runtime.transport.refs import MemoryUpdate, TensorRef
+from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +52,7 @@ class FunctionSource(msgspec.Struct, array_like=True):
     is_strict: bool = False
 
 
-class Initialize(msgspec.Struct, tag="initialize", array_like=True):
+class Initialize(FrameBase, tag="initialize"):
     """Server to worker, first: the code to load, and the arguments of its `initialize`."""
 
     model_path: str  # the absolute path of the file
@@ -57,7 +62,6 @@ class Initialize(msgspec.Struct, tag="initialize", array_like=True):
     is_decoupled: bool = False
     is_batching: bool = False  # inputs have a batch dimension, along which they are split
     completes_config: bool = False  # only `auto_complete_config` is called, then the worker ends
-    memory: MemoryUpdate | None = None
     log: LogSwitches = LogSwitches()
     is_library: bool = False  # `model_path` is a compiled backend, which is loaded, not imported
     backend_config: dict[str, str] = {}  # settings of `--backend-config` that hold for this backend
@@ -69,14 +73,13 @@ class Initialize(msgspec.Struct, tag="initialize", array_like=True):
     function: FunctionSource | None = None  # a bound function is imported, not `model_path`
 
 
-class Initialized(msgspec.Struct, tag="initialized", array_like=True):
+class Initialized(FrameBase, tag="initialized"):
     """Worker to server: the model can run batches, or the reason why it cannot."""
 
     error: str = ""
     config: str = ""  # the JSON result of `auto_complete_config`
     has_ready_check: bool = False  # the model has `is_ready`
     is_async: bool = False  # `execute` is a coroutine function: its calls run concurrently
-    memory: MemoryUpdate | None = None
     error_code: int = -1  # one of `ErrorCode` if the error names one, negative otherwise
     # Of a bound function: the batches that it runs at the same time, each of which occupies its
     # slot until it is answered. 0: a model.py, which tells when `execute` has returned.
@@ -88,37 +91,31 @@ class Initialized(msgspec.Struct, tag="initialized", array_like=True):
         return bool(self.error) or self.error_code >= 0
 
 
-class Finalize(msgspec.Struct, tag="finalize", array_like=True):
+class Finalize(FrameBase, tag="finalize"):
     """Server to worker, last: call `finalize`, then exit."""
 
-    memory: MemoryUpdate | None = None
 
-
-class Finalized(msgspec.Struct, tag="finalized", array_like=True):
+class Finalized(FrameBase, tag="finalized"):
     """Process of a group to server, last: its `finalize` has returned.
 
     It waits for the others then: the end of any process is the end of the group.
     """
 
-    memory: MemoryUpdate | None = None
 
-
-class CheckReady(msgspec.Struct, tag="check", array_like=True):
+class CheckReady(FrameBase, tag="check"):
     """Server to worker: call `is_ready`."""
 
     call: int
-    memory: MemoryUpdate | None = None
 
 
-class ReadyReport(msgspec.Struct, tag="ready", array_like=True):
+class ReadyReport(FrameBase, tag="ready"):
     """Worker to server: the result of `is_ready`."""
 
     call: int
     is_ready: bool
-    memory: MemoryUpdate | None = None
 
 
-class InferCallFrame(msgspec.Struct, tag="infer", array_like=True):
+class InferCallFrame(FrameBase, tag="infer"):
     """Worker to server: infer with another model. The worker numbers its calls."""
 
     call: int
@@ -134,7 +131,6 @@ class InferCallFrame(msgspec.Struct, tag="infer", array_like=True):
     is_decoupled: bool = False  # the caller accepts any number of responses
     blocked_batch: int = 0  # the batch whose `execute` blocks the model's thread on this call, or 0
     trace: TraceContext | None = None  # of the request for which the call is made
-    memory: MemoryUpdate | None = None
     batch: int = 0  # the batch whose `execute` made the call, if known and not `blocked_batch`
     blocks_loop: bool = False  # the blocked thread is the one that runs all batches' coroutines
     keeps_errors: bool = (
@@ -143,7 +139,7 @@ class InferCallFrame(msgspec.Struct, tag="infer", array_like=True):
     priority: int = 0
 
 
-class InferReply(msgspec.Struct, tag="reply", array_like=True):
+class InferReply(FrameBase, tag="reply"):
     """Server to worker: a response to an `InferCallFrame`, an error, or an end without tensors."""
 
     call: int
@@ -152,58 +148,51 @@ class InferReply(msgspec.Struct, tag="reply", array_like=True):
     error: str | None = None
     error_code: int = 0
     parameters: dict[str, ParameterValue] | None = None
-    memory: MemoryUpdate | None = None
 
 
-class CancelCall(msgspec.Struct, tag="cancel_call", array_like=True):
+class CancelCall(FrameBase, tag="cancel_call"):
     """Worker to server: the caller cancels an `InferCallFrame`; its end is still reported."""
 
     call: int
-    memory: MemoryUpdate | None = None
 
 
-class CallCredit(msgspec.Struct, tag="call_credit", array_like=True):
+class CallCredit(FrameBase, tag="call_credit"):
     """Worker to server: the caller of a decoupled model consumed `count` more responses."""
 
     call: int
     count: int
-    memory: MemoryUpdate | None = None
 
 
-class ServiceCall(msgspec.Struct, tag="service", array_like=True):
+class ServiceCall(FrameBase, tag="service"):
     """Worker to server: a call of a service; `docs/internals.md` lists the actions."""
 
     call: int  # 0: no reply is expected
     action: str
     arguments: dict[str, Any]
-    memory: MemoryUpdate | None = None
 
 
-class ServiceReply(msgspec.Struct, tag="service_reply", array_like=True):
+class ServiceReply(FrameBase, tag="service_reply"):
     """Server to worker: the result of a `ServiceCall`, or an error."""
 
     call: int
     value: Any = None
     error: str | None = None
-    memory: MemoryUpdate | None = None
 
 
-class WorkerLogLine(msgspec.Struct, tag="log", array_like=True):
+class WorkerLogLine(FrameBase, tag="log"):
     """Worker to server: a line for the server's log."""
 
     level: str  # INFO, WARNING, ERROR or VERBOSE
     message: str
     file: str
     line: int
-    memory: MemoryUpdate | None = None
     request_ids: list[str] = []  # of those requests that caused it, as the log shows them
 
 
-class LogChange(msgspec.Struct, tag="log_change", array_like=True):
+class LogChange(FrameBase, tag="log_change"):
     """Server to a worker, or core to a front end: what the log has from now on."""
 
     switches: LogSwitches
-    memory: MemoryUpdate | None = None
 
 
 INLINE_ALIGNMENT = 16
@@ -219,7 +208,7 @@ class RequestDetails(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fal
     timeout_us: int = 0
 
 
-class Execute(msgspec.Struct, tag="execute", array_like=True):
+class Execute(FrameBase, tag="execute"):
     """Server to instance: run these requests as a batch. Positions are indices into `rows`."""
 
     batch: int
@@ -228,42 +217,36 @@ class Execute(msgspec.Struct, tag="execute", array_like=True):
     ids: dict[int, str] = {}
     parameters: dict[int, dict[str, ParameterValue]] = {}
     outputs: dict[int, list[str]] = {}  # requested names, of requests that do not want all
-    memory: MemoryUpdate | None = None
     traces: dict[int, TraceContext] = {}  # of the traced requests
     details: dict[int, RequestDetails] = {}  # of the requests whose details are not the defaults
 
 
-class Cancel(msgspec.Struct, tag="cancel", array_like=True):
+class Cancel(FrameBase, tag="cancel"):
     """Server to instance: this request was cancelled."""
 
     batch: int
     position: int
-    memory: MemoryUpdate | None = None
 
 
-class Credit(msgspec.Struct, tag="credit", array_like=True):
+class Credit(FrameBase, tag="credit"):
     """Server to instance: the client of this request has consumed `count` more responses."""
 
     batch: int
     position: int
     count: int
-    memory: MemoryUpdate | None = None
 
 
-class MemoryFrame(msgspec.Struct, tag="memory", array_like=True):
+class MemoryFrame(FrameBase, tag="memory"):
     """In both directions: only an update about memory."""
 
-    memory: MemoryUpdate | None = None
 
-
-class BatchResult(msgspec.Struct, tag="batch", array_like=True):
+class BatchResult(FrameBase, tag="batch"):
     """Instance to server: a response to each request of a batch; outputs hold the whole batch."""
 
     batch: int
     started_ns: int
     finished_ns: int
     outputs: list[TensorRef]
-    memory: MemoryUpdate | None = None
 
 
 class ResponseItem(msgspec.Struct, array_like=True):
@@ -279,17 +262,16 @@ class ResponseItem(msgspec.Struct, array_like=True):
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
 
 
-class ResponsesFrame(msgspec.Struct, tag="responses", array_like=True):
+class ResponsesFrame(FrameBase, tag="responses"):
     """Instance to server: responses of one or several batches that were ready together."""
 
     started_ns: int
     finished_ns: int
     items: list[ResponseItem]
-    memory: MemoryUpdate | None = None
     returned_batch: int = 0  # `execute` of a model.py returned for this batch; responses may follow
 
 
-class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
+class BatchFailure(FrameBase, tag="failure"):
     """Instance to server: all requests of the batch that are still open failed."""
 
     batch: int
@@ -297,7 +279,6 @@ class BatchFailure(msgspec.Struct, tag="failure", array_like=True):
     finished_ns: int
     error: str
     error_code: int
-    memory: MemoryUpdate | None = None
 
 
 Frame = (

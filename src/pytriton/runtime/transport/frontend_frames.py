@@ -4,6 +4,7 @@
 The core sends `Configure` and a `Registry` first; the front end serves clients after that. Each
 request of a front end has a number, its call, which is not used again before its final reply.
 """
+# ruff: noqa: RUF012  these are structs of msgspec, which copies defaults
 
 from __future__ import annotations
 
@@ -13,16 +14,15 @@ import msgspec
 
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ParameterValue, TraceOrigin
-from pytriton.runtime.transport.refs import MemoryUpdate, TensorRef
+from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
 
-class Configure(msgspec.Struct, tag="configure", array_like=True):
+class Configure(FrameBase, tag="configure"):
     """Core to front end, first: the options of the server."""
 
     options: bytes  # a `ServerOptions` in MessagePack
     log: LogSwitches
     memory_bytes: int  # the limit of its shared memory
-    memory: MemoryUpdate | None = None
 
 
 class ModelRecord(msgspec.Struct, array_like=True):
@@ -45,7 +45,7 @@ class ModelStateRecord(msgspec.Struct, array_like=True):
     reason: str = ""
 
 
-class Registry(msgspec.Struct, tag="registry", array_like=True):
+class Registry(FrameBase, tag="registry"):
     """Core to front end: all models that are not hidden; replaces the earlier registry."""
 
     epoch: int
@@ -54,14 +54,12 @@ class Registry(msgspec.Struct, tag="registry", array_like=True):
     is_exiting: bool  # the server accepts no more requests
     is_serving: bool  # the server is ready
     trace_rates: dict[str, int] = {}  # see `TraceSettings.rates`
-    memory: MemoryUpdate | None = None
 
 
-class RegistryTaken(msgspec.Struct, tag="registry_taken", array_like=True):
+class RegistryTaken(FrameBase, tag="registry_taken"):
     """Front end to core: it serves the models of this registry from now on."""
 
     epoch: int
-    memory: MemoryUpdate | None = None
 
 
 class RegionRecord(msgspec.Struct, array_like=True, gc=False):
@@ -73,7 +71,7 @@ class RegionRecord(msgspec.Struct, array_like=True, gc=False):
     byte_size: int
 
 
-class RegionUpdate(msgspec.Struct, tag="regions", array_like=True):
+class RegionUpdate(FrameBase, tag="regions"):
     """Core to front end: regions were registered or unregistered.
 
     The descriptors of the added ones come with the message.
@@ -82,17 +80,15 @@ class RegionUpdate(msgspec.Struct, tag="regions", array_like=True):
     number: int  # counts the updates for this front end
     added: list[RegionRecord]
     removed: list[str]
-    memory: MemoryUpdate | None = None
 
 
-class RegionsTaken(msgspec.Struct, tag="regions_taken", array_like=True):
+class RegionsTaken(FrameBase, tag="regions_taken"):
     """Front end to core: it uses the regions of an update from now on."""
 
     number: int
-    memory: MemoryUpdate | None = None
 
 
-class TraceRefusal(msgspec.Struct, tag="trace_refusal", array_like=True):
+class TraceRefusal(FrameBase, tag="trace_refusal"):
     """Front end to core: a request was refused before it was sent, which its trace may show."""
 
     origin: TraceOrigin
@@ -102,7 +98,6 @@ class TraceRefusal(msgspec.Struct, tag="trace_refusal", array_like=True):
     received_ns: int
     error: str
     error_code: int
-    memory: MemoryUpdate | None = None
 
 
 class SubmitItem(msgspec.Struct, array_like=True):
@@ -134,7 +129,7 @@ class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
     row_bytes: int
 
 
-class DefineSignature(msgspec.Struct, tag="signature", array_like=True):
+class DefineSignature(FrameBase, tag="signature"):
     """Front end to core: a number for a `runtime.executor.columns.Signature` of a model."""
 
     number: int
@@ -143,7 +138,6 @@ class DefineSignature(msgspec.Struct, tag="signature", array_like=True):
     outputs: tuple[str, ...] | None
     batch_key: Any = None
     forgotten: list[int] = []  # the numbers that no chunk will use again
-    memory: MemoryUpdate | None = None
 
 
 class ColumnRef(msgspec.Struct, array_like=True, gc=False):
@@ -172,12 +166,11 @@ class ChunkItem(msgspec.Struct, array_like=True):
     ids: list[str] = []  # of each request; empty: none has one
 
 
-class Submit(msgspec.Struct, tag="submit", array_like=True):
+class Submit(FrameBase, tag="submit"):
     """Front end to core: requests, and chunks of small requests."""
 
     items: list[SubmitItem]
     chunks: list[ChunkItem] = []
-    memory: MemoryUpdate | None = None
 
 
 class RowsItem(msgspec.Struct, array_like=True):
@@ -203,43 +196,39 @@ class ReplyItem(msgspec.Struct, array_like=True):
     index: int = -1  # of the request in its chunk; -1: it is not in a chunk
 
 
-class Replies(msgspec.Struct, tag="replies", array_like=True):
+class Replies(FrameBase, tag="replies"):
     """Core to front end: responses to several requests."""
 
     items: list[ReplyItem]
     rows: list[RowsItem] = []
-    memory: MemoryUpdate | None = None
 
 
-class Flow(msgspec.Struct, tag="flow", array_like=True):
+class Flow(FrameBase, tag="flow"):
     """Front end to core: clients that disconnected, and responses that clients have consumed."""
 
     cancelled: list[int]
     consumed: dict[int, int]  # number of responses by call
     cancelled_members: list[tuple[int, int]] = []  # of chunks: the call and the index
-    memory: MemoryUpdate | None = None
 
 
-class CoreQuestion(msgspec.Struct, tag="question", array_like=True):
+class CoreQuestion(FrameBase, tag="question"):
     """Front end to core: call a method of the core's `EngineClient`."""
 
     call: int
     method: str
     arguments: dict[str, Any]
-    memory: MemoryUpdate | None = None
 
 
-class QuestionReply(msgspec.Struct, tag="question_reply", array_like=True):
+class QuestionReply(FrameBase, tag="question_reply"):
     """Core to front end: the result of a `CoreQuestion`, or an error."""
 
     call: int
     value: Any = None
     error: str | None = None
     error_code: int = 0
-    memory: MemoryUpdate | None = None
 
 
-class Connections(msgspec.Struct, tag="connections", array_like=True):
+class Connections(FrameBase, tag="connections"):
     """Front end to core: the number of its clients, and how many it was given since its start."""
 
     http: int
@@ -247,43 +236,35 @@ class Connections(msgspec.Struct, tag="connections", array_like=True):
     opening: int  # those that have no protocol yet, for example during a TLS handshake
     taken: int
     capacity: int  # how many clients its file descriptors suffice for
-    memory: MemoryUpdate | None = None
 
 
-class Ping(msgspec.Struct, tag="ping", array_like=True):
+class Ping(FrameBase, tag="ping"):
     """Core to front end: answer with a `Pong`, so that the core knows that its event loop runs."""
 
     number: int
-    memory: MemoryUpdate | None = None
 
 
-class Pong(msgspec.Struct, tag="pong", array_like=True):
+class Pong(FrameBase, tag="pong"):
     """Front end to core: the answer to a `Ping`."""
 
     number: int
-    memory: MemoryUpdate | None = None
 
 
-class LetClientsLeave(msgspec.Struct, tag="let_clients_leave", array_like=True):
+class LetClientsLeave(FrameBase, tag="let_clients_leave"):
     """Core to front end: serve on, but ask all clients to use other connections."""
 
-    memory: MemoryUpdate | None = None
 
-
-class EndConnections(msgspec.Struct, tag="end_connections", array_like=True):
+class EndConnections(FrameBase, tag="end_connections"):
     """Core to front end: close all connections, each after its client has its responses."""
 
     timeout_s: float
-    memory: MemoryUpdate | None = None
 
 
-class ConnectionsEnded(msgspec.Struct, tag="connections_ended", array_like=True):
+class ConnectionsEnded(FrameBase, tag="connections_ended"):
     """Front end to core: all connections are closed."""
 
-    memory: MemoryUpdate | None = None
 
-
-class LogEntry(msgspec.Struct, tag="log_entry", array_like=True):
+class LogEntry(FrameBase, tag="log_entry"):
     """Front end to core: a record for the server's log."""
 
     logger: str
@@ -294,7 +275,6 @@ class LogEntry(msgspec.Struct, tag="log_entry", array_like=True):
     created: float
     process: int
     exception: str | None = None
-    memory: MemoryUpdate | None = None
     request_ids: list[str] = []
 
 

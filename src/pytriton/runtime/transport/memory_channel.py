@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A channel between processes of one machine: small tensors inside the message, large ones shared.
 
-Both ends use the same class. Messages are sent over a Unix socket, together with file descriptors
-of memory. `pytriton.runtime.transport.memory_channel` tracks which blocks are in use.
+Both ends use the same classes. Messages are sent over a Unix socket, together with file descriptors
+of memory. `BlockTracker` knows which blocks are in use: those that the peer may still read (lent),
+of our arena or, if they were forwarded, of a third process's arena; the peer's segments that are
+mapped here; and the peer's blocks that this process has stopped reading. Changes are sent along
+with the next message.
 """
 
 from __future__ import annotations
@@ -124,9 +127,9 @@ class BlockTracker:
         return len(self._mappings)
 
     @property
-    def forwarded_count(self) -> int:
-        """The number of segments of other processes that the peer has mapped."""
-        return len(self._forwarded)
+    def maps_memory(self) -> bool:
+        """Whether memory of the peer is mapped here, or that of a third process there."""
+        return bool(self._mappings or self._forwarded)
 
     @property
     def has_releases(self) -> bool:
@@ -298,20 +301,16 @@ class MemoryChannel:
 
     def __init__(self, sock: socket.socket, arena: Arena, *, to_front_end: bool = False) -> None:
         self.link = make_link(sock)
+        self.fileno = sock.fileno  # -1 after `close`
+        self.set_blocking = sock.setblocking
+        self.take_descriptors = self.link.take_descriptors
         self.arena = arena
         self.tracker = BlockTracker(self._on_release, peer_gives_up_blocks=to_front_end)
+        self.queue_dropped_segments = self.tracker.queue_dropped_segments
         arena.senders.add(self.tracker)
         self._forwards = to_front_end
         self.releases_at_once = False
         self._send_lock = threading.Lock()
-
-    def fileno(self) -> int:
-        """See `Channel`; -1 after `close`."""
-        return self.link.socket.fileno()
-
-    def set_blocking(self, is_blocking: bool) -> None:
-        """See `Channel`."""
-        self.link.socket.setblocking(is_blocking)
 
     def payload(self) -> Payload:
         """See `Channel`."""
@@ -369,15 +368,10 @@ class MemoryChannel:
         self.tracker.close()
         self.link.close()
 
-    def take_descriptors(self, count: int) -> list[int]:
-        """See `Channel`."""
-        return self.link.take_descriptors(count)
-
     @property
     def maps_memory(self) -> bool:
         """See `Channel`."""
-        tracker = self.tracker
-        return tracker.mapped_count > 0 or tracker.forwarded_count > 0
+        return self.tracker.maps_memory
 
     @property
     def has_memory_update(self) -> bool:
@@ -388,16 +382,6 @@ class MemoryChannel:
         """See `Channel`."""
         if self.tracker.has_update:
             self.send(MemoryFrame())
-
-    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
-        """See `Channel`."""
-        self.tracker.queue_dropped_segments(segments)
-
-    def drop_segments(self, segments: Iterable[int]) -> None:
-        """Tell the peer now which segments were dropped."""
-        self.queue_dropped_segments(segments)
-        with contextlib.suppress(OSError):  # the process ended; its instance handles that
-            self.send_memory_update()
 
     @property
     def reserved_bytes(self) -> int:
@@ -415,11 +399,7 @@ class MemoryChannel:
         self.send_memory_update()
 
     def __repr__(self) -> str:
-        tracker = self.tracker
-        return (
-            f"<MemoryChannel fd={self.fileno()} lent={tracker.lent_count} "
-            f"mapped={tracker.mapped_count}>"
-        )
+        return f"<MemoryChannel fd={self.fileno()} lent={self.tracker.lent_count}>"
 
     def _send(self, frame: Frame, payload: Payload | None) -> bool:
         if payload is None:

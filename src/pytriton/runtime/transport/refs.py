@@ -58,3 +58,9 @@ class MemoryUpdate(msgspec.Struct, array_like=True, omit_defaults=True):
     abandoned_blocks: list[int] = []  # released, but a process without connection may read them
     # Of the receiver: the sender had no resources to map them, and needs them again.
     missing_segments: list[int] = []
+
+
+class FrameBase(msgspec.Struct, array_like=True, kw_only=True):
+    """A message of a channel: any of them may carry an update about memory, as its last field."""
+
+    memory: MemoryUpdate | None = None

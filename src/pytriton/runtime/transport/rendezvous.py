@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a process that wants to bind models find a server on the same machine by its port.
+"""Addresses by which processes find a server: binders by its port, workers by their own port.
 
-On Linux the socket has an abstract name, in the same network namespace as the port: there is no
-file to protect or to leave behind. On other systems it is a file in a folder that only its user can
-enter. In both cases both ends check that the other belongs to the same user.
+Binders are on the server's machine. On Linux their socket has an abstract name, in the same network
+namespace as the port: there is no file to protect or to leave behind. On other systems it is a file
+in a folder that only its user can enter. In both cases both ends check that the other belongs to
+the same user.
+
+Workers get an address as text: `tcp:HOST:PORT` is for all machines; `unix:@NAME` (an abstract name,
+on Linux) and `unix:PATH` are for processes of the same machine and user.
 """
 
 from __future__ import annotations

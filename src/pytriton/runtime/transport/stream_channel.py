@@ -3,6 +3,12 @@
 
 A message is a head with two sizes, the record in MessagePack, padding, then the tensors, each
 aligned. It is received as a whole, so that all tensors of a message share one piece of memory.
+
+The kernel's keepalive finds a machine that is gone only while nothing is being sent. With data on
+its way the kernel tries for a quarter of an hour. Its option TCP_USER_TIMEOUT shortens that, but it
+also ends connections to machines that are well if a busy process does not read for that time.
+(16 MiB for a stopped process: the connection was lost after 4.3 s.) So `is_peer_gone` asks the
+kernel how long it has waited for an answer: a machine answers for its processes.
 """
 
 from __future__ import annotations
@@ -24,7 +30,6 @@ from pytriton.runtime.transport.link import close_in_forked_children
 from pytriton.runtime.transport.payload import Payload, Received, UnreadReceived
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
@@ -47,9 +52,15 @@ SCRATCH_BYTES = 64 << 10
 # A peer that sends as fast as we read must not keep an event loop from its other work.
 _MAX_READS = 8
 _NO_BLOCKS: dict[int, NDArray[np.uint8]] = {}
-
-
 _unpack_head = _HEAD.unpack_from
+# Tensors up to this size, and pieces that are smaller on average, are copied into one message: that
+# costs less than a vector of pieces.
+_JOINED_BYTES = 64 << 10
+_SMALL_PIECE_BYTES = 2 << 10
+_MAX_PIECES = 1024  # in one system call; Linux and macOS allow no more
+# A peer that reads as fast as we send must not keep an event loop from its other work.
+_MAX_WRITES = 8
+_PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
 
 
 def pack_head(record_bytes: int, tensor_bytes: int) -> bytes:
@@ -59,9 +70,6 @@ def pack_head(record_bytes: int, tensor_bytes: int) -> bytes:
 
 class StreamReader:
     """The receiving end of a stream socket.
-
-    Args:
-        sock: The socket.
 
     Attributes:
         is_blocking: Whether the socket blocks.
@@ -89,7 +97,7 @@ class StreamReader:
         is_complete: bool = self._start + size <= self._end
         return is_complete or magic != MAGIC
 
-    def receive(self, flags: int) -> Received | None:
+    def receive(self, flags: int = 0) -> Received | None:
         """Returns the next message; None if there is none, and nobody waits.
 
         Raises:
@@ -209,49 +217,44 @@ class StreamReader:
         return self._view[size:]
 
 
-# Tensors up to this size, and pieces that are smaller on average, are copied into one message: that
-# costs less than a vector of pieces.
-_JOINED_BYTES = 64 << 10
-_SMALL_PIECE_BYTES = 2 << 10
-_MAX_PIECES = 1024  # in one system call; Linux and macOS allow no more
-# A peer that reads as fast as we send must not keep an event loop from its other work.
-_MAX_WRITES = 8
-_PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
-
-
-class StreamWriter:
-    """The sending end of a stream socket.
+class StreamChannel:
+    """One end of a connection that shares no memory; see `Channel`.
 
     Large pieces are not copied: what does not fit into the socket is kept as views until `flush`.
     So nothing may change the tensors of a message after it was sent. In the server nothing does:
     they are parts of requests and answers, which are read only, and the views keep them alive. A
     worker sends with a blocking socket, and has nothing left when `send` returns.
-
-    Args:
-        sock: The socket.
-
-    Attributes:
-        is_blocking: Whether the socket blocks.
     """
 
+    arena = None
+    maps_memory = False
+    has_memory_update = False
+    has_idle_memory = False
+    reserved_bytes = 0
+
     def __init__(self, sock: socket.socket) -> None:
+        close_in_forked_children(sock)
         self._socket = sock
-        self.is_blocking = sock.getblocking()
+        self.fileno = sock.fileno
+        self._reader = StreamReader(sock)
+        self.receive = self._reader.receive
         self._unsent: deque[memoryview] = deque()
+        self._send_lock = threading.Lock()
+        self.releases_at_once = False
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether there is queued data for `flush`."""
-        return bool(self._unsent)
+    def set_blocking(self, is_blocking: bool) -> None:
+        """See `Channel`."""
+        self._socket.setblocking(is_blocking)
+        self._reader.is_blocking = is_blocking
 
-    def send(self, frame: Frame, pieces: Sequence[Buffer], size: int) -> None:
-        """Send a frame and its tensors, after what is still queued.
+    def payload(self) -> Payload:
+        """See `Channel`."""
+        return Payload(None)
 
-        Raises:
-            OSError: The connection has ended.
-            UnavailableError: The tensors are too large; nothing was sent.
-            Exception: The frame cannot be encoded; nothing was sent.
-        """
+    def send(self, frame: Frame, payload: Payload | None = None) -> bool:
+        """See `Channel`; raises UnavailableError if the tensors are too large."""
+        pieces: Sequence[Buffer] = () if payload is None else payload.inline
+        size = 0 if payload is None else payload.inline_size
         record = encode_record(frame)
         length = len(record)
         if length > MAX_RECORD_BYTES:
@@ -262,25 +265,46 @@ class StreamWriter:
                 f"{MAX_TENSOR_BYTES} bytes"
             )
         head = (pack_head(length, size), record, _PADDING[-length % INLINE_ALIGNMENT])
+        with self._send_lock:
+            return self._send(head, pieces, size)
+
+    def _send(self, head: Sequence[bytes], pieces: Sequence[Buffer], size: int) -> bool:
         unsent = self._unsent
         if size <= _JOINED_BYTES or size < len(pieces) * _SMALL_PIECE_BYTES:
             message = b"".join((*head, *pieces))
-            # Nearly always the socket takes all of it, and nothing has to be queued.
-            sent = 0 if unsent else self._send_part(message)
+            sent = 0
+            if not unsent:  # nearly always the socket takes all of it, and nothing has to be queued
+                with contextlib.suppress(BlockingIOError):
+                    sent = self._socket.send(message)
             if sent == len(message):
-                return
+                return False
             unsent.append(memoryview(message)[sent:])
         else:
             unsent.append(memoryview(b"".join(head)))
-            # Without empty ones: `flush` counts a piece as sent by its bytes.
+            # Without empty ones: `_flush` counts a piece as sent by its bytes.
             unsent.extend([memoryview(piece) for piece in pieces if len(piece)])
-        self.flush()
+        self._flush()
+        return bool(unsent)
+
+    @property
+    def has_message(self) -> bool:
+        """See `Channel`."""
+        return self._reader.has_message
+
+    @property
+    def has_unsent(self) -> bool:
+        """See `Channel`."""
+        return bool(self._unsent)
 
     def flush(self) -> None:
-        """Send queued data: all of it if the socket blocks, otherwise as much as fits."""
+        """See `Channel`."""
+        with self._send_lock:
+            self._flush()
+
+    def _flush(self) -> None:
         unsent = self._unsent
         writes = 0
-        while unsent and (self.is_blocking or writes < _MAX_WRITES):
+        while unsent and (self._reader.is_blocking or writes < _MAX_WRITES):
             writes += 1
             try:
                 sent = self._socket.sendmsg(list(islice(unsent, _MAX_PIECES)))
@@ -294,19 +318,36 @@ class StreamWriter:
                 sent -= len(piece)
                 unsent.popleft()
 
-    def close(self) -> None:
-        """Drop queued data."""
-        self._unsent.clear()
+    @property
+    def has_unread(self) -> bool:
+        """See `Channel`; only what the peer's machine has received is known, not what was read."""
+        return bool(self._unsent)
 
-    def _send_part(self, message: bytes) -> int:
-        try:
-            return self._socket.send(message)
-        except BlockingIOError:
-            return 0
+    def close(self) -> None:
+        """See `Channel`."""
+        self._socket.close()
+        self._unsent.clear()
+        self._reader.close()
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """See `Channel`; a descriptor cannot leave its machine."""
+        raise NotImplementedError(f"{count} descriptors cannot come from another machine")
+
+    def send_memory_update(self) -> None:
+        """See `Channel`; nothing is shared."""
+
+    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
+        """See `Channel`; nothing is shared."""
+
+    def trim(self, idle_seconds: float) -> None:
+        """See `Channel`; nothing is shared."""
+
+    def __repr__(self) -> str:
+        return f"<StreamChannel fd={self.fileno()}>"
 
 
 # A machine that is gone is noticed after this time, whatever its interpreter is busy with. That is
-# for idle connections; `peer_watch` is for those with data on its way.
+# for idle connections; `is_peer_gone` is for those with data on its way.
 _IDLE_S = 1
 _PROBE_INTERVAL_S = 1
 _PROBES = 3
@@ -328,92 +369,6 @@ def tune_stream(sock: socket.socket) -> None:
         if option is not None:
             with contextlib.suppress(OSError):  # a system that knows the name but not the option
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-class StreamChannel:
-    """One end of a connection that shares no memory; see `Channel`."""
-
-    arena = None
-    maps_memory = False
-    has_memory_update = False
-    has_idle_memory = False
-    reserved_bytes = 0
-
-    def __init__(self, sock: socket.socket) -> None:
-        close_in_forked_children(sock)
-        self._socket = sock
-        self._reader = StreamReader(sock)
-        self._writer = StreamWriter(sock)
-        self._send_lock = threading.Lock()
-        self.releases_at_once = False
-
-    def fileno(self) -> int:
-        """See `Channel`; -1 after `close`."""
-        return self._socket.fileno()
-
-    def set_blocking(self, is_blocking: bool) -> None:
-        """See `Channel`."""
-        self._socket.setblocking(is_blocking)
-        self._reader.is_blocking = self._writer.is_blocking = is_blocking
-
-    def payload(self) -> Payload:
-        """See `Channel`."""
-        return Payload(None)
-
-    def send(self, frame: Frame, payload: Payload | None = None) -> bool:
-        """See `Channel`. Nothing may change the tensors while `has_unsent`."""
-        with self._send_lock:
-            if payload is None:
-                self._writer.send(frame, (), 0)
-            else:
-                self._writer.send(frame, payload.inline, payload.inline_size)
-        return self._writer.has_unsent
-
-    def receive(self, flags: int = 0) -> Received | None:
-        """See `Channel`."""
-        return self._reader.receive(flags)
-
-    @property
-    def has_message(self) -> bool:
-        """See `Channel`."""
-        return self._reader.has_message
-
-    @property
-    def has_unsent(self) -> bool:
-        """See `Channel`."""
-        return self._writer.has_unsent
-
-    def flush(self) -> None:
-        """See `Channel`."""
-        with self._send_lock:
-            self._writer.flush()
-
-    @property
-    def has_unread(self) -> bool:
-        """See `Channel`; only what the peer's machine has received is known, not what was read."""
-        return self._writer.has_unsent
-
-    def close(self) -> None:
-        """See `Channel`."""
-        self._socket.close()
-        self._writer.close()
-        self._reader.close()
-
-    def take_descriptors(self, count: int) -> list[int]:
-        """See `Channel`; a descriptor cannot leave its machine."""
-        raise NotImplementedError(f"{count} descriptors cannot come from another machine")
-
-    def send_memory_update(self) -> None:
-        """See `Channel`; nothing is shared."""
-
-    def queue_dropped_segments(self, segments: Iterable[int]) -> None:
-        """See `Channel`; nothing is shared."""
-
-    def trim(self, idle_seconds: float) -> None:
-        """See `Channel`; nothing is shared."""
-
-    def __repr__(self) -> str:
-        return f"<StreamChannel fd={self.fileno()}>"
 
 
 # How long a machine may be silent before it counts as gone, as with keepalive.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has all modules imported and forks others in milliseconds.
+"""A process that has all modules imported and forks others in milliseconds, and its messages.
 
 It has no threads, because a fork copies only the thread that forks. It notifies the server when a
-forked process ends. When the server ends, it kills all of them.
+forked process ends. When the server closes its end of the socket, which the zygote inherits, the
+zygote kills all processes that it forked and exits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from pytriton.base.errors import UnavailableError
 from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:
-    import socket
     from types import FrameType
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a worker that connects to a server, which may be on another machine.
 
-It ends at once when its connection ends, or the process that started it.
+It ends at once when its connection ends, or the process that started it. This parent reads its
+output and returns the lines over a pipe, and the worker sends them to the server's log. So also
+those of C code and of programs that the model starts are there, and a crash loses none of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts instances whose processes connect to the server: those of other machines."""
+"""Starts instances whose processes connect to the server: those of other machines.
+
+An instance may be made of several processes, the ranks of a group. They load the model together and
+end together. Only rank 0 gets batches: how the others learn what to do is the model's own matter.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
 from pytriton.runtime.transport.stream_channel import CHECK_INTERVAL_S, is_peer_gone
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.executor.call_server import WorkerServices

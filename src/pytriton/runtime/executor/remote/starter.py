@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface to what starts processes elsewhere: a cluster, or a test with plain processes."""
+"""The interface to a cluster that starts processes: a starter, and the cluster's status."""
 
 from __future__ import annotations
 
