@@ -38,12 +38,7 @@ _SAY_AFTER_S = 1.0
 
 
 class OutputReturn:
-    """The pipe to the standard input of a process. It never waits: it leaves out what is too much.
-
-    Args:
-        stdin: The pipe.
-        clock: Returns the time in seconds.
-    """
+    """The pipe to the standard input of a process, which leaves lines out rather than wait."""
 
     def __init__(self, stdin: IO[bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._stdin = stdin

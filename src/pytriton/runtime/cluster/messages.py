@@ -22,21 +22,13 @@ if TYPE_CHECKING:
 
 
 class Connect(msgspec.Struct, tag="connect", array_like=True):
-    """Server to launcher, first: connect to the cluster, and end actors that are not known.
+    """Server to launcher, first: connect to the cluster, and end actors that are not known."""
 
-    Attributes:
-        address: The cluster's address; "": that of RAY_ADDRESS, or the cluster of this machine.
-        namespace: That of this server's actors.
-        working_dir: A folder that Ray copies to its nodes; "": none.
-        version: The server's version of this package.
-        known: The names of starts whose processes the server uses.
-    """
-
-    address: str
-    namespace: str
-    working_dir: str
-    version: str
-    known: tuple[str, ...] = ()
+    address: str  # the cluster's address; "": that of RAY_ADDRESS, or the cluster of this machine
+    namespace: str  # that of this server's actors
+    working_dir: str  # a folder that Ray copies to its nodes; "": none
+    version: str  # the server's version of this package
+    known: tuple[str, ...] = ()  # the names of starts whose processes the server uses
 
 
 class StartInstance(msgspec.Struct, tag="start", array_like=True):
@@ -188,11 +180,7 @@ class LauncherHeartbeat:
     """Looks regularly whether something came from a process that should say something.
 
     It counts looks and not seconds: if the server was stopped itself, or its machine slept, the
-    process has not become silent.
-
-    Args:
-        loop: The event loop.
-        on_silent: Called once, when nothing came for too long.
+    process has not become silent. `on_silent` is called once, when nothing came for too long.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_silent: Callable[[], None]) -> None:

@@ -155,12 +155,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class LauncherOutput:
-    """Logs lines from a pipe as they come, on an event loop.
-
-    Args:
-        stream: The reading end; it is closed at the end of what is printed, or by `close`.
-        loop: The event loop.
-    """
+    """Logs lines from a pipe as they come, which is closed at their end or by `close`."""
 
     def __init__(self, stream: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._stream = stream

@@ -49,13 +49,9 @@ if TYPE_CHECKING:
 class BatchTracker:
     """The running batches of an instance. Reports outcomes to the instance's owner.
 
-    Args:
-        instance: The instance that runs the batches.
-        labels: The labels of its model.
-        events: The callbacks of the owner; may be replaced.
-        reports_return: Whether the instance reports when its model has returned from a batch. The
-            batch then frees its slot, although responses may follow. Otherwise a batch occupies
-            its slot until all its requests are answered.
+    An instance that `reports_return` tells when its model has returned from a batch. The batch then
+    frees its slot, although responses may follow. Otherwise a batch occupies its slot until all its
+    requests are answered.
     """
 
     def __init__(

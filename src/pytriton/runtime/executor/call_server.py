@@ -44,11 +44,8 @@ logger = logging.getLogger(__name__)
 class CallServer:
     """Passes a worker's calls to the services of the server, and sends back the replies.
 
-    Args:
-        channel: The channel to the worker.
-        services: Executes the calls.
-        origin: Says in the log where lines of this worker come from, such as `Add_0_1@node-7`; ""
-            for a worker on this machine, whose lines name a file only.
+    `origin` says in the log where lines of this worker come from, such as `Add_0_1@node-7`; "" is
+    for a worker on this machine, whose lines name a file only.
     """
 
     def __init__(self, channel: LoopChannel, services: WorkerServices, origin: str = "") -> None:

@@ -56,18 +56,12 @@ class OutputColumn(msgspec.Struct, gc=False):
 
 
 class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """What the requests of a chunk have in common.
+    """What the requests of a chunk have in common."""
 
-    Attributes:
-        inputs: The inputs of each request in the model's order, without optional ones that are
-            missing.
-        outputs: The requested outputs; None: all.
-        batch_key: What `engine.validation.validate` sets as the key of such a request.
-    """
-
+    # The inputs of each request in the model's order, without optional ones that are missing.
     inputs: tuple[InputColumn, ...]
-    outputs: tuple[str, ...] | None = None
-    batch_key: Any = None
+    outputs: tuple[str, ...] | None = None  # the requested outputs; None: all
+    batch_key: Any = None  # what `engine.validation.validate` sets as the key of such a request
 
 
 class Chunk(Protocol):
@@ -100,13 +94,8 @@ class ChunkSink(Protocol):
         If this raises, it counts as if it had answered none of them: `on_outcome` is called for
         each of them with an error.
 
-        Args:
-            chunk: Their chunk.
-            first: The index of the first member.
-            end: The index after the last member.
-            outputs: The requested outputs of the whole batch, in the order of the model's answer.
-            row: Where the rows of `first` begin in these. Those of the others follow, as many as
-                `chunk.row_starts` says.
+        `outputs` are those requested, of the whole batch, in the order of the model's answer. The
+        rows of `first` begin at `row`; those of the others follow, as `chunk.row_starts` says.
         """
 
     def on_outcome(
@@ -120,14 +109,9 @@ class ChunkSink(Protocol):
     ) -> None:
         """Receive any other end of one member: a response of its own, or an error.
 
-        Args:
-            chunk: Its chunk.
-            index: Its index in the chunk.
-            response: Its response, if it has BYTES outputs, large outputs in shared memory, or was
-                answered by itself.
-            error: The error that ended it, if there is no response.
-            is_refused: Whether the error is a refusal: no model has seen the request. A full queue
-                is one.
+        It has a response of its own if that has BYTES outputs or large outputs in shared memory, or
+        if it was answered by itself. `is_refused` says that no model has seen the request, for
+        example because a queue is full.
         """
 
 
@@ -170,19 +154,10 @@ def shared_request(
 ) -> InferRequest:
     """Returns the record for all members of a chunk with these rows, priority and timeout.
 
-    A model with sequences needs a record for each member, because it adds inputs to it.
-
-    Args:
-        model_name: The model.
-        signature: The signature of the chunk.
-        received_ns: When the members were received: for all members of the chunk their mean.
-        rows: The rows of each; 1 if the model has no batch dimension.
-        priority: The priority of each; 0: the model's default.
-        timeout_us: The queue timeout of each; 0: the model's default.
-        version: The version of the model as in the requests.
-        correlation_id: The id of the member's sequence.
-        flags: 1 for its first request, 2 for its last.
-        request_id: The id of the member itself; only members of sequences may have one.
+    `received_ns` is the mean of all members of the chunk, and `version` is as in the requests. A
+    model with sequences needs a record for each member, because it adds inputs to it; only there
+    members have a correlation id, flags (1: the first of its sequence, 2: the last) and ids of
+    their own.
     """
     return InferRequest(
         model_name,
@@ -203,12 +178,9 @@ def shared_request(
 def make_members(
     chunk: Chunk, owner: InferenceOwner, requests: InferRequest | Iterable[InferRequest]
 ) -> list[Inference]:
-    """Make the members of a chunk; returns them in the order of their indices.
+    """Make the members of a chunk for a model; returns them in the order of their indices.
 
-    Args:
-        chunk: The chunk.
-        owner: The model that gets them.
-        requests: The record that all share, or that of each member.
+    `requests` is the record that all share, or that of each member.
     """
     sink = CLOSED_SINK  # `chunk.sink` is told instead
     if isinstance(requests, InferRequest):

@@ -232,34 +232,23 @@ class WorkerInstance(Instance, Protocol):
 
 
 class ModelLabels(msgspec.Struct, frozen=True):
-    """What instances need to know of their model, to make its batches and responses.
-
-    Attributes:
-        name: The name of the model.
-        version: The version of the model.
-        input_names: The inputs in the order in which they are sent to instances.
-        batching: Whether inputs have a batch dimension, along which requests are concatenated.
-        is_model_file: Whether the model is a model.py. It gets more details of a request than a
-            callable.
-        state_outputs: The outputs with the states of sequences, which are always returned.
-        input_reshapes: For inputs that the model gets in another shape than clients send.
-        output_reshapes: The same for outputs.
-        ragged_inputs: The inputs whose shapes may differ in a batch.
-        in_sequences: Whether requests belong to sequences; then members of chunks may have ids.
-        keeps_inputs: Whether requests may be executed again, so that no instance may change their
-            inputs.
-    """
+    """What instances need to know of their model, to make its batches and responses."""
 
     name: str
     version: str
-    input_names: Sequence[str]
-    batching: bool
+    input_names: Sequence[str]  # the inputs in the order in which they are sent to instances
+    batching: bool  # whether inputs have a batch dimension, along which requests are concatenated
+    # Whether the model is a model.py. It gets more details of a request than a callable.
     is_model_file: bool = False
+    # The outputs with the states of sequences, which are always returned.
     state_outputs: Sequence[str] = ()
+    # For inputs that the model gets in another shape than clients send.
     input_reshapes: Mapping[str, Reshape] | None = None
-    output_reshapes: Mapping[str, Reshape] | None = None
-    ragged_inputs: Collection[str] = ()
+    output_reshapes: Mapping[str, Reshape] | None = None  # the same for outputs
+    ragged_inputs: Collection[str] = ()  # the inputs whose shapes may differ in a batch
+    # Whether requests belong to sequences; then members of chunks may have ids.
     in_sequences: bool = False
+    # Whether requests may be executed again, so that no instance may change their inputs.
     keeps_inputs: bool = False
 
     def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:

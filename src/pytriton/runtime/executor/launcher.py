@@ -251,9 +251,7 @@ _FORK_ATTEMPTS = 2
 class WorkerLauncher:
     """Zygotes fork workers of this interpreter; workers of other interpreters are spawned.
 
-    Args:
-        loop: The event loop.
-        zygote: A zygote that runs already and preloads no modules.
+    `zygote` is one that runs already and preloads no modules.
     """
 
     def __init__(

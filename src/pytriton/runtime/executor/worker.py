@@ -27,22 +27,15 @@ if TYPE_CHECKING:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The resources that a cluster has to give to one instance.
+    """The resources that a cluster has to give to one instance."""
 
-    Attributes:
-        num_cpus: Processors, of each process.
-        num_gpus: GPUs, of each process; fractions share one.
-        resources: Resources that nodes declare by name, of each process.
-        group_size: The number of processes that are one instance together.
-        is_spread: Whether the instances of a model are spread over nodes, rather than packed.
-        start_timeout_s: How long a start may take, in which it may have to wait for a free node.
-    """
-
-    num_cpus: float = 1.0
-    num_gpus: float = 0.0
-    resources: dict[str, float] = {}
-    group_size: int = 1
+    num_cpus: float = 1.0  # processors, of each process
+    num_gpus: float = 0.0  # GPUs, of each process; fractions share one
+    resources: dict[str, float] = {}  # resources that nodes declare by name, of each process
+    group_size: int = 1  # the number of processes that are one instance together
+    # Whether the instances of a model are spread over nodes, rather than packed.
     is_spread: bool = True
+    # How long a start may take, in which it may have to wait for a free node.
     start_timeout_s: float = 120.0
 
 

@@ -142,10 +142,7 @@ def signature_problem(
 ) -> str | None:
     """Returns why every call of a callable would fail; None if one may succeed.
 
-    Args:
-        infer_func: callable to be bound.
-        inputs: names of the model's inputs.
-        required: names of the inputs that every request has.
+    `required` are those of the inputs that every request has.
     """
     function: Any = infer_func
     calls = []

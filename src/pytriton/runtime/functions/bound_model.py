@@ -60,18 +60,11 @@ def warm_up(
     input_specs: Sequence[Any] = (),
     sequence: SequenceBatcher | None = None,
 ) -> int:
-    """Send one instance of a model its warm-up requests, one after the other.
+    """Send one instance its warm-up requests in order; returns the number of answered ones.
 
-    Args:
-        model_name: name of the model, for the log.
-        warmups: warm-ups in the order in which they run.
-        call: executes a list of requests completely, like `call_to_completion`; the context of the
-            callable is already set.
-        input_specs: inputs of the model; if given, a warm-up with other inputs fails.
-        sequence: settings of sequences; each request is then a whole sequence.
-
-    Returns:
-        The number of requests that were answered.
+    `call` executes a list of requests completely, like `call_to_completion`, with the context of
+    the callable set. If `input_specs` are given, a warm-up with other inputs fails. With
+    `sequence`, each request is a whole sequence.
     """
     return sum(_answered(model_name, warmup, call, input_specs, sequence) for warmup in warmups)
 
@@ -104,17 +97,10 @@ def _answered(
 
 
 def call_to_completion(infer_func: Callable[..., Any], requests: list[Request]) -> list[Any]:
-    """Call a callable of any kind and wait for all its results.
+    """Call a callable of any kind; returns all its returned or yielded results, in order.
 
     An asynchronous callable runs on a new event loop. A host that serves such a callable on an
     event loop warms it up on that loop, because tasks that it starts may have to stay alive.
-
-    Args:
-        infer_func: a function, a generator function, or an asynchronous version of either.
-        requests: requests to call it with.
-
-    Returns:
-        The returned or yielded results, in order.
     """
     result = infer_func(requests)
     if inspect.isgenerator(result):

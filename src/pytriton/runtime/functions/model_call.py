@@ -181,12 +181,7 @@ class FunctionCall:
     def answers(
         self, results: Any, count: int, wanted: Mapping[int, Collection[str]]
     ) -> list[dict[str, NDArray[Any]]]:
-        """Check a returned or yielded result; returns the outputs of each request.
-
-        Args:
-            results: the result.
-            count: the number of requests.
-            wanted: the outputs that each request wants, by its position; None for all.
+        """Check the result for `count` requests; returns the outputs that each of them wants.
 
         Raises:
             ValueError: The result is not allowed.

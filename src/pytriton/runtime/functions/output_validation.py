@@ -27,14 +27,10 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class OutputNames:
-    """The names of the outputs of a model. All instances of the model share this object.
+    """The names of the outputs of a model, in order. All instances of the model share this object.
 
-    Args:
-        model_name: name of the model, for messages.
-        declared: names of all outputs, in order.
-        unnamed: outputs that the user declared without a name.
-        strict: whether names must always be the declared ones.
-        decoupled: whether a response may omit outputs.
+    The `unnamed` were declared without a name. If `strict`, names must always be the declared ones.
+    A response of a `decoupled` model may omit outputs.
     """
 
     def __init__(
@@ -55,17 +51,10 @@ class OutputNames:
         self._lock = threading.Lock()
 
     def assign(self, outputs: Outputs, wanted: Collection[str] | None = None) -> Outputs:
-        """Assign declared names to outputs, and check that none is missing.
-
-        Args:
-            outputs: result of the callable, whose keys are not exactly the declared names.
-            wanted: names that the client requested; None for all.
-
-        Returns:
-            The outputs, with declared names if these are known.
+        """Returns outputs whose names are not exactly the declared ones, with these if possible.
 
         Raises:
-            ValueError: An output that the client requested is missing.
+            ValueError: An output that the client wants (None: all) is missing.
         """
         if isinstance(outputs, Request) and self._is_echo(outputs):
             return dict(zip(self._declared, outputs.values(), strict=True))
@@ -137,15 +126,9 @@ class DeclaredTensor(Protocol):
 
 
 class OutputValidator:
-    """Checks the results of one model.
+    """Checks the results of one model; the shapes of `outputs` are without the batch dimension.
 
-    Args:
-        model_name: name of the model, for error messages.
-        outputs: outputs that the model declares; shapes are without the batch dimension.
-        batching: whether arrays have a leading batch dimension.
-        strict: whether names, types and shapes must be the declared ones.
-        unnamed: outputs that the user declared without a name.
-        decoupled: whether a response may omit outputs.
+    If `strict`, names, types and shapes must be the declared ones; see also `OutputNames`.
     """
 
     def __init__(
@@ -177,16 +160,9 @@ class OutputValidator:
         request_count: int,
         wanted: Mapping[int, Collection[str]] | None = None,
     ) -> list[Mapping[str, NDArray[Any]]]:
-        """Check the result of a callable for a list of requests.
+        """Check the result of a callable; returns the outputs by name, for each request.
 
-        Args:
-            results: result of the callable.
-            request_count: number of requests in the call.
-            wanted: names of the requested outputs by position of the request; requests that are
-                missing here want all outputs.
-
-        Returns:
-            The outputs by name, for each request.
+        `wanted` has the names of the requested outputs by position; the others want all.
 
         Raises:
             ValueError: A result is invalid.
@@ -212,17 +188,10 @@ class OutputValidator:
     def validate_batch(
         self, outputs: Mapping[str, NDArray[Any]], wanted: Collection[str] | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        """Check the outputs of one request, or of a whole batch.
-
-        Args:
-            outputs: arrays by name.
-            wanted: names of the outputs that are required; None for all.
-
-        Returns:
-            The outputs by their declared names.
+        """Returns the outputs of one request, or of a whole batch, by their declared names.
 
         Raises:
-            ValueError: An output is invalid or missing.
+            ValueError: An output is invalid, or one that is wanted (None: all) is missing.
         """
         if len(outputs) == self._count:
             first, known = self._first_dimension, self._accepted
@@ -243,14 +212,7 @@ class OutputValidator:
         return outputs
 
     def check_values(self, outputs: Mapping[str, NDArray[Any]]) -> None:
-        """Check the outputs that were returned.
-
-        Args:
-            outputs: arrays by name.
-
-        Raises:
-            ValueError: An output is invalid.
-        """
+        """Raise ValueError if an output that was returned is invalid."""
         for name, array in outputs.items():
             self._check(name, array)
             # Objects may differ each time, and arrays of scalars have an empty row shape.
@@ -339,16 +301,9 @@ class OutputValidator:
 
 
 def convert_output(name: str, array: NDArray[Any], datatype: dtypes.DataType) -> NDArray[Any]:
-    """Convert an output that passed the checks to its declared type.
+    """Returns an output that passed the checks in its declared type and byte order.
 
-    Args:
-        name: name of the output, for errors.
-        array: the returned array.
-        datatype: declared type.
-
-    Returns:
-        Numbers in the declared type and byte order, or text of any kind; the array itself if no
-        conversion is needed.
+    Texts stay as they are, and so does an array that needs no conversion.
 
     Raises:
         ValueError: The elements cannot be converted.

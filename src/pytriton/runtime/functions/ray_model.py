@@ -30,36 +30,19 @@ _NO_INSTANCE_TIMEOUT = "RAY_NO_INSTANCE_TIMEOUT_S"
 
 @dataclasses.dataclass(frozen=True)
 class GivenFunction:
-    """What `bind` was given for a function that is imported elsewhere.
+    """What `bind` was given for a function that is imported elsewhere."""
 
-    Args:
-        reference: its name, `module:function`.
-        search_paths: folders in which this process finds modules.
-        inputs: the inputs that were given; None: the annotations say them.
-        outputs: the outputs that were given; None: the annotations say them.
-    """
-
-    reference: str
-    search_paths: Sequence[str]
-    inputs: Sequence[Tensor] | None
-    outputs: Sequence[Tensor] | None
+    reference: str  # its name, `module:function`
+    search_paths: Sequence[str]  # folders in which this process finds modules
+    inputs: Sequence[Tensor] | None  # the inputs that were given; None: the annotations say them
+    outputs: Sequence[Tensor] | None  # the outputs that were given; None: the annotations say them
 
 
 class RayModel(AnyModel):
-    """A bound model with instances on a cluster. See `BoundModel`, which has them here.
+    """A bound model with instances on a cluster, which import its function.
 
-    Args:
-        model_name: name of the model.
-        function: the function that the instances import.
-        inputs: its inputs, also those that annotations say.
-        outputs: its outputs, also those that annotations say.
-        model_version: version of the model.
-        config: batching and other settings.
-        instances: how many instances there are, and what they need.
-        strict: whether outputs are checked.
-
-    Raises:
-        PyTritonValidationError: An argument is wrong.
+    `inputs` and `outputs` are also those that annotations say. PyTritonValidationError is raised if
+    an argument is wrong.
     """
 
     def __init__(

@@ -183,13 +183,9 @@ def parts_of(output: Any, rows: Sequence[int], *, is_batching: bool) -> Iterator
 
 
 class BatchExecution:
-    """Runs the batches of one backend.
+    """Runs the batches of a model that has `execute_batch`.
 
-    Args:
-        model: has `execute_batch`.
-        runs: what all batches of the instance have in common.
-        runtime: the model's environment.
-        declared: the outputs and states of the model, with their datatypes.
+    `declared` are its outputs and states, with their datatypes.
     """
 
     is_async = False

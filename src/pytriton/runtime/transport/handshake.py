@@ -44,25 +44,15 @@ class WorkerRefusedError(HandshakeError):
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker says about itself. Later versions only append fields.
+    """What a worker says about itself. Later versions only append fields."""
 
-    Attributes:
-        start: The name of this start of the instance; see `StartOrder`.
-        node_id: The node that it runs on.
-        pid: Its process.
-        rank: Its place in the group of processes that are one instance.
-        version: The version of pytriton on its node.
-        protocol: The number of the protocol of that version.
-        nonce: Chosen for this connection.
-    """
-
-    start: str
-    node_id: str
+    start: str  # the name of this start of the instance; see `StartOrder`
+    node_id: str  # the node that it runs on
     pid: int
-    rank: int
-    version: str
-    protocol: int
-    nonce: bytes
+    rank: int  # its place in the group of processes that are one instance
+    version: str  # the version of pytriton on its node
+    protocol: int  # the number of the protocol of that version
+    nonce: bytes  # chosen for this connection
 
 
 class _Greeting(msgspec.Struct, tag="greeting", array_like=True):

@@ -313,10 +313,7 @@ class StreamLink(Link):
 class RecordLink(Generic[Record]):
     """Records of msgspec over a stream socket. EOFError means that the peer closed the connection.
 
-    Args:
-        sock: The socket.
-        decoder: Decodes the records that the peer may send.
-        limit_bytes: The largest record.
+    `decoder` is for the records that the peer may send, which have at most `limit_bytes`.
     """
 
     def __init__(

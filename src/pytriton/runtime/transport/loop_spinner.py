@@ -34,9 +34,7 @@ _allowed_cores_of_workers = 0
 def allow_spinning(cores: int, *, also_workers: bool = False) -> None:
     """Allow the event loops of this process to poll, as one that may use this many cores.
 
-    Args:
-        cores: The cores.
-        also_workers: Whether its workers may poll, too: nobody but this process waits for them.
+    `also_workers` allows it to its workers, for which nobody but this process waits.
     """
     global _allowed_cores, _allowed_cores_of_workers  # noqa: PLW0603  properties of the process
     _allowed_cores = cores
@@ -83,13 +81,9 @@ class SpinPolicy:
 
 
 class LoopSpinner:
-    """Polls for the next event of a loop.
+    """Polls for the next event of a loop, in a process that may use this many cores.
 
-    Args:
-        call_soon: Runs a callback in the next iteration of the loop.
-        machine: The machine.
-        cores: The number of cores that this process may use.
-        short_ns: An event that comes sooner was not worth waiting for, as there is other work.
+    An event that comes before `short_ns` was not worth waiting for, as there is other work.
     """
 
     def __init__(
@@ -159,12 +153,7 @@ class LinuxMachine:
 
 
 class MessagePoller:
-    """Polls a socket for its next message, for a thread that would block.
-
-    Args:
-        machine: The machine.
-        cores: The number of cores that this process may use.
-    """
+    """Polls a socket for its next message, for a thread that would block."""
 
     def __init__(self, machine: SpinMachine, cores: int) -> None:
         self._machine = machine

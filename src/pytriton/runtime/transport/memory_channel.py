@@ -291,12 +291,9 @@ _NO_BLOCKS: dict[int, NDArray[np.uint8]] = {}
 class MemoryChannel:
     """One end of a connection between two processes that share memory; see `Channel`.
 
-    Args:
-        sock: The socket.
-        arena: The arena for large tensors of this process.
-        to_front_end: Whether the peer is a front end. It only reads the blocks that it gets, and it
-            reads its own blocks no more once it has sent them, so both kinds are forwarded between
-            front ends and instances without a copy.
+    Large tensors are in `arena`. If the peer is a front end, it only reads the blocks that it gets,
+    and it reads its own blocks no more once it has sent them, so both kinds are forwarded between
+    front ends and instances without a copy.
     """
 
     def __init__(self, sock: socket.socket, arena: Arena, *, to_front_end: bool = False) -> None:

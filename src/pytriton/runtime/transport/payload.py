@@ -50,33 +50,25 @@ _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
 
 
 class Payload(msgspec.Struct, eq=False):
-    """Collects the tensor bytes of one outgoing message.
+    """Collects the tensor bytes of one outgoing message."""
 
-    Attributes:
-        arena: The arena for large tensors; None if all tensors are sent inside the message.
-        forwards: Whether tensors in blocks of other processes are forwarded instead of copied,
-            because the receiver only reads them.
-        lends: Whether tensors in blocks may be sent by reference at all. Not if they are read again
-            later: the receiver may write to them.
-        inline: The bytes of the tensors inside the message.
-        inline_size: Their number.
-        blocks: The blocks that the message refers to.
-        returned_blocks: The same, of blocks of the receiver.
-        lent_ids: The ids of those in `blocks` that were not allocated for this message.
-        descriptors: File descriptors to pass to the receiver, beside those of memory.
-        has_views: Whether `inline` has views of large tensors, which their owner may change after
-            the message was sent. So such a message must not be held back.
-    """
-
+    # The arena for large tensors; None if all tensors are sent inside the message.
     arena: Arena | None
+    # Whether tensors in blocks of other processes are forwarded instead of copied, because the
+    # receiver only reads them.
     forwards: bool = False
+    # Whether tensors in blocks may be sent by reference at all. Not if they are read again later:
+    # the receiver may write to them.
     lends: bool = True
-    inline: list[Buffer] = []
+    inline: list[Buffer] = []  # the bytes of the tensors inside the message
     inline_size: int = 0
-    blocks: list[Block | RemoteBlock] = []
-    returned_blocks: list[RemoteBlock] = []
+    blocks: list[Block | RemoteBlock] = []  # the blocks that the message refers to
+    returned_blocks: list[RemoteBlock] = []  # the same, of blocks of the receiver
+    # The ids of those in `blocks` that were not allocated for this message.
     lent_ids: list[int] = []
-    descriptors: list[int] = []
+    descriptors: list[int] = []  # file descriptors to pass to the receiver, beside those of memory
+    # Whether `inline` has views of large tensors, which their owner may change after the message
+    # was sent. So such a message must not be held back.
     has_views: bool = False
 
     def add(self, pieces: Sequence[Buffer], size: int) -> tuple[int, int]:
@@ -197,18 +189,12 @@ class Received(msgspec.Struct, eq=False):
 
     Reading a tensor raises UnavailableError if there were no resources to receive it. So those who
     read tensors can still tell from the frame which requests to answer.
-
-    Attributes:
-        frame: The record.
-        message: The whole message.
-        start: Where the bytes of its small tensors begin.
-        blocks: The blocks that it uses, by their ids.
     """
 
     frame: Frame
     message: bytearray | memoryview
-    start: int
-    blocks: Mapping[int, NDArray[np.uint8]]
+    start: int  # where the bytes of its small tensors begin
+    blocks: Mapping[int, NDArray[np.uint8]]  # the blocks that it uses, by their ids
 
     def buffer(self, ref: TensorRef) -> memoryview:
         """Returns the tensor's bytes; the view keeps their memory alive."""

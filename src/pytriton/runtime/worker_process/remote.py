@@ -49,12 +49,8 @@ _LINE_BYTES = 16 << 10
 class RemoteOutput:
     """Reads the pipe on a thread of its own, until the pipe or the connection ends.
 
-    If the server is slow, this waits, the pipe gets full, and the parent leaves lines out.
-
-    Args:
-        pipe: The descriptor of the pipe.
-        channel: The channel to the server.
-        name: The name of the instance, which the lines have in place of a file.
+    If the server is slow, this waits, the pipe gets full, and the parent leaves lines out. Lines
+    have the name of the instance in place of a file.
     """
 
     def __init__(self, pipe: int, channel: Channel, name: str) -> None:
@@ -95,23 +91,14 @@ _TIMEOUT_S = 60.0  # for each step of the connection
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Where to connect to, and as what.
+    """Where to connect to, and as what."""
 
-    Attributes:
-        addresses: Tried in turn.
-        start: The name of the start of which this is a process.
-        node_id: The node that it runs on.
-        rank: Its place in a group.
-        title: Shown in process lists.
-        version: The version of pytriton; None: that of the installed package.
-    """
-
-    addresses: tuple[str, ...]
-    start: str
-    node_id: str
-    rank: int
-    title: str
-    version: str | None
+    addresses: tuple[str, ...]  # tried in turn
+    start: str  # the name of the start of which this is a process
+    node_id: str  # the node that it runs on
+    rank: int  # its place in a group
+    title: str  # shown in process lists
+    version: str | None  # the version of pytriton; None: that of the installed package
 
     @property
     def instance_name(self) -> str:

@@ -255,11 +255,8 @@ class Ticket:
 class InstancePort:
     """Listens for the processes of instances that were started elsewhere.
 
-    Args:
-        loop: The event loop.
-        host: The address under which other machines reach this one. The port listens on it, or on
-            all addresses if it is not one of this machine's own (behind a NAT, for example).
-        port: The TCP port; 0: any that is free.
+    Other machines reach this one under `host`. The port, or any that is free if it is 0, listens on
+    this address, or on all if it is not one of this machine's own (behind a NAT, for example).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int = 0) -> None:

@@ -41,16 +41,9 @@ _GRACE_S = 5.0
 
 
 class RankGroup:
-    """The server's ends of these processes.
+    """The server's ends of the processes of rank 1 and above, in this order.
 
-    Args:
-        name: The instance's name.
-        channels: The channels, of rank 1 first.
-        places: Where the processes run, in the same order.
-        memory: The arena of the channels' payloads.
-        loop: The event loop.
-        services: What the processes may ask of the server.
-        on_lost: Called once with the reason as text when a connection was lost.
+    `on_lost` is called once with the reason as text when a connection was lost.
     """
 
     def __init__(

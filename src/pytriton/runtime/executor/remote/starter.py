@@ -21,19 +21,14 @@ LAST_OUTPUT = ", after it had written:\n"
 
 
 class StartOrder(msgspec.Struct, frozen=True):
-    """How to start the process of an instance, and where it connects to.
+    """How to start the process of an instance, and where it connects to."""
 
-    Attributes:
-        name: The name of this start; another start of the same instance has another name.
-        spec: The instance; it has a placement.
-        addresses: Where the process connects to, the best first: `unix:NAME` or `tcp:HOST:PORT`.
-        token: Proves to the server that the process is the one of this start, and the other way
-            round. It is a secret.
-    """
-
-    name: str
-    spec: WorkerSpec
+    name: str  # the name of this start; another start of the same instance has another name
+    spec: WorkerSpec  # the instance; it has a placement
+    # Where the process connects to, the best first: `unix:NAME` or `tcp:HOST:PORT`.
     addresses: tuple[str, ...]
+    # Proves to the server that the process is the one of this start, and the other way round. It is
+    # a secret.
     token: str
 
     def __repr__(self) -> str:
@@ -41,17 +36,11 @@ class StartOrder(msgspec.Struct, frozen=True):
 
 
 class ProcessPlace(msgspec.Struct, frozen=True):
-    """Where a process runs.
+    """Where a process runs."""
 
-    Attributes:
-        node: The node's name or address, for people.
-        node_id: What tells nodes apart.
-        pid: The process that connects to the server.
-    """
-
-    node: str
-    node_id: str
-    pid: int
+    node: str  # the node's name or address, for people
+    node_id: str  # what tells nodes apart
+    pid: int  # the process that connects to the server
 
 
 class RemoteProcess(Protocol):
@@ -95,68 +84,39 @@ class ActorState(enum.Enum):
 
 
 class ActorStatus(msgspec.Struct, frozen=True):
-    """A process on the cluster that is an instance, or one of several that are one together.
+    """A process on the cluster that is an instance, or one of several that are one together."""
 
-    Attributes:
-        name: Its name on the cluster.
-        instance: The instance.
-        model: The model's name.
-        version: The model's version.
-        namespace: The model's namespace, if it has one.
-        node: The name of its node; empty while it is pending.
-        node_id: What tells nodes apart.
-        pid: The process on that node; 0 while it is pending.
-        rank: Its number among those of the instance.
-        state: How far it has come.
-    """
-
-    name: str
+    name: str  # its name on the cluster
     instance: str
     model: str = ""
     version: int = 0
-    namespace: str = ""
-    node: str = ""
-    node_id: str = ""
-    pid: int = 0
-    rank: int = 0
-    state: ActorState = ActorState.PENDING
+    namespace: str = ""  # the model's namespace, if it has one
+    node: str = ""  # the name of its node; empty while it is pending
+    node_id: str = ""  # what tells nodes apart
+    pid: int = 0  # the process on that node; 0 while it is pending
+    rank: int = 0  # its number among those of the instance
+    state: ActorState = ActorState.PENDING  # how far it has come
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """A machine of the cluster.
+    """A machine of the cluster."""
 
-    Attributes:
-        node_id: What tells nodes apart.
-        name: Its name or address, as `ActorStatus.node` has it.
-        total: How much it has of each resource.
-        available: How much of that is free; empty if that is not known.
-    """
-
-    node_id: str
-    name: str
-    total: dict[str, float] = {}
-    available: dict[str, float] = {}
+    node_id: str  # what tells nodes apart
+    name: str  # its name or address, as `ActorStatus.node` has it
+    total: dict[str, float] = {}  # how much it has of each resource
+    available: dict[str, float] = {}  # how much of that is free; empty if that is not known
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """The cluster as the server knows it.
+    """The cluster as the server knows it."""
 
-    Attributes:
-        is_connected: Whether the process that starts actors runs and is connected.
-        problem: Why it is not.
-        address: The cluster's address.
-        nodes: The nodes that are alive.
-        actors: Those of this server.
-        launcher_restarts: How often that process was started again.
-        unreachable_s: For how long the cluster has not answered; nodes are those from before that.
-    """
-
-    is_connected: bool = False
-    problem: str = ""
+    is_connected: bool = False  # whether the process that starts actors runs and is connected
+    problem: str = ""  # why it is not
     address: str = ""
-    nodes: tuple[NodeStatus, ...] = ()
-    actors: tuple[ActorStatus, ...] = ()
-    launcher_restarts: int = 0
+    nodes: tuple[NodeStatus, ...] = ()  # the nodes that are alive
+    actors: tuple[ActorStatus, ...] = ()  # those of this server
+    launcher_restarts: int = 0  # how often that process was started again
+    # For how long the cluster has not answered; nodes are those from before that.
     unreachable_s: float = 0.0
 
 
