@@ -10,7 +10,7 @@ import pytest
 
 COUNTS = """
 import os, sys
-from pytriton import openblas
+from pytriton.base import openblas
 
 openblas._FEW_CORES = 0
 openblas.load_without_threads()

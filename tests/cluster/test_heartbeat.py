@@ -28,7 +28,7 @@ from tests.cluster.test_starter import rig, until
 # The launcher process itself, with a cluster without processes in the place of Ray.
 LAUNCHER = """
 import sys, types
-from pytriton.runtime.cluster import heartbeat, launcher
+from pytriton.runtime.cluster import launcher
 from tests.cluster.fake_cluster import FakeCluster
 launcher.BEAT_S = 0.02
 sys.modules[launcher._RAY] = types.SimpleNamespace(RayCluster=lambda on_stuck: FakeCluster())

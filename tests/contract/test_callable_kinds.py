@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytriton.runtime.functions.async_host import AsyncInstanceHost, AsyncStreamHost
-from pytriton.runtime.functions.bound_model import host_for, stream_host_for
+from pytriton.runtime.functions.bound_model import host_for
 from pytriton.runtime.functions.host import InstanceHost, StreamHost
 from tests.contract.benches import Bench, floats
 from tests.e2e.waiting import eventually
@@ -81,8 +81,8 @@ class AsyncStreamModel:
     ],
 )
 def test_callable_gets_the_host_that_it_needs(infer_func, kind, stream_kind):
-    assert host_for(infer_func) is kind
-    assert stream_host_for(infer_func) is stream_kind
+    assert host_for(infer_func, is_decoupled=False) is kind
+    assert host_for(infer_func, is_decoupled=True) is stream_kind
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def backend(*lines):
     """A backend that runs these lines for a batch."""
     body = "\n".join(f"        {line}" for line in lines)
     return f"""
-from pytriton import errors
+from pytriton.base import errors
 
 class TritonPythonModel:
     def execute_batch(self, batch):

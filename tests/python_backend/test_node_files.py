@@ -37,11 +37,11 @@ def test_missing_folder_is_named(tmp_path):
 
 
 def test_file_of_the_package_is_found_where_the_package_is():
-    frame = frame_of("pytriton:framework_backends/fil/model.py", sharing="share it")
+    frame = frame_of("pytriton:runtime/framework_backends/fil/model.py", sharing="share it")
     find_files(frame)
 
     home = pathlib.Path(pytriton.__file__).parent
-    assert frame.model_path == str(home / "framework_backends" / "fil" / "model.py")
+    assert frame.model_path == str(home / "runtime" / "framework_backends" / "fil" / "model.py")
 
 
 def test_nothing_is_looked_for_on_the_machine_of_the_server(tmp_path):

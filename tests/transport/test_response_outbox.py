@@ -174,7 +174,7 @@ def test_posted_frame_that_cannot_be_encoded_is_logged_and_dropped(far, caplog):
     far.outbox.post(line("next"))
 
     assert far.receive().frame.message == "next"
-    assert "a message could not be sent: 'LogLine'" in caplog.text
+    assert "a message could not be sent: 'WorkerLogLine'" in caplog.text
 
 
 def test_large_responses_need_no_shared_memory(far):

@@ -53,6 +53,19 @@ else:
 logger = logging.getLogger(__name__)
 
 
+def host_for(infer_func: Callable[..., Any], *, is_decoupled: bool) -> type[InstanceHost]:
+    """Returns the host class for a callable."""
+    forms: list[Any] = [infer_func]
+    if not inspect.isroutine(infer_func):  # an object is called as its class says
+        forms.append(type(infer_func).__call__)
+    if any(
+        inspect.iscoroutinefunction(form) or (is_decoupled and inspect.isasyncgenfunction(form))
+        for form in forms
+    ):
+        return async_host.AsyncStreamHost if is_decoupled else async_host.AsyncInstanceHost
+    return StreamHost if is_decoupled else InstanceHost
+
+
 def warm_up(
     model_name: str,
     warmups: Sequence[ModelWarmup],
@@ -221,16 +234,7 @@ class BoundModel(AnyModel):
 
     def host_class(self, infer_func: InferFunc) -> type[InstanceHost]:
         """Returns the class of the host that runs an instance with this callable."""
-        is_decoupled = self.config.decoupled
-        forms: list[Any] = [infer_func]
-        if not inspect.isroutine(infer_func):  # an object, which is what its class makes of it
-            forms.append(type(infer_func).__call__)
-        if any(
-            inspect.iscoroutinefunction(form) or (is_decoupled and inspect.isasyncgenfunction(form))
-            for form in forms
-        ):
-            return async_host.AsyncStreamHost if is_decoupled else async_host.AsyncInstanceHost
-        return StreamHost if is_decoupled else InstanceHost
+        return host_for(infer_func, is_decoupled=self.config.decoupled)
 
     def is_alive(self) -> bool:
         """Whether every instance accepts batches."""

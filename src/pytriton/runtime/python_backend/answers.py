@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
+from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
@@ -21,7 +22,7 @@ from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -106,6 +107,23 @@ def failure_text(instance_name: str, error: BaseException | str) -> str:
     """Returns the error message for all requests of a batch whose `execute` raised."""
     text = error if isinstance(error, str) else describe(error)
     return f"Failed to process the request(s) for model '{instance_name}', message: {text}"
+
+
+def failure_of(instance_name: str, error: BaseException) -> tuple[str, int]:
+    """Returns the text and the code for clients; those of a `ServerError` are its own."""
+    if isinstance(error, ServerError):
+        return sendable_text(error.message), int(error.code)
+    return failure_text(instance_name, error), int(ErrorCode.INTERNAL)
+
+
+def send_or_shorten(send: Callable[[BaseException], None], error: BaseException) -> None:
+    """Send an error; a short one in its place if there is no memory for a long text."""
+    try:
+        send(error)
+    except OSError:
+        raise
+    except Exception as failure:  # noqa: BLE001  see above
+        send(RuleError(f"{type(failure).__name__}: {failure}"))
 
 
 def check_decoupled_return(result: Any, instance_name: str) -> None:

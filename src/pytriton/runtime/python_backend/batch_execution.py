@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.base.dtypes import BY_CONFIG_NAME, BYTES, DataType, from_numpy
-from pytriton.base.errors import ErrorCode, InvalidArgumentError, ServerError, sendable_text
+from pytriton.base.errors import InvalidArgumentError, ServerError, sendable_text
 from pytriton.runtime.pb_utils.batch import Batch
 from pytriton.runtime.python_backend import answers
-from pytriton.runtime.python_backend.failure_text import RuleError, describe_fully, raised_at
+from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.transport.arena import block_bytes
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -293,27 +293,15 @@ class BatchExecution:
         return ResponsesFrame(*times_ns, items, returned_batch=execute.batch)
 
     def _fail(self, execute: Execute, started_ns: int, error: BaseException) -> None:
-        """Fail the whole batch; a `ServerError` has the text and the code for the clients."""
-        if isinstance(error, ServerError):
-            text, code = sendable_text(error.message), int(error.code)
-        else:
-            text, code = answers.failure_text(self._name, error), int(ErrorCode.INTERNAL)
-            logged = answers.failure_text(self._name, describe_fully(error))
-            self._runtime.log("ERROR", logged, *raised_at(error))
+        """Fail the whole batch; a `ServerError` was meant for the clients, and is not logged."""
+        if not isinstance(error, ServerError):
+            self._runtime.log_failure(error)
         times_ns = (started_ns, time.monotonic_ns())
-        try:
-            self._send_failure(BatchFailure(execute.batch, *times_ns, text, code))
-        except OSError:
-            raise
-        except Exception as failure:  # noqa: BLE001  no memory for a long text: send a short one
-            text = answers.failure_text(
-                self._name, RuleError(f"{type(failure).__name__}: {failure}")
-            )
-            self._send_failure(BatchFailure(execute.batch, *times_ns, text, code))
+        name = self._runtime.instance_name
+        _, code = answers.failure_of(name, error)
 
-    def _send_failure(self, frame: BatchFailure) -> None:
-        self._outbox.send(lambda _: frame)
+        def send(reason: BaseException) -> None:
+            text, _ = answers.failure_of(name, reason)
+            self._outbox.send(lambda _: BatchFailure(execute.batch, *times_ns, text, code))
 
-    @property
-    def _name(self) -> str:
-        return self._runtime.instance_name
+        answers.send_or_shorten(send, error)

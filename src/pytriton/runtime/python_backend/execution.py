@@ -13,12 +13,11 @@ from collections.abc import Coroutine
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import answers
 from pytriton.runtime.python_backend.batch_run import BatchRun, RunContext
-from pytriton.runtime.python_backend.failure_text import RuleError, describe_fully, raised_at
+from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     Execute,
@@ -275,7 +274,7 @@ class ModelExecution:
         """Fail the open requests of a batch; responses that senders hold are sent before."""
         run = call.run
         times_ns = (run.started_ns, time.monotonic_ns())
-        self._log(error)
+        self._runtime.log_failure(error)
         held = []
         for position, request in enumerate(call.requests):
             if request.sender is not None:
@@ -285,20 +284,11 @@ class ModelExecution:
             _close(request)
         if held:
             self._send_held(run, times_ns, held)
-        try:
-            self._send_failure(run, times_ns, error)
-        except OSError:
-            raise
-        except Exception as failure:  # noqa: BLE001  no memory for a long text: send a short one
-            self._send_failure(run, times_ns, RuleError(f"{type(failure).__name__}: {failure}"))
+        answers.send_or_shorten(functools.partial(self._send_failure, run, times_ns), error)
         run.end()
 
     def _send_failure(self, run: BatchRun, times_ns: tuple[int, int], error: BaseException) -> None:
-        if isinstance(error, ServerError):  # there was no room for the tensors of the batch
-            text, code = sendable_text(error.message), int(error.code)
-        else:
-            text = answers.failure_text(self._runtime.instance_name, error)
-            code = int(ErrorCode.INTERNAL)
+        text, code = answers.failure_of(self._runtime.instance_name, error)
         batch = run.execute.batch
         if run.is_returned:
             items = [
@@ -315,11 +305,7 @@ class ModelExecution:
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001  these requests then fail like the others
-            self._log(error)
-
-    def _log(self, error: BaseException) -> None:
-        text = answers.failure_text(self._runtime.instance_name, describe_fully(error))
-        self._runtime.log("ERROR", text, *raised_at(error))
+            self._runtime.log_failure(error)
 
 
 def _close(request: InferenceRequest) -> None:

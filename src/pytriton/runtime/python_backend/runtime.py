@@ -20,8 +20,9 @@ from pytriton.base.request_ids import current_request_ids, set_request_ids
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
-from pytriton.runtime.python_backend.answers import add_tensor
+from pytriton.runtime.python_backend.answers import add_tensor, failure_text
 from pytriton.runtime.python_backend.connection import ServerConnection
+from pytriton.runtime.python_backend.failure_text import describe_fully, raised_at
 from pytriton.runtime.python_backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
@@ -314,6 +315,11 @@ class WorkerRuntime:
             sys.stderr.write(f"{level}: {message}\n")  # the best that such a process can do
             return
         self._connect().outbox.post(line_frame)
+
+    def log_failure(self, error: BaseException) -> None:
+        """Write to the log that a batch failed."""
+        text = failure_text(self.instance_name, describe_fully(error))
+        self.log("ERROR", text, *raised_at(error))
 
     def on_log_change(self, received: Received) -> None:
         """Follow a change of the log's settings."""
