@@ -24,6 +24,7 @@ from pytriton.base.security import (
     VALID_TRITON_ENDPOINTS,
     TritonSecurityConfig,
 )
+from pytriton.base.settings import BY_KEY
 from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig
 from pytriton.binding.command_line import TritonServerConfig
 from pytriton.binding.remote_triton import RemoteTriton
@@ -83,6 +84,7 @@ MODEL_READY_URL = f"{MODEL_URL}/ready/"
 MODEL_CONFIG_URL = f"{MODEL_URL}/config/"
 MODEL_INFER_URL = f"{MODEL_URL}/infer/"
 
+_DEFAULT_EXIT_TIMEOUT_S = int(BY_KEY["exit_timeout_secs"].default)
 _EXIT_MARGIN_S = 5.0
 _PORT_IN_USE = re.compile(r"failed to start (HTTP|GRPC|Metrics) service: .* already in use")
 
@@ -201,7 +203,8 @@ class Triton(TritonBase):
         with self._finishing_stop():
             atexit.unregister(self.stop)  # it would keep this object and its models alive
             logger.debug("stopping the server")
-            process.stop((self._config.exit_timeout_secs or 30) + _EXIT_MARGIN_S)
+            timeout_s = self._config.exit_timeout_secs or _DEFAULT_EXIT_TIMEOUT_S
+            process.stop(timeout_s + _EXIT_MARGIN_S)
         if self._config.log_verbose:
             self._warn_of_verbose_log()
         return True

@@ -8,28 +8,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytriton.base.triton_config import TritonConfig
+from pytriton.base.settings import BY_NAME
 from pytriton.exceptions import PyTritonError
-
-# Flags of the server without a field in `TritonConfig`.
-_FURTHER_FLAGS = frozenset(
-    {
-        "backend-config",
-        "backend-directory",
-        "disable-auto-complete-config",
-        "load-model",
-        "log-error",
-        "log-format",
-        "log-info",
-        "log-warning",
-        "model-control-mode",
-        "repository-poll-secs",
-        "reuse-grpc-port",
-        "reuse-http-port",
-        "strict-model-config",
-    }
-)
-_FLAGS = _FURTHER_FLAGS | {name.replace("_", "-") for name in TritonConfig.__dataclass_fields__}
 
 
 class TritonServerConfig:
@@ -101,6 +81,6 @@ class TritonServerConfig:
 
 def _flag(name: str) -> str:
     flag = name.replace("_", "-")
-    if flag not in _FLAGS:
+    if flag not in BY_NAME:
         raise PyTritonError(f"Expected the name of a flag of the server, got {name!r}")
     return flag

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, NamedTuple
 
 from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
+from pytriton.base.settings import BY_NAME, Setting
 from pytriton.inprocess.enums import (
     InstanceGroupKind,
     LogFormat,
@@ -149,8 +151,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_whole(value)
 
 
 def _is_list(*kinds: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -178,54 +180,35 @@ def _is_grouped(value: Any) -> bool:
     )
 
 
-_TEXTS = ("server_id", "cache_directory", "backend_directory", "repo_agent_directory", "executor")
-_OPTIONAL_TEXTS = ("log_file", "ray_address", "ray_instance_address", "ray_working_dir")
-_NUMBERS = ("min_supported_compute_capability", "ray_start_timeout")
-_WHOLE = (
-    "pinned_memory_pool_size", "exit_timeout", "buffer_manager_thread_count",
-    "model_load_thread_count", "model_load_retry_count", "metrics_interval", "ray_instance_port",
-)  # fmt: skip
-_FLAGS = (
-    "strict_model_config", "exit_on_error", "strict_readiness", "model_namespacing",
-    "enable_peer_access", "log_info", "log_warn", "log_error", "metrics", "gpu_metrics",
-    "cpu_metrics",
-)  # fmt: skip
-_OF_A_CLUSTER = (
-    "executor", "ray_address", "ray_instance_address", "ray_instance_port", "ray_working_dir",
-    "ray_start_timeout",
-)  # fmt: skip
-_GROUPED = ("cache_config", "backend_configuration", "host_policies", "metrics_configuration")
+# By the annotation of a field.
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(_TEXTS, ("a str", _is_text)),
-    **dict.fromkeys(_OPTIONAL_TEXTS, ("a str or None", lambda v: v is None or _is_text(v))),
-    **dict.fromkeys(_NUMBERS, ("a float", lambda v: isinstance(v, float) or _is_whole(v))),
-    **dict.fromkeys(_WHOLE, ("an int", _is_whole)),
-    **dict.fromkeys(_FLAGS, ("a bool", _is_flag)),
-    **dict.fromkeys(_GROUPED, ("a dict of dicts by name", _is_grouped)),
-    "model_repository": ("a str or a list of them", lambda v: _is_text(v) or _is_list()(v)),
-    "model_control_mode": ("a ModelControlMode", lambda v: isinstance(v, ModelControlMode)),
-    "startup_models": ("a list of str", _is_list()),
-    "rate_limiter_mode": ("a RateLimitMode", lambda v: isinstance(v, RateLimitMode)),
-    "rate_limiter_resources": (
-        "a list of (name, count, device)",
-        _is_list(_is_text, _is_whole, lambda v: v is None or _is_whole(v)),
-    ),
-    "cuda_memory_pool_sizes": (
+    "str": ("a str", _is_text),
+    "str | None": ("a str or None", lambda v: v is None or _is_text(v)),
+    "str | list[str]": ("a str or a list of them", lambda v: _is_text(v) or _is_list()(v)),
+    "list[str]": ("a list of str", _is_list()),
+    "int": ("an int", _is_whole),
+    "float": ("a float", _is_number),
+    "bool": ("a bool", lambda v: isinstance(v, bool)),
+    "dict[int, int]": (
         "a dict of int by int",
         lambda v: isinstance(v, dict) and all(map(_is_whole, (*v, *v.values()))),
     ),
-    # True is level 1: the other settings of the log are switches, and people take it for one.
-    "log_verbose": ("an int", lambda v: isinstance(v, int)),
-    "log_format": ("a LogFormat", lambda v: isinstance(v, LogFormat)),
-    "model_load_device_limits": (
+    "dict[str, dict[str, Any]]": ("a dict of dicts by name", _is_grouped),
+    "dict[str, dict[str, str]]": ("a dict of dicts by name", _is_grouped),
+    "ModelControlMode": ("a ModelControlMode", lambda v: isinstance(v, ModelControlMode)),
+    "RateLimitMode": ("a RateLimitMode", lambda v: isinstance(v, RateLimitMode)),
+    "LogFormat": ("a LogFormat", lambda v: isinstance(v, LogFormat)),
+    "list[RateLimiterResource]": (
+        "a list of (name, count, device)",
+        _is_list(_is_text, _is_whole, lambda v: v is None or _is_whole(v)),
+    ),
+    "list[ModelLoadDeviceLimit]": (
         "a list of (kind, device, fraction)",
-        _is_list(
-            lambda v: isinstance(v, InstanceGroupKind),
-            _is_whole,
-            lambda v: isinstance(v, float) or _is_whole(v),
-        ),
+        _is_list(lambda v: isinstance(v, InstanceGroupKind), _is_whole, _is_number),
     ),
 }
+# True is level 1: the other settings of the log are switches, and people take it for one.
+_VERBOSE_CHECK: tuple[str, Callable[[Any], bool]] = ("an int", lambda v: isinstance(v, int))
 
 
 def check_types(options: Options) -> None:
@@ -238,7 +221,8 @@ def check_types(options: Options) -> None:
     if options.model_repository is None:
         raise InvalidArgumentError("Model repository must be specified.")
     for each in fields(options):
-        expected, is_right = _CHECKS[each.name]
+        is_verbose = each.name == "log_verbose"
+        expected, is_right = _VERBOSE_CHECK if is_verbose else _CHECKS[str(each.type)]
         value = getattr(options, each.name)
         if not is_right(value):
             raise TypeError(
@@ -248,50 +232,41 @@ def check_types(options: Options) -> None:
 
 def server_settings(options: Options) -> dict[str, Any]:
     """Returns the settings as `ServerOptions.from_triton_config` reads them; no port is opened."""
-    repository = options.model_repository
+    settings: dict[str, Any] = {
+        row.key: _setting(row, getattr(options, row.inprocess))
+        for row in BY_NAME.values()
+        if row.inprocess and row.has_effect
+    }
+    if options.model_control_mode is not ModelControlMode.EXPLICIT:
+        settings["load_model"] = []
     info = options.log_info or options.log_verbose > 0
     warning = options.log_warn or info
-    return {
-        "model_repository": [repository] if _is_text(repository) else list(repository),
-        "id": options.server_id,
-        "model_control_mode": options.model_control_mode.name.lower(),
-        "load_model": (
-            list(options.startup_models)
-            if options.model_control_mode is ModelControlMode.EXPLICIT
-            else []
-        ),
+    return settings | {
         "repository_poll_secs": _NEVER_S,
-        "strict_model_config": options.strict_model_config,
-        "rate_limit": "execution_count" if options.rate_limiter_mode else "off",
-        "rate_limit_resource": [
-            ":".join(str(part) for part in resource if part is not None)
-            for resource in options.rate_limiter_resources
-        ],
-        "pinned_memory_pool_byte_size": options.pinned_memory_pool_size,
-        "cache_config": _setting_texts(options.cache_config),
-        "min_supported_compute_capability": options.min_supported_compute_capability,
-        "exit_on_error": options.exit_on_error,
-        "strict_readiness": options.strict_readiness,
-        "exit_timeout_secs": options.exit_timeout,
-        "model_load_thread_count": options.model_load_thread_count,
-        "model_load_retry_count": options.model_load_retry_count,
-        "model_namespacing": options.model_namespacing,
-        "log_file": options.log_file,
         "log_info": info,
         "log_warning": warning,
         "log_error": options.log_error or warning,
-        "log_format": "ISO8601" if options.log_format else "default",
         "log_verbose": int(options.log_verbose),
-        "allow_metrics": options.metrics,
-        "allow_gpu_metrics": options.gpu_metrics,
-        "allow_cpu_metrics": options.cpu_metrics,
-        "metrics_interval_ms": options.metrics_interval,
-        "backend_directory": options.backend_directory,
-        "repoagent_directory": options.repo_agent_directory,
-        "backend_config": _setting_texts(options.backend_configuration),
         "metrics_config": _setting_texts({"": _joined(options.metrics_configuration)}),
-        **{name: getattr(options, name) for name in _OF_A_CLUSTER},
     }
+
+
+def _setting(row: Setting, value: Any) -> Any:
+    """Returns a value as the command line has it."""
+    if isinstance(value, enum.IntEnum):
+        return row.choices[value]
+    if isinstance(value, dict):
+        return _setting_texts(value)
+    if row.is_repeatable and not _is_text(value):
+        return [_joined_text(each) for each in value]
+    return value
+
+
+def _joined_text(value: Any) -> Any:
+    """Returns the parts of a tuple with colons between them."""
+    if not isinstance(value, tuple):
+        return value
+    return ":".join(str(part) for part in value if part is not None)
 
 
 def _setting_texts(groups: Mapping[str, Mapping[str, Any]]) -> list[str]:

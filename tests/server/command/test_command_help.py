@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from pytriton.base.settings import BY_NAME, SETTINGS
 from pytriton.serving.server.command.help import help_page
-from pytriton.serving.server.command.table import BY_NAME, OPTIONS
 
 ESCAPES = re.compile("\x1b\\[[0-9]+m")
 
@@ -20,7 +20,7 @@ def test_page_shows_every_option_under_its_group():
     assert [line.split()[0] for line in titles if line.startswith("  ")] == [
         f"--{name}" for name in BY_NAME
     ]
-    assert [line[:-1] for line in titles if not line.startswith("  ")] == ["Examples", *OPTIONS]
+    assert [line[:-1] for line in titles if not line.startswith("  ")] == ["Examples", *SETTINGS]
 
 
 def test_option_shows_its_value_default_and_meaning():

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytriton.base.settings import BY_NAME, SETTINGS, Takes
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.server.command.option import Takes
 from pytriton.serving.server.command.parser import parse
-from pytriton.serving.server.command.table import BY_NAME, OPTIONS
 from pytriton.serving.server.options.flags import FlagError
 from pytriton.serving.server.options.server_options import ServerOptions
 
@@ -249,11 +248,9 @@ def test_every_option_is_taken_by_the_server(name):
 def test_default_of_the_table_is_that_of_the_server(name):
     values = parse([f"--{name}={BY_NAME[name].default}"]).values
 
-    defaults = {"default_http_max_input_bytes": 64 << 20, "default_allow_client_shm": False}
-    assert ServerOptions.from_triton_config(values, **defaults) == ServerOptions.from_triton_config(
-        {}, **defaults
-    )
+    given = ServerOptions.from_triton_config(values, is_command=True)
+    assert given == ServerOptions.from_triton_config({}, is_command=True)
 
 
 def test_names_are_unique():
-    assert len(BY_NAME) == sum(map(len, OPTIONS.values()))
+    assert len(BY_NAME) == sum(map(len, SETTINGS.values()))

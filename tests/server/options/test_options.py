@@ -25,8 +25,6 @@ from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.page_options import PageOptions
 from pytriton.serving.server.options.repository_options import RepositoryOptions
 from pytriton.serving.server.options.server_options import (
-    BOUND_HTTP_MAX_INPUT_BYTES,
-    REPOSITORY_HTTP_MAX_INPUT_BYTES,
     KeepaliveOptions,
     Limits,
     ServerOptions,
@@ -46,7 +44,7 @@ def test_empty_config_gives_tritons_defaults():
     options = options_from(TritonConfig().to_dict())
 
     assert options == ServerOptions(
-        limits=Limits(http_max_input_bytes=BOUND_HTTP_MAX_INPUT_BYTES),
+        limits=Limits(http_max_input_bytes=2**31 - 1),
         allow_client_shared_memory=True,
     )
     assert options.http == Endpoint(port=8000, address="0.0.0.0", allow=True)
@@ -250,7 +248,7 @@ def test_metrics_listen_where_http_does_by_default():
 
 
 def test_body_limit_is_a_flag_with_a_default_for_each_kind_of_server():
-    repository = options_from({}, default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES)
+    repository = options_from({}, is_command=True)
 
     assert repository.limits.http_max_input_bytes == 67108864
     assert options_from({"http_max_input_size": 5}).limits.http_max_input_bytes == 5

@@ -10,13 +10,14 @@ from typing import Any
 import orjson
 
 from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.settings import BY_NAME, Setting, Takes
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.callbacks import export, exported
 from pytriton.runtime.native_backend.memory import Handles, put_word, required_text
 from pytriton.serving.server.options.server_options import ServerOptions
 
-_CONTROL_MODES = ("none", "poll", "explicit")
-_RATE_LIMITS = ("off", "execution_count")
+_PREFIX = "TRITONSERVER_ServerOptions"
+_NOUNS = {"model-control-mode": "control mode", "rate-limit": "rate limit mode"}
 _NEVER_S = 10**9  # the application polls, the server does not
 # An application listens for itself, if at all.
 _WITHOUT_PORTS = {"allow_http": False, "allow_grpc": False, "frontend_processes": 0}
@@ -47,33 +48,6 @@ class Settings:
             raise InvalidArgumentError(error.message) from None
 
 
-_TEXTS = {
-    "ServerId": "id",
-    "ModelConfigName": "model_config_name",
-    "CacheDirectory": "cache_directory",
-    "BackendDirectory": "backend_directory",
-    "RepoAgentDirectory": "repoagent_directory",
-}
-_NUMBERS = {
-    "StrictModelConfig": "strict_model_config",
-    "PinnedMemoryPoolByteSize": "pinned_memory_pool_byte_size",
-    "EnablePeerAccess": "enable_peer_access",
-    "ResponseCacheByteSize": "response_cache_byte_size",
-    "MinSupportedComputeCapability": "min_supported_compute_capability",
-    "ExitOnError": "exit_on_error",
-    "StrictReadiness": "strict_readiness",
-    "ExitTimeout": "exit_timeout_secs",
-    "BufferManagerThreadCount": "buffer_manager_thread_count",
-    "ModelLoadThreadCount": "model_load_thread_count",
-    "ModelLoadRetryCount": "model_load_retry_count",
-    "ModelNamespacing": "model_namespacing",
-    "Metrics": "allow_metrics",
-    "GpuMetrics": "allow_gpu_metrics",
-    "CpuMetrics": "allow_cpu_metrics",
-    "MetricsInterval": "metrics_interval_ms",
-}
-
-
 class Options:
     """The settings that the application has made."""
 
@@ -84,21 +58,41 @@ class Options:
         """Returns the settings of a server; InvalidArgumentError if they are not valid."""
         return self._settings.get(handle).read()
 
-    def setters(self) -> dict[str, Callable[[int, Any], None]]:
-        """Returns the functions that set one flag to one value, by their names in C."""
+    def setters(self) -> dict[str, Callable[..., None]]:
+        """Returns the functions that set one value of one setting, by their names in C.
+
+        Functions with other arguments are exported below, those of the log in `c_library.log`.
+        """
+        rows = {f"{_PREFIX}{row.c_function}": row for row in BY_NAME.values() if row.c_function}
+        others = exported(self)
         return {
-            f"TRITONSERVER_ServerOptionsSet{name}": setter
-            for name, setter in (
-                *((name, self._setter(flag, required_text)) for name, flag in _TEXTS.items()),
-                *((name, self._setter(flag, _same)) for name, flag in _NUMBERS.items()),
-            )
+            name: self._setter(row)
+            for name, row in rows.items()
+            if name not in others and not row.field.startswith("log.")
         }
 
-    def _setter(self, flag: str, read: Callable[[Any], Any]) -> Callable[[int, Any], None]:
-        def set_flag(handle: int, value: Any) -> None:
-            self._settings.get(handle).flags[flag] = read(value)
+    def _setter(self, row: Setting) -> Callable[..., None]:
+        is_text = row.takes in (Takes.TEXT, Takes.PATH)
 
-        return set_flag
+        def set_value(handle: int, value: Any) -> None:
+            settings = self._settings.get(handle)
+            given = required_text(value) if is_text else value
+            if row.is_repeatable:
+                settings.append(row.key, given)
+            else:
+                settings.flags[row.key] = given
+
+        def set_choice(handle: int, number: int) -> None:
+            if not 0 <= number < len(row.choices):
+                raise InvalidArgumentError(f"unknown {_NOUNS[row.name]} '{number}'")
+            self._settings.get(handle).flags[row.key] = row.choices[number]
+
+        def accept(handle: int, *_: Any) -> None:
+            self._settings.get(handle)
+
+        if row.is_repeatable and not row.has_effect:
+            return accept
+        return set_choice if row.choices else set_value
 
     @export("TRITONSERVER_ServerOptionsNew")
     def _new(self, place: int) -> None:
@@ -107,24 +101,6 @@ class Options:
     @export("TRITONSERVER_ServerOptionsDelete")
     def _delete(self, handle: int) -> None:
         self._settings.pop(handle)
-
-    @export("TRITONSERVER_ServerOptionsSetModelControlMode")
-    def _set_control_mode(self, handle: int, number: int) -> None:
-        mode = _one_of("control mode", _CONTROL_MODES, number)
-        self._settings.get(handle).flags["model_control_mode"] = mode
-
-    @export("TRITONSERVER_ServerOptionsSetRateLimiterMode")
-    def _set_rate_limit(self, handle: int, number: int) -> None:
-        mode = _one_of("rate limit mode", _RATE_LIMITS, number)
-        self._settings.get(handle).flags["rate_limit"] = mode
-
-    @export("TRITONSERVER_ServerOptionsSetModelRepositoryPath")
-    def _add_repository(self, handle: int, path: bytes | None) -> None:
-        self._settings.get(handle).append("model_repository", required_text(path))
-
-    @export("TRITONSERVER_ServerOptionsSetStartupModel")
-    def _add_startup_model(self, handle: int, name: bytes | None) -> None:
-        self._settings.get(handle).append("load_model", required_text(name))
 
     @export("TRITONSERVER_ServerOptionsAddRateLimiterResource")
     def _add_resource(self, handle: int, name: bytes | None, count: int, device: int) -> None:
@@ -151,26 +127,6 @@ class Options:
     @export("TRITONSERVER_ServerOptionsSetMetricsConfig")
     def _set_metrics_config(self, handle: int, *words: bytes | None) -> None:
         self._settings.get(handle).append("metrics_config", _grouped(*words))
-
-    @export(
-        "TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize",
-        "TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize",
-        "TRITONSERVER_ServerOptionsSetHostPolicy",
-        "TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit",
-    )
-    def _without_effect(self, handle: int, *_: Any) -> None:
-        """Accept settings of pools and devices that this server leaves to its models."""
-        self._settings.get(handle)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _one_of(noun: str, words: tuple[str, ...], number: int) -> str:
-    if not 0 <= number < len(words):
-        raise InvalidArgumentError(f"unknown {noun} '{number}'")
-    return words[number]
 
 
 def _grouped(group: bytes | None, setting: bytes | None, value: bytes | None) -> str:

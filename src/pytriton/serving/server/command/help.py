@@ -6,8 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from pytriton.serving.server.command.option import Option
-from pytriton.serving.server.command.table import OPTIONS
+from pytriton.base.settings import SETTINGS, Setting
 from pytriton.utils.terminal import Colour, paint
 
 USAGE = "Usage: tritonserver --model-repository=<path> [options]"
@@ -49,7 +48,7 @@ def _lines(width: int, is_coloured: bool) -> Iterator[str]:
     yield ""
     yield heading("Examples:")
     yield from (f"  {example}" for example in _EXAMPLES)
-    for group, options in OPTIONS.items():
+    for group, options in SETTINGS.items():
         yield ""
         yield heading(f"{group}:")
         for option in options:
@@ -64,7 +63,7 @@ def _lines(width: int, is_coloured: bool) -> Iterator[str]:
             )
 
 
-def _title(option: Option, is_coloured: bool) -> str:
+def _title(option: Setting, is_coloured: bool) -> str:
     name = f"--{option.name}"
     rest = f" {option.value}" if option.value else ""
     rest += f"  (default {option.default})" if option.default else ""
@@ -73,7 +72,7 @@ def _title(option: Option, is_coloured: bool) -> str:
     return f"  {name}{rest}"
 
 
-def _description(option: Option) -> str:
+def _description(option: Setting) -> str:
     sentences = [option.help]
     if option.instead:
         sentences.append(f"Use {option.instead} instead.")

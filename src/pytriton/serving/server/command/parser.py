@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytriton.base.settings import BY_NAME, Setting, Takes
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.server.command.option import Option, Takes
-from pytriton.serving.server.command.table import BY_NAME
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.utils.option_parser import unknown_option
 
@@ -61,15 +60,15 @@ def parse(arguments: Iterable[str]) -> CommandLine:
         if option.becomes or not option.has_effect:
             _check(option, value)
         name, prefix = option.becomes or (option.name, "")
-        key = name.replace("-", "_")
-        if BY_NAME[name].is_repeatable:
-            command_line.values.setdefault(key, []).append(prefix + value)
+        setting = BY_NAME[name]
+        if setting.is_repeatable:
+            command_line.values.setdefault(setting.key, []).append(prefix + value)
         else:
-            command_line.values[key] = prefix + value
+            command_line.values[setting.key] = prefix + value
     return command_line
 
 
-def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
+def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Setting, str]]:
     for given in arguments:
         argument = _SHORT.get(given, given)
         if argument == "--":  # what follows is no option, and other arguments are not taken
@@ -98,7 +97,7 @@ def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Option, str]]:
         yield option, value
 
 
-def _find(argument: str, name: str) -> Option:
+def _find(argument: str, name: str) -> Setting:
     """Returns the option of this name, or the only one that begins with it, as in Triton."""
     begun = [BY_NAME[name]] if name in BY_NAME else _begun(name)
     if len(begun) > 1:
@@ -112,11 +111,11 @@ def _find(argument: str, name: str) -> Option:
     return begun[0]
 
 
-def _begun(name: str) -> list[Option]:
+def _begun(name: str) -> list[Setting]:
     return [option for known, option in BY_NAME.items() if name and known.startswith(name)]
 
 
-def _warn(command_line: CommandLine, option: Option, value: str) -> None:
+def _warn(command_line: CommandLine, option: Setting, value: str) -> None:
     if option.instead:
         instead = option.instead.replace("...", value)
         command_line.warnings.append(
@@ -126,20 +125,15 @@ def _warn(command_line: CommandLine, option: Option, value: str) -> None:
         command_line.warnings.append(f"--{option.name} has no effect on this server")
 
 
-def _check(option: Option, value: str) -> None:
+def _check(option: Setting, value: str) -> None:
     """Refuse a value of the wrong kind; `ServerOptions` checks the other options."""
-    flags = Flags({option.name: value})
-    match option.takes:
-        case Takes.BOOLEAN:
-            flags.boolean(option.name, default=True)
-        case Takes.INTEGER:
-            flags.integer(option.name, 0, *(option.range or (-1,)))
-        case Takes.NUMBER:
-            flags.number(option.name, 0.0)
-        case _:
-            form = _FORMS.get(option.form)
-            if form is not None and not form.fullmatch(value):
-                raise FlagError(
-                    option.name, f"--{option.name} option format is '{option.form}'. Got {value}"
-                )
-            flags.text(option.name, "")
+    form = _FORMS.get(option.form)
+    if form is not None and not form.fullmatch(value):
+        raise FlagError(
+            option.name, f"--{option.name} option format is '{option.form}'. Got {value}"
+        )
+    flags = Flags({option.key: value})
+    if option.is_repeatable:
+        flags.text(option.key)
+    else:
+        flags.value(option.key)

@@ -25,10 +25,7 @@ from pytriton.serving.server.command.startup_progress import ProgressLine
 from pytriton.serving.server.options.cloud_options import default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.log_options import read_log_options
-from pytriton.serving.server.options.server_options import (
-    REPOSITORY_HTTP_MAX_INPUT_BYTES,
-    ServerOptions,
-)
+from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.cores import surroundings, usable_cores
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.log_output import (
@@ -131,8 +128,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
         raise FlagError("log-file", f"the log cannot be written: {error}") from error
     options = ServerOptions.from_triton_config(
         values,
-        default_http_max_input_bytes=REPOSITORY_HTTP_MAX_INPUT_BYTES,
-        default_allow_client_shm=False,
+        is_command=True,
         surroundings=around,
     )
     if options.has_page:

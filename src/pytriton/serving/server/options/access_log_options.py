@@ -20,8 +20,4 @@ class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_access_log_options(flags: Flags) -> AccessLogOptions:
     """Read the settings of the access log; raises PyTritonValidationError for a bad value."""
-    return AccessLogOptions(
-        file=flags.optional_text("access_log"),
-        format=flags.choice("access_log_format", PLAIN, (PLAIN, JSON)),
-        health=flags.boolean("access_log_health", default=True),
-    )
+    return AccessLogOptions(**flags.record("access_log"))

@@ -70,7 +70,7 @@ def read_vertex_ai_options(flags: Flags, variables: Mapping[str, str]) -> Vertex
     return VertexAiOptions(
         predict_route=_route(variables, PREDICT_ROUTE_VARIABLE),
         health_route=_route(variables, HEALTH_ROUTE_VARIABLE),
-        default_model=flags.optional_text("vertex_ai_default_model") or None,
+        default_model=flags.value("vertex_ai_default_model"),
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.options.cloud_options import HTTP_PORT_VARIABLE, is_prediction
 from pytriton.serving.server.options.flags import Flags, bad_value
@@ -43,45 +42,25 @@ def read_endpoints(flags: Flags, variables: Mapping[str, str]) -> Endpoints:
     """
     # Vertex AI sends requests to one port only, so the others are served if they are asked for.
     by_default = not is_prediction(variables)
-    http = Endpoint(
-        allow=flags.boolean("allow_http", default=by_default),
-        address=flags.text("http_address", _ANY_ADDRESS),
-        port=flags.port("http_port", DEFAULT_HTTP_PORT),
-        reuse_port=flags.boolean("reuse_http_port", default=False),
-    )
+    http = Endpoint(**flags.record("http", allow=by_default))
     endpoints = Endpoints(
         http=http,
-        grpc=Endpoint(
-            allow=flags.boolean("allow_grpc", default=by_default),
-            address=flags.text("grpc_address", _ANY_ADDRESS),
-            port=flags.port("grpc_port", DEFAULT_GRPC_PORT),
-            reuse_port=flags.boolean("reuse_grpc_port", default=False),
-        ),
-        metrics=Endpoint(
-            allow=flags.boolean("allow_metrics", default=True),
-            address=flags.text("metrics_address", http.address),
-            port=flags.port("metrics_port", DEFAULT_METRICS_PORT),
-        ),
-        sagemaker=Endpoint(
-            allow=flags.boolean("allow_sagemaker", default=False),
-            port=flags.port("sagemaker_port", _CLOUD_PORT),
-        ),
+        grpc=Endpoint(**flags.record("grpc", allow=by_default)),
+        metrics=Endpoint(**flags.record("metrics", address=http.address)),
+        sagemaker=Endpoint(**flags.record("sagemaker")),
         vertex_ai=Endpoint(
-            allow=flags.boolean("allow_vertex_ai", default=not by_default),
-            port=flags.port("vertex_ai_port", _vertex_ai_port(variables)),
+            **flags.record("vertex_ai", allow=not by_default, port=_vertex_ai_port(variables))
         ),
     )
     _refuse_shared_ports(endpoints)
-    _refuse_unsafe_ports(endpoints, flags.optional_text("sagemaker_safe_port_range"))
+    _refuse_unsafe_ports(endpoints, flags.value("sagemaker_safe_port_range"))
     return endpoints
 
 
 def _vertex_ai_port(variables: Mapping[str, str]) -> int:
-    value = variables.get(HTTP_PORT_VARIABLE)
-    if not value:
-        return _CLOUD_PORT
+    value = variables.get(HTTP_PORT_VARIABLE) or _CLOUD_PORT
     try:
-        return Flags({"value": value}).port("value", _CLOUD_PORT)
+        return int(Flags({"vertex_ai_port": value}).value("vertex_ai_port"))
     except PyTritonValidationError:
         raise PyTritonValidationError(
             f"Expected a port from 0 to 65535 for the variable {HTTP_PORT_VARIABLE}, got {value!r}"

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the values of the server's flags one by one; errors name the flag."""
+"""Reads given values by the table of settings; errors name the flag."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
+from pytriton.base.settings import BY_KEY, MAX_INTEGER, Setting, Takes
 from pytriton.exceptions import PyTritonValidationError
 
-_Word = TypeVar("_Word", bound=str)
 _LEADING_FLAGS = re.compile(r"\(\?([ims]*(?:-[ims]+)?)\)")
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
@@ -30,29 +30,83 @@ class FlagError(PyTritonValidationError):
 
 
 class Flags:
-    """The given values by flag name with underscores; None is the same as not given."""
+    """The given values by flag name with underscores; None is the same as not given.
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    Args:
+        values: the values.
+        is_command: whether the defaults are those of `tritonserver`, or of `Triton`.
+    """
+
+    def __init__(self, values: Mapping[str, Any], *, is_command: bool = False) -> None:
         self._values = {name: value for name, value in values.items() if value is not None}
         self._unread = set(self._values)
+        self._is_command = is_command
 
     def _take(self, name: str) -> Any:
         self._unread.discard(name)
         return self._values.get(name)
 
-    def boolean(self, name: str, *, default: bool) -> bool:
-        """Returns a boolean; text is parsed as by Triton's command line."""
+    # By the table
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Returns the value of a setting, of the type that its row says.
+
+        Args:
+            name: its name with underscores.
+            default: used if it is not given; None takes that of the row.
+        """
+        setting = BY_KEY[name]
+        value = self.given(setting)
+        if value is not None or default is not None:
+            return default if value is None else value
+        text = "" if self._is_command else setting.config_default
+        return Flags({name: text or setting.default or None}).given(setting)
+
+    def record(self, place: str = "", **defaults: Any) -> dict[str, Any]:
+        """Returns the values of all settings that fill a record of `ServerOptions`.
+
+        Args:
+            place: the record's place in `ServerOptions`; empty for its own fields.
+            **defaults: defaults that depend on other settings, by field.
+        """
+        return {
+            field: self.value(setting.key, defaults.get(field))
+            for setting in BY_KEY.values()
+            for parent, _, field in (setting.field.rpartition("."),)
+            if field and parent == place
+        }
+
+    def given(self, setting: Setting) -> Any:
+        """Returns the value that was given, without defaults: None, or () for a repeatable one."""
+        name = setting.key
+        if setting.is_repeatable:
+            return self.texts(name)
+        match setting.takes:
+            case Takes.BOOLEAN | Takes.NOTHING:
+                return self.boolean(name)
+            case Takes.INTEGER:
+                return self.integer(name, *setting.range)
+            case Takes.NUMBER:
+                return self._number(name, is_positive=setting.is_positive)
+            case Takes.PATTERN:
+                return self._pattern(name)
+            case _:
+                text = self.text(name)
+                return text if text is None else self._choice(setting, text)
+
+    # By kind, for values that the table does not have
+
+    def boolean(self, name: str) -> bool | None:
+        """Returns a boolean, parsed as by Triton's command line; None if it was not given."""
         value = self._take(name)
-        if value is None:
-            return default
-        if isinstance(value, bool):
+        if value is None or isinstance(value, bool):
             return value
         as_text = str(value).lower()
         if as_text not in _BOOLEANS:
             raise bad_value(name, "true, on, 1, false, off or 0", value)
         return _BOOLEANS[as_text]
 
-    def optional_integer(self, name: str, minimum: int = 0, maximum: int = 2**63 - 1) -> int | None:
+    def integer(self, name: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> int | None:
         """Returns an integer in a range; None if it was not given."""
         value = self._take(name)
         if value is None:
@@ -62,44 +116,7 @@ class Flags:
             raise bad_value(name, f"an integer from {minimum} to {maximum}", value)
         return number
 
-    def integer(self, name: str, default: int, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
-        """Returns an integer in a range."""
-        number = self.optional_integer(name, minimum, maximum)
-        return default if number is None else number
-
-    def port(self, name: str, default: int) -> int:
-        """Returns a port; 0 lets the system choose one."""
-        return self.integer(name, default, maximum=65535)
-
-    def number(self, name: str, default: float) -> float:
-        """Returns a number that is not negative."""
-        number = self._number(name, default)
-        if not 0 <= number < math.inf:
-            raise bad_value(name, "a number of at least 0", self._values[name])
-        return number
-
-    def positive_number(self, name: str, default: float) -> float:
-        """Returns a number greater than 0."""
-        number = self._number(name, default)
-        if not 0 < number < math.inf:
-            raise bad_value(name, "a number greater than 0", self._values[name])
-        return number
-
-    def _number(self, name: str, default: float) -> float:
-        value = self._take(name)
-        if value is None:
-            return default
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            return math.nan  # fails every comparison, so the caller refuses it
-
-    def text(self, name: str, default: str) -> str:
-        """Returns a text that is not empty."""
-        value = self.optional_text(name)
-        return default if value is None else value
-
-    def optional_text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Returns a text that is not empty; None if it was not given."""
         value = self._take(name)
         if value is None:
@@ -108,30 +125,6 @@ class Flags:
         if not as_text or not isinstance(as_text, str):
             raise bad_value(name, "text", value)
         return as_text
-
-    def choice(self, name: str, default: _Word, choices: Collection[_Word]) -> _Word:
-        """Returns one of several words; upper and lower case are equal."""
-        value = self.text(name, default)
-        for choice in choices:
-            if value.lower() == choice.lower():
-                return choice
-        raise FlagError(
-            name,
-            f"invalid argument for {flag_of(name)}: expected one of {', '.join(choices)}, "
-            f"got {value!r}",
-        )
-
-    def pattern(self, name: str) -> str | None:
-        """Returns a valid regular expression; it may begin with flags as in RE2, like `(?-i)`."""
-        value = self.optional_text(name)
-        if value is None:
-            return None
-        pattern = _without_leading_flags(value)
-        try:
-            re.compile(pattern)
-        except re.error as exc:
-            raise bad_value(name, f"a regular expression ({exc})", value) from exc
-        return pattern
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Returns the values of a repeatable flag; a single one may be given without a list."""
@@ -144,38 +137,39 @@ class Flags:
             raise bad_value(name, "a list of texts", value)
         return tuple(os.fspath(element) for element in value)
 
-    def settings(self, name: str) -> dict[str, str]:
-        """Returns the `<setting>=<value>` pairs of a repeatable flag; the last one wins."""
-        pairs = {}
-        for text in self.texts(name):
-            setting, equals, value = text.partition("=")
-            if not (setting and equals):
-                raise FlagError(
-                    name, f"{flag_of(name)} option format is <setting>=<value>. Got {text}"
-                )
-            pairs[setting] = value
-        return pairs
+    def _number(self, name: str, *, is_positive: bool) -> float | None:
+        value = self._take(name)
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan  # fails every comparison
+        if 0 < number < math.inf or (number == 0 and not is_positive):
+            return number
+        expected = "greater than 0" if is_positive else "of at least 0"
+        raise bad_value(name, f"a number {expected}", value)
 
-    def grouped_settings(self, name: str, group_noun: str) -> dict[str, dict[str, str]]:
-        """Returns the `<group>,<setting>=<value>` entries of a repeatable flag, by group."""
-        groups: dict[str, dict[str, str]] = {}
-        for text in self.texts(name):
-            group, _, pair = text.partition(",")
-            setting, equals, value = pair.partition("=")
-            if not (group and setting and equals):
-                form = f"<{group_noun} name>,<setting>=<value>"
-                problem = (
-                    f"{flag_of(name)} option format is '{form}'"
-                    if group and pair
-                    else f"No {group_noun} specified. {flag_of(name)} option format is {form}"
-                )
-                raise FlagError(name, f"{problem}. Got {text}")
-            groups.setdefault(group, {})[setting] = value
-        return groups
+    def _pattern(self, name: str) -> str | None:
+        """Returns a valid regular expression; it may begin with flags as in RE2, like `(?-i)`."""
+        value = self.text(name)
+        if value is None:
+            return None
+        pattern = _without_leading_flags(value)
+        try:
+            re.compile(pattern)
+        except re.error as exc:
+            raise bad_value(name, f"a regular expression ({exc})", value) from exc
+        return pattern
 
-    def ignore(self, *names: str) -> None:
-        """Accept flags that have no effect."""
-        self._unread.difference_update(names)
+    @staticmethod
+    def _choice(setting: Setting, text: str) -> str:
+        """Returns one of several words; upper and lower case are equal."""
+        for choice in setting.choices or (text,):
+            if text.lower() == choice.lower():
+                return choice
+        expected = f"expected one of {', '.join(setting.choices)}, got {text!r}"
+        raise FlagError(setting.name, f"invalid argument for --{setting.name}: {expected}")
 
     def refuse_unread(self) -> None:
         """Refuse flags that no method has read: they do not exist.
@@ -183,8 +177,9 @@ class Flags:
         Raises:
             PyTritonValidationError: if there are any.
         """
-        if self._unread:
-            names = ", ".join(flag_of(name) for name in sorted(self._unread))
+        unknown = [name for name in self._unread if name not in BY_KEY or BY_KEY[name].has_effect]
+        if unknown:
+            names = ", ".join(flag_of(name) for name in sorted(unknown))
             raise PyTritonValidationError(f"Expected flags of the server, got {names}")
 
 

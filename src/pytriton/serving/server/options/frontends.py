@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
+from pytriton.base.settings import MAX_FRONTEND_PROCESSES
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.options.flags import Flags
 
 FRONTENDS_VARIABLE = "PYTRITON_FRONTEND_PROCESSES"
-MAX_FRONTEND_PROCESSES = 64
 
 # Up to this many cores the clients, the server and its models already use all of them.
 _CORES_FOR_ONE_PROCESS = 4
@@ -45,8 +45,8 @@ def read_frontend_processes(flags: Flags, surroundings: Surroundings) -> int:
     Raises:
         PyTritonValidationError: for a number out of range.
     """
-    given = flags.optional_integer("frontend_processes", maximum=MAX_FRONTEND_PROCESSES)
-    threads = flags.optional_integer("http_thread_count")
+    given: int | None = flags.value("frontend_processes")
+    threads: int | None = flags.value("http_thread_count")
     if given is None:
         given = _from_environment(surroundings.frontend_processes)
     if given is not None:
@@ -60,7 +60,7 @@ def _from_environment(value: str | None) -> int | None:
     if not value:
         return None
     try:
-        return Flags({"value": value}).optional_integer("value", maximum=MAX_FRONTEND_PROCESSES)
+        return int(Flags({"frontend_processes": value}).value("frontend_processes"))
     except PyTritonValidationError:
         raise PyTritonValidationError(
             f"Expected an integer from 0 to {MAX_FRONTEND_PROCESSES} for the variable "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
+from pytriton.base.log_switches import LogSwitches
 from pytriton.serving.server.options.flags import Flags
 
 
@@ -27,11 +27,4 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_log_options(flags: Flags) -> LogOptions:
     """Read the settings of the log; raises PyTritonValidationError for a bad value."""
-    return LogOptions(
-        verbose=flags.integer("log_verbose", 0),
-        info=flags.boolean("log_info", default=True),
-        warning=flags.boolean("log_warning", default=True),
-        error=flags.boolean("log_error", default=True),
-        format=flags.choice("log_format", "default", LOG_FORMATS),
-        file=flags.optional_text("log_file"),
-    )
+    return LogOptions(**flags.record("log"))

@@ -56,29 +56,28 @@ def read_metrics_options(flags: Flags) -> MetricsOptions:
     """Read the settings of metrics; raises PyTritonValidationError for a bad value."""
     settings = Flags(_read_settings(flags))
     latencies = LatencyPlan(
-        histograms=settings.boolean("latency_histograms", default=True),
+        histograms=settings.boolean("latency_histograms") is not False,
         latency_buckets_s=_buckets(settings, "latency_buckets", DEFAULT_LATENCY_BUCKETS_S),
         batch_size_buckets=_buckets(settings, "batch_size_buckets", DEFAULT_BATCH_SIZE_BUCKETS),
-        first_responses=settings.boolean("histogram_latencies", default=False),
+        first_responses=bool(settings.boolean("histogram_latencies")),
         quantiles=_quantiles(settings),
     )
     return MetricsOptions(
-        cpu=flags.boolean("allow_cpu_metrics", default=True),
-        gpu=flags.boolean("allow_gpu_metrics", default=True),
-        interval_ms=flags.positive_number("metrics_interval_ms", 2000.0),
-        counter_latencies=settings.boolean("counter_latencies", default=True),
-        pinned_memory_pool_bytes=flags.integer("pinned_memory_pool_byte_size", 256 << 20),
+        **flags.record("metrics_options"),
+        counter_latencies=settings.boolean("counter_latencies") is not False,
         latencies=latencies,
     )
 
 
 def _read_settings(flags: Flags) -> dict[str, str]:
-    settings = flags.settings(_FLAG)
-    for name, value in settings.items():
-        if not value or "," in name:
+    settings = {}
+    for text in flags.value(_FLAG):
+        name, _, value = text.partition("=")
+        if not (name and value) or "," in name:
             raise FlagError(
-                _FLAG, f"--metrics-config option format is <setting>=<value>. Got {name}={value}"
+                _FLAG, f"--metrics-config option format is <setting>=<value>. Got {text}"
             )
+        settings[name] = value
         if name not in _SETTINGS:  # it may be one of another version of Triton
             known = ", ".join(_SETTINGS)
             logger.warning("--metrics-config %s has no effect; known are %s", name, known)
@@ -86,7 +85,7 @@ def _read_settings(flags: Flags) -> dict[str, str]:
 
 
 def _buckets(settings: Flags, name: str, default: tuple[float, ...]) -> tuple[float, ...]:
-    text = settings.optional_text(name)
+    text = settings.text(name)
     if text is None:
         return default
     try:
@@ -99,8 +98,8 @@ def _buckets(settings: Flags, name: str, default: tuple[float, ...]) -> tuple[fl
 
 
 def _quantiles(settings: Flags) -> tuple[Quantile, ...]:
-    is_wanted = settings.boolean("summary_latencies", default=False)
-    text = settings.optional_text("summary_quantiles")
+    is_wanted = settings.boolean("summary_latencies")
+    text = settings.text("summary_quantiles")
     quantiles = [] if text is None else [_quantile(option) for option in text.split(",")]
     valid = tuple(quantile for quantile in quantiles if quantile is not None)
     return (valid or DEFAULT_QUANTILES) if is_wanted else ()

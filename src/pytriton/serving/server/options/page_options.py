@@ -36,11 +36,10 @@ def read_page_options(
         restricted: The restricted APIs of HTTP. Their access token is that of the page, too, if it
             has none of its own.
     """
-    allow = flags.boolean("allow_page", default=True)
-    token = flags.optional_text("page_token") or variables.get(TOKEN_VARIABLE, "")
+    token = flags.value("page_token") or variables.get(TOKEN_VARIABLE, "")
     if not token:
         headers = {group.header.lower(): group.value for group in restricted}
         token = headers.get(TRITON_ACCESS_HEADER, "")
     elif not (token.isascii() and token.isprintable()):  # it travels in a header
         raise bad_value("page_token", "ASCII characters", "others")
-    return PageOptions(allow=allow, token=token)
+    return PageOptions(**flags.record("page"), token=token)

@@ -20,19 +20,17 @@ def read_ray_options(flags: Flags) -> RayOptions:
     Raises:
         PyTritonValidationError: for a value of the wrong form, or a folder that does not exist.
     """
-    default = RayOptions()
     return RayOptions(
+        **flags.record("ray"),
         address=_address(flags),
         instance_address=_instance_address(flags),
-        instance_port=flags.port("ray_instance_port", default.instance_port),
         working_dir=_working_dir(flags),
-        start_timeout_s=flags.positive_number("ray_start_timeout", default.start_timeout_s),
     )
 
 
 def _address(flags: Flags) -> str:
     name = "ray_address"
-    address = flags.text(name, "")
+    address: str = flags.value(name, "")
     if address and address != _AUTO and "://" not in address and not _is_place(address):
         raise bad_value(name, "<host>:<port>, ray://<host>:<port> or auto", address)
     return address
@@ -45,7 +43,7 @@ def _is_place(address: str) -> bool:
 
 def _instance_address(flags: Flags) -> str:
     name = "ray_instance_address"
-    address = flags.text(name, "")
+    address: str = flags.value(name, "")
     if address and not _is_host(address):
         raise bad_value(name, "the name or IP address of this machine, without a port", address)
     return address
@@ -61,7 +59,7 @@ def _is_host(text: str) -> bool:
 
 def _working_dir(flags: Flags) -> str:
     name = "ray_working_dir"
-    folder = flags.text(name, "")
+    folder: str = flags.value(name, "")
     if not folder or "://" in folder:  # Ray fetches an archive from such an address itself
         return folder
     path = Path(folder).expanduser()

@@ -26,7 +26,6 @@ DEFAULT_AGENT_DIRECTORY = "/opt/tritonserver/repoagents"
 # As the only model to load, this name stands for all models.
 ALL_MODELS = "*"
 
-_DEFAULT_POLL_S = 15
 _DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 _MEBIBYTE = 1 << 20
 # The integer settings of the Python backend, with their minimums.
@@ -88,35 +87,26 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
     Raises:
         PyTritonValidationError: for a bad value, or flags that contradict each other.
     """
-    mode: ControlMode = flags.choice("model_control_mode", "none", ("none", "poll", "explicit"))
+    mode: ControlMode = flags.value("model_control_mode")
     backend_config = _backend_config(flags)
     max_batch_size = backend_config.get("", {}).get(_DEFAULT_MAX_BATCH_SIZE, "4")
-    poll_s = flags.integer("repository_poll_secs", _DEFAULT_POLL_S)
+    poll_s = flags.value("repository_poll_secs")
     return RepositoryOptions(
+        **flags.record("repository"),
         paths=_paths(flags),
-        model_control_mode=mode,
         load_models=_load_models(flags, mode),
         repository_poll_s=poll_s if mode == "poll" else 0,
         model_config_name=_model_config_name(flags),
         auto_complete=_auto_complete(flags),
-        load_thread_count=flags.integer("model_load_thread_count", 4, minimum=1),
-        load_retry_count=flags.integer("model_load_retry_count", 0),
-        namespacing=flags.boolean("model_namespacing", default=False),
-        allow_links=flags.boolean("allow_repository_links", default=False),
-        load_timeout_s=flags.number("model_load_timeout_secs", 0.0),
-        backend_directory=flags.text("backend_directory", DEFAULT_BACKEND_DIRECTORY),
-        agent_directory=flags.text("repoagent_directory", DEFAULT_AGENT_DIRECTORY),
         backend_config=backend_config,
         default_max_batch_size=int(max_batch_size),
-        min_compute_capability=flags.positive_number("min_supported_compute_capability", 7.5),
-        rate_limit=_rate_limit(flags),
+        rate_limit=flags.value("rate_limit") == "execution_count",
         rate_limit_resources=_rate_limit_resources(flags),
-        executor=flags.choice("executor", "local", ("local", "ray")),
     )
 
 
 def _paths(flags: Flags) -> tuple[str, ...]:
-    paths = flags.texts("model_repository")
+    paths: tuple[str, ...] = flags.value("model_repository")
     for path in paths:
         if not path:  # as of a variable that is not set; it would mean the working folder
             raise FlagError("model-repository", "Expected a path for --model-repository, got ''")
@@ -129,7 +119,7 @@ def _paths(flags: Flags) -> tuple[str, ...]:
 
 
 def _load_models(flags: Flags, mode: ControlMode) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(flags.texts("load_model")))
+    names = tuple(dict.fromkeys(flags.value("load_model")))
     if names and mode != "explicit":
         raise PyTritonValidationError(
             "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
@@ -142,20 +132,20 @@ def _load_models(flags: Flags, mode: ControlMode) -> tuple[str, ...]:
 
 
 def _model_config_name(flags: Flags) -> str | None:
-    name = flags.optional_text("model_config_name")
+    name: str | None = flags.value("model_config_name")
     if name is not None and re.search(r"[\s/]", name):
         raise bad_value("model_config_name", "a name without spaces and slashes", name)
     return name
 
 
 def _auto_complete(flags: Flags) -> bool:
-    is_disabled = flags.boolean("disable_auto_complete_config", default=False)
-    return not (flags.boolean("strict_model_config", default=False) or is_disabled)
+    is_disabled = flags.value("disable_auto_complete_config")
+    return not (flags.value("strict_model_config") or is_disabled)
 
 
 def _backend_config(flags: Flags) -> dict[str, dict[str, str]]:
     groups: dict[str, dict[str, str]] = {}
-    for text in flags.texts("backend_config"):
+    for text in flags.value("backend_config"):
         # A comma after the first equals sign belongs to the value.
         place, equals, value = text.partition("=")
         backend, comma, setting = place.rpartition(",")
@@ -187,13 +177,9 @@ def _check_integer(settings: Mapping[str, str], setting: str, minimum: int) -> N
         raise bad_value("backend_config", f"an integer of at least {minimum} as {setting}", value)
 
 
-def _rate_limit(flags: Flags) -> bool:
-    return flags.choice("rate_limit", "off", ("off", "execution_count")) == "execution_count"
-
-
 def _rate_limit_resources(flags: Flags) -> tuple[RateLimitResource, ...]:
     resources = []
-    for text in flags.texts("rate_limit_resource"):
+    for text in flags.value("rate_limit_resource"):
         match = _RESOURCE.fullmatch(text)
         if match is None:
             raise FlagError(

@@ -52,29 +52,6 @@ from pytriton.utils.trace_config import KNOWN_SETTINGS
 
 logger = logging.getLogger(__name__)
 
-# Triton's limit on the body of an HTTP request.
-REPOSITORY_HTTP_MAX_INPUT_BYTES = 64 << 20
-# PyTriton's servers never had that limit; their limit is that of a gRPC message.
-BOUND_HTTP_MAX_INPUT_BYTES = (2 << 30) - 1
-
-_COMPRESSION_LEVELS = ("none", "low", "medium", "high")
-# They set the sizes of pools and threads that this server does not have, folders of plug-ins that
-# it does not load, or devices that it leaves to its models.
-_WITHOUT_EFFECT = (
-    "buffer_manager_thread_count",
-    "cache_directory",
-    "cuda_memory_pool_byte_size",
-    "cuda_virtual_address_size",
-    "enable_peer_access",
-    "grpc_infer_allocation_pool_size",
-    "grpc_infer_thread_count",
-    "grpc_max_response_pool_size",
-    "host_policy",
-    "model_load_gpu_limit",
-    "sagemaker_thread_count",
-    "vertex_ai_thread_count",
-)
-
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The PEM files of an encrypted gRPC endpoint."""
@@ -101,7 +78,7 @@ class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits for one client; beyond them it is refused or disconnected."""
 
-    http_max_input_bytes: int = REPOSITORY_HTTP_MAX_INPUT_BYTES
+    http_max_input_bytes: int = 64 << 20
     http_max_header_bytes: int = 64 << 10
     http_max_chunks: int = 65536  # non-empty ones of one body
     grpc_max_message_bytes: int = (2 << 30) - 1
@@ -167,18 +144,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         cls,
         config: Mapping[str, Any],
         *,
-        default_http_max_input_bytes: int = BOUND_HTTP_MAX_INPUT_BYTES,
-        default_allow_client_shm: bool = True,
+        is_command: bool = False,
         surroundings: Surroundings = ONE_CORE,
     ) -> ServerOptions:
         """Read the fields of `TritonConfig`, or flags with underscores for dashes.
 
         Args:
             config: values by name; None leaves the choice to the server.
-            default_http_max_input_bytes: the limit if `http_max_input_size` is not given;
-                a server of repositories passes `REPOSITORY_HTTP_MAX_INPUT_BYTES`.
-            default_allow_client_shm: whether clients may register shared memory if
-                `allow_client_shm` is not given; a server of repositories passes False.
+            is_command: whether the defaults are those of `tritonserver`, or of `Triton`.
             surroundings: the machine and the environment, for settings that depend on them.
 
         Returns:
@@ -188,12 +161,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             PyTritonValidationError: for an unknown name, a value of the wrong type or out of range,
                 or two endpoints with the same address.
         """
-        flags = Flags(config)
+        flags = Flags(config, is_command=is_command)
         variables = surroundings.variables
         endpoints = read_endpoints(flags, variables)
         http_restricted = _restricted(flags, "http_restricted_api", RestrictedProtocol.HTTP)
         options = cls(
-            id=flags.text("id", "triton"),
+            **flags.record(),
             http=endpoints.http,
             grpc=endpoints.grpc,
             metrics=endpoints.metrics,
@@ -207,32 +180,19 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             ),
             http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
-            http_header_forward_pattern=flags.pattern("http_header_forward_pattern"),
-            grpc_header_forward_pattern=flags.pattern("grpc_header_forward_pattern"),
             grpc_tls=_tls(flags),
-            grpc_keepalive=_keepalive(flags),
-            grpc_response_compression=flags.choice(
-                "grpc_infer_response_compression_level", "none", _COMPRESSION_LEVELS
-            ),
+            grpc_keepalive=KeepaliveOptions(**flags.record("grpc_keepalive")),
             log=read_log_options(flags),
             access_log=read_access_log_options(flags),
             metrics_options=read_metrics_options(flags),
             page=read_page_options(flags, variables, http_restricted),
-            limits=_limits(flags, default_http_max_input_bytes),
+            limits=_limits(flags),
             repository=read_repository_options(flags),
             ray=read_ray_options(flags),
-            exit_on_error=flags.boolean("exit_on_error", default=True),
-            exit_timeout_s=flags.integer("exit_timeout_secs", 30),
-            exit_grace_s=flags.number("exit_grace_secs", 0.0),
-            strict_readiness=flags.boolean("strict_readiness", default=True),
             cache_bytes=_cache_bytes(flags),
             trace_settings=_trace_settings(flags),
             frontend_processes=read_frontend_processes(flags, surroundings),
-            allow_client_shared_memory=flags.boolean(
-                "allow_client_shm", default=default_allow_client_shm
-            ),
         )
-        flags.ignore(*_WITHOUT_EFFECT)
         flags.refuse_unread()
         return options
 
@@ -241,28 +201,25 @@ def _restricted(
     flags: Flags, name: str, protocol: RestrictedProtocol
 ) -> tuple[RestrictedGroup, ...]:
     try:
-        return parse_restricted_groups(flags.texts(name), protocol)
+        return parse_restricted_groups(flags.value(name), protocol)
     except PyTritonValidationError as error:
         raise FlagError(name, error.message) from None
 
 
-def _limits(flags: Flags, default_http_max_input_bytes: int) -> Limits:
-    size = flags.integer("http_max_input_size", default_http_max_input_bytes, minimum=-(2**63))
+def _limits(flags: Flags) -> Limits:
+    size = flags.value("http_max_input_size")
     if size <= 0:
         raise FlagError(
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
-    return Limits(
-        http_max_input_bytes=size,
-        http_idle_timeout_s=flags.number("http_idle_timeout_secs", Limits().http_idle_timeout_s),
-    )
+    return Limits(http_max_input_bytes=size, **flags.record("limits"))
 
 
 def _tls(flags: Flags) -> TlsOptions | None:
-    mutual = flags.boolean("grpc_use_ssl_mutual", default=False)
-    wanted = flags.boolean("grpc_use_ssl", default=False) or mutual
+    mutual = flags.value("grpc_use_ssl_mutual")
+    wanted = flags.value("grpc_use_ssl") or mutual
     files = {
-        name: flags.optional_text(name)
+        name: flags.value(name)
         for name in ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
     }
     if not wanted:
@@ -279,27 +236,8 @@ def _tls(flags: Flags) -> TlsOptions | None:
     )
 
 
-def _keepalive(flags: Flags) -> KeepaliveOptions:
-    default = KeepaliveOptions()
-    interval = "grpc_http2_min_recv_ping_interval_without_data"
-    return KeepaliveOptions(
-        time_ms=flags.integer("grpc_keepalive_time", default.time_ms),
-        timeout_ms=flags.integer("grpc_keepalive_timeout", default.timeout_ms),
-        permit_without_calls=flags.boolean("grpc_keepalive_permit_without_calls", default=False),
-        max_pings_without_data=flags.integer(
-            "grpc_http2_max_pings_without_data", default.max_pings_without_data
-        ),
-        min_recv_ping_interval_without_data_ms=flags.integer(
-            interval, default.min_recv_ping_interval_without_data_ms
-        ),
-        max_ping_strikes=flags.integer("grpc_http2_max_ping_strikes", default.max_ping_strikes),
-        max_connection_age_ms=flags.optional_integer("grpc_max_connection_age"),
-        max_connection_age_grace_ms=flags.optional_integer("grpc_max_connection_age_grace"),
-    )
-
-
 def _trace_settings(flags: Flags) -> tuple[str, ...]:
-    settings = flags.texts("trace_config")
+    settings: tuple[str, ...] = flags.value("trace_config")
     for text in settings:
         setting, equals, _ = text.partition("=")
         if not (setting and equals):
@@ -314,8 +252,8 @@ def _trace_settings(flags: Flags) -> tuple[str, ...]:
 
 
 def _cache_bytes(flags: Flags) -> int:
-    size = flags.optional_integer("response_cache_byte_size")
-    caches = flags.grouped_settings("cache_config", "cache")
+    size: int | None = flags.value("response_cache_byte_size")
+    caches = _caches(flags)
     if size is not None and caches:
         raise PyTritonValidationError(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both "
@@ -334,3 +272,21 @@ def _cache_bytes(flags: Flags) -> int:
             raise bad_value("cache_config", "a number of bytes as size", settings["size"])
         size = int(settings["size"])
     return size or 0
+
+
+def _caches(flags: Flags) -> dict[str, dict[str, str]]:
+    """Returns the settings by cache."""
+    caches: dict[str, dict[str, str]] = {}
+    for text in flags.value("cache_config"):
+        cache, _, pair = text.partition(",")
+        setting, equals, value = pair.partition("=")
+        if not (cache and setting and equals):
+            form = "<cache name>,<setting>=<value>"
+            problem = (
+                f"--cache-config option format is '{form}'"
+                if cache and pair
+                else f"No cache specified. --cache-config option format is {form}"
+            )
+            raise FlagError("cache_config", f"{problem}. Got {text}")
+        caches.setdefault(cache, {})[setting] = value
+    return caches

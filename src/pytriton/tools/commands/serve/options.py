@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.base.settings import BY_NAME
 from pytriton.base.triton_config import TritonConfig
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.tools.commands.serve.targets import Target, TargetError
 from pytriton.utils.option_parser import OptionParser
 
+# Settings of the server that the command has under the same names.
+_SERVER_SETTINGS = ("http_port", "grpc_port", "metrics_port", "access_log_format")
 _LOG_LEVELS = ("warning", "info", "verbose")
 _DESCRIPTION = """\
 Serve Python functions over HTTP and gRPC. Their type annotations say the inputs and outputs:
@@ -60,12 +63,9 @@ class Options:
             http_address=self.host,
             grpc_address=self.host,
             metrics_address=self.host,
-            http_port=self.http_port,
-            grpc_port=self.grpc_port,
-            metrics_port=self.metrics_port,
             log_verbose=1 if self.log_level == "verbose" else None,
             access_log=pathlib.Path(self.access_log) if self.access_log else None,
-            access_log_format=self.access_log_format,
+            **{name: getattr(self, name) for name in _SERVER_SETTINGS},
         )
 
     def model_config(self, config: ModelConfig) -> ModelConfig:
@@ -151,12 +151,13 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 for other machines, too; default %(default)s",
     )
-    for port, default in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
+    for port in ("http-port", "grpc-port", "metrics-port"):
+        setting = BY_NAME[port]
         server(
-            f"--{port}-port",
-            type=_number(0, 65535),
+            f"--{port}",
+            type=_number(*setting.range),
             metavar="PORT",
-            help=f"default {default}; 0 takes a free one",
+            help=f"default {setting.default}; 0 takes a free one",
         )
     server(
         "--access-token",
@@ -174,7 +175,8 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     server(
         "--access-log", metavar="FILE", help="write a line about each request; - to this terminal"
     )
-    server("--access-log-format", choices=("plain", "json"), help="default plain")
+    log_format = BY_NAME["access-log-format"]
+    server("--access-log-format", choices=log_format.choices, help=f"default {log_format.default}")
 
 
 def _number(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of all settings of a server: one row declares one setting for every surface.
+
+A setting may be given as an option of `tritonserver`, a field of `TritonConfig`, a field of the
+in-process `Options`, or by a function of the C API. Its row has its name, kind, default, range and
+help, and says which of these surfaces have it:
+
+- the command line parses, checks and explains its options by the rows, and `docs/tritonserver.md`
+  ends with them (`python -m tests.server.command.manual` writes that part again);
+- `TritonConfig` and the in-process `Options` are written classes, because type checkers and editors
+  read them; tests compare their fields with the rows, and rows convert their values;
+- the functions of the C library that set one value are made of the rows;
+- `Flags` reads values by their rows, and a row with a `field` fills that field of `ServerOptions`.
+
+To add a setting, add a row, the field of `ServerOptions` that it fills, and the fields of the two
+classes if they have it. A setting without `field` is read where its parts are put together.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
+
+MAX_FRONTEND_PROCESSES = 64
+MAX_INTEGER = 2**63 - 1
+
+
+class Takes(enum.Enum):
+    """The kind of value that a setting takes, as the help shows it."""
+
+    NOTHING = ""
+    BOOLEAN = "<boolean>"
+    INTEGER = "<integer>"
+    NUMBER = "<number>"
+    TEXT = "<text>"
+    PATH = "<path>"
+    PATTERN = "<regex>"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: The option of the command line, without dashes at its start.
+        default: As on the command line; "": it has none, or it depends on other settings.
+        help: The meaning, for users.
+        form: The form of the value, if it is more specific than `takes`; words with `|` between
+            them are the only values.
+        takes: The kind of value.
+        is_repeatable: Whether it may be given several times.
+        has_effect: False if it is accepted for compatibility only.
+        range: The range of an integer.
+        is_positive: Whether a number must be greater than 0; otherwise 0 is allowed.
+        instead: For a deprecated option its replacement, with "..." for the value.
+        becomes: The option that it is another name of, and a prefix for the value.
+        field: The place in `ServerOptions` that it fills, if nothing else decides on that.
+        in_config: Whether `TritonConfig` has it.
+        config_default: The default of servers that `Triton` starts, if it differs.
+        inprocess: The field of the in-process `Options`; "": there is none.
+        c_function: The end of the function's name, after TRITONSERVER_ServerOptions; "": none.
+    """
+
+    name: str
+    default: str
+    help: str
+    form: str = ""
+    takes: Takes = Takes.TEXT
+    is_repeatable: bool = False
+    has_effect: bool = True
+    range: tuple[int, int] = (0, MAX_INTEGER)
+    is_positive: bool = False
+    instead: str = ""
+    becomes: tuple[str, str] | None = None
+    field: str = ""
+    in_config: bool = True
+    config_default: str = ""
+    inprocess: str = ""
+    c_function: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name with underscores, as in `TritonConfig`."""
+        return self.name.replace("-", "_")
+
+    @property
+    def value(self) -> str:
+        """The form of the value, as the help shows it."""
+        return self.form or self.takes.value
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only values; empty if there are others. The C API numbers them in this order."""
+        return tuple(self.form.split("|")) if "|" in self.form else ()
+
+
+_flag = partial(Setting, takes=Takes.NOTHING)
+_switch = partial(Setting, takes=Takes.BOOLEAN)
+_integer = partial(Setting, takes=Takes.INTEGER)
+_number = partial(Setting, takes=Takes.NUMBER)
+_text = partial(Setting, takes=Takes.TEXT)
+_path = partial(Setting, takes=Takes.PATH)
+_pattern = partial(Setting, takes=Takes.PATTERN)
+_each = partial(Setting, takes=Takes.TEXT, is_repeatable=True)
+
+_PORTS = (0, 65535)
+_FROM_MINUS_1 = (-1, MAX_INTEGER)
+_APIS = (
+    "Known groups: health, metadata, inference, shared-memory, model-config, model-repository, "
+    "statistics, trace, logging."
+)
+_REUSE = "Let servers with this option share the port; the system distributes clients to them."
+
+# By group, in the order of the help.
+# fmt: off
+SETTINGS: Mapping[str, tuple[Setting, ...]] = {
+    "Server": (
+        _flag("help", "", "Show this help, like -h.", in_config=False),
+        _flag("version", "",
+            "Show the version of this server and of the Triton version that it is compatible "
+            "with. Not an option of Triton.", in_config=False),
+        _text("id", "triton", "Name of the server in its metadata.", field="id",
+            inprocess="server_id", c_function="SetServerId"),
+        _integer("exit-timeout-secs", "30", "Seconds to wait for open requests on exit.",
+            field="exit_timeout_s", inprocess="exit_timeout", c_function="SetExitTimeout"),
+        _number("exit-grace-secs", "0",
+            "Seconds that the server continues to serve after a signal while it reports that it "
+            "is not ready, so that load balancers notice first. Not an option of Triton.",
+            field="exit_grace_s", in_config=False),
+        _integer("frontend-processes", "",
+            "Number of processes that serve HTTP and gRPC, at most 64; 0 means in the server's "
+            "own process. Default: 0 for up to four cores, else a quarter of the cores, from 2 "
+            "to 8. The environment variable PYTRITON_FRONTEND_PROCESSES sets another default. "
+            "Not an option of Triton.", range=(0, MAX_FRONTEND_PROCESSES)),
+    ),
+    "Logging": (
+        _integer("log-verbose", "0", "Level of verbose logging; 0 turns it off.",
+            field="log.verbose", inprocess="log_verbose", c_function="SetLogVerbose"),
+        _switch("log-info", "true", "Log information messages.", field="log.info", in_config=False,
+            inprocess="log_info", c_function="SetLogInfo"),
+        _switch("log-warning", "true", "Log warnings.", field="log.warning", in_config=False,
+            inprocess="log_warn", c_function="SetLogWarn"),
+        _switch("log-error", "true", "Log errors.", field="log.error", in_config=False,
+            inprocess="log_error", c_function="SetLogError"),
+        _text("log-format", "default",
+            "Start of each line: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L; or each line "
+            "is a JSON object.", "default|ISO8601|json", field="log.format", inprocess="log_format",
+            c_function="SetLogFormat"),
+        _path("log-file", "", "File for the whole log, instead of the console.", field="log.file",
+            inprocess="log_file", c_function="SetLogFile"),
+        _path("access-log", "",
+            "File for a line about each request over HTTP and gRPC; - is standard output. Not an "
+            "option of Triton, as the two below.", field="access_log.file"),
+        _text("access-log-format", "plain", "Form of these lines.", "plain|json",
+            field="access_log.format"),
+        _switch("access-log-health", "true", "Write lines for questions about health, too.",
+            field="access_log.health"),
+    ),
+    "Model repository": (
+        _path("model-repository", "",
+            "Folder with models, or s3://, gs:// or as:// address of one. Required; may be "
+            "repeated. A model that is in two repositories is not served, unless "
+            "--model-namespacing is true.", is_repeatable=True, inprocess="model_repository",
+            c_function="SetModelRepositoryPath"),
+        _path("model-store", "", "The same as --model-repository.", is_repeatable=True,
+            becomes=("model-repository", ""), in_config=False),
+        _switch("exit-on-error", "true", "End the server if a model cannot be loaded at start.",
+            field="exit_on_error", inprocess="exit_on_error", c_function="SetExitOnError"),
+        _switch("strict-readiness", "true",
+            "Report ready only while all models are; if false, as soon as it listens.",
+            field="strict_readiness", inprocess="strict_readiness",
+            c_function="SetStrictReadiness"),
+        _flag("disable-auto-complete-config", "",
+            "Do not complete configurations: each model needs a complete config.pbtxt.",
+            in_config=False),
+        _text("model-control-mode", "none",
+            "none: load all models at start. poll: also follow changes of the repository. "
+            "explicit: load the models of --load-model, and those that clients request.",
+            "none|poll|explicit", field="repository.model_control_mode", in_config=False,
+            inprocess="model_control_mode", c_function="SetModelControlMode"),
+        _integer("repository-poll-secs", "15", "Seconds between two checks in mode poll.",
+            in_config=False),
+        _each("load-model", "",
+            "Model to load at start in mode explicit; may be repeated. A single * means all.",
+            "<model>", in_config=False, inprocess="startup_models", c_function="SetStartupModel"),
+        _text("model-config-name", "", "Use configs/<name>.pbtxt of a model if it exists.",
+            "<name>", in_config=False, c_function="SetModelConfigName"),
+        _integer("model-load-thread-count", "4", "Number of models to load at the same time.",
+            range=(1, MAX_INTEGER), field="repository.load_thread_count", in_config=False,
+            inprocess="model_load_thread_count", c_function="SetModelLoadThreadCount"),
+        _integer("model-load-retry-count", "0", "Number of further attempts if loading fails.",
+            field="repository.load_retry_count", in_config=False,
+            inprocess="model_load_retry_count", c_function="SetModelLoadRetryCount"),
+        _number("model-load-timeout-secs", "0",
+            "Maximum seconds for each attempt to load a model version; 0 means no limit. The "
+            "parameter LOAD_TIMEOUT_SECS of a model takes precedence. Not an option of Triton.",
+            field="repository.load_timeout_s", in_config=False),
+        _switch("allow-repository-links", "false",
+            "Allow models that are links out of the repositories. Not an option of Triton.",
+            field="repository.allow_links", in_config=False),
+        _switch("model-namespacing", "false",
+            "Serve models of the same name from several repositories.",
+            field="repository.namespacing", in_config=False, inprocess="model_namespacing",
+            c_function="SetModelNamespacing"),
+        _switch("enable-peer-access", "true", "Let GPUs access each other's memory.",
+            has_effect=False, in_config=False, inprocess="enable_peer_access",
+            c_function="SetEnablePeerAccess"),
+    ),
+    "HTTP": (
+        _switch("allow-http", "true", "Serve HTTP.", field="http.allow"),
+        _text("http-address", "0.0.0.0", "Address to listen on.", "<address>",
+            field="http.address"),
+        _integer("http-port", str(DEFAULT_HTTP_PORT), "Port to listen on; 0 takes a free one.",
+            range=_PORTS, field="http.port"),
+        _switch("reuse-http-port", "false", _REUSE, field="http.reuse_port", in_config=False),
+        _pattern("http-header-forward-pattern", "",
+            "Headers to pass on to models as request parameters.",
+            field="http_header_forward_pattern"),
+        _integer("http-max-input-size", "67108864", "Maximum size of a request body in bytes.",
+            range=(-MAX_INTEGER - 1, MAX_INTEGER), config_default=str(2**31 - 1)),
+        _number("http-idle-timeout-secs", "3600",
+            "Seconds after which a connection without requests is closed; 0 means never. Not an "
+            "option of Triton.", field="limits.http_idle_timeout_s", in_config=False),
+        _integer("http-thread-count", "",
+            "Number of processes, at most 8 and at most the number of cores, if "
+            "--frontend-processes is not given."),
+        _each("http-restricted-api", "",
+            f"Require this header for these groups of requests. May be repeated. {_APIS}",
+            "<group>[,<group>...]:<header>=<value>"),
+    ),
+    "gRPC": (
+        _switch("allow-grpc", "true", "Serve gRPC.", field="grpc.allow"),
+        _text("grpc-address", "0.0.0.0", "Address to listen on.", "<address>",
+            field="grpc.address"),
+        _integer("grpc-port", str(DEFAULT_GRPC_PORT), "Port to listen on; 0 takes a free one.",
+            range=_PORTS, field="grpc.port"),
+        _switch("reuse-grpc-port", "false", _REUSE, field="grpc.reuse_port", in_config=False),
+        _pattern("grpc-header-forward-pattern", "",
+            "Metadata to pass on to models as request parameters.",
+            field="grpc_header_forward_pattern"),
+        _integer("grpc-infer-thread-count", "2", "Number of threads that serve gRPC.",
+            has_effect=False, range=(2, 128), in_config=False),
+        _integer("grpc-infer-allocation-pool-size", "8", "Number of requests kept for reuse.",
+            has_effect=False, range=_FROM_MINUS_1),
+        _integer("grpc-max-response-pool-size", "2147483647",
+            "Maximum number of responses of a stream that wait for the client.", has_effect=False,
+            range=(1, 2**31 - 1), in_config=False),
+        _switch("grpc-use-ssl", "false", "Encrypt gRPC; needs a certificate and a key."),
+        _switch("grpc-use-ssl-mutual", "false", "Require a certificate from clients too."),
+        _path("grpc-server-cert", "", "PEM file with the server's certificate."),
+        _path("grpc-server-key", "", "PEM file with the server's key."),
+        _path("grpc-root-cert", "", "PEM file with the root certificates for client certificates."),
+        _text("grpc-infer-response-compression-level", "none", "Compression level of responses.",
+            "none|low|medium|high", field="grpc_response_compression"),
+        _integer("grpc-keepalive-time", "7200000", "Milliseconds between keepalive pings.",
+            field="grpc_keepalive.time_ms"),
+        _integer("grpc-keepalive-timeout", "20000", "Milliseconds to wait for a ping reply.",
+            field="grpc_keepalive.timeout_ms"),
+        _switch("grpc-keepalive-permit-without-calls", "false", "Ping even if no call is open.",
+            field="grpc_keepalive.permit_without_calls"),
+        _integer("grpc-http2-max-pings-without-data", "2",
+            "Maximum pings without data; 0 means no limit.",
+            field="grpc_keepalive.max_pings_without_data"),
+        _integer("grpc-http2-min-recv-ping-interval-without-data", "300000",
+            "Minimum milliseconds between two pings of a client that sends no data.",
+            field="grpc_keepalive.min_recv_ping_interval_without_data_ms"),
+        _integer("grpc-http2-max-ping-strikes", "2",
+            "Number of early pings before a client is disconnected; 0 means no limit.",
+            field="grpc_keepalive.max_ping_strikes"),
+        _integer("grpc-max-connection-age", "", "Maximum age of a connection in milliseconds.",
+            field="grpc_keepalive.max_connection_age_ms", in_config=False),
+        _integer("grpc-max-connection-age-grace", "", "Milliseconds for open calls after that.",
+            field="grpc_keepalive.max_connection_age_grace_ms", in_config=False),
+        _each("grpc-restricted-protocol", "",
+            "Require the metadata triton-grpc-protocol-<key> for these groups of calls. May be "
+            "repeated. The groups are those of --http-restricted-api.",
+            "<group>[,<group>...]:<key>=<value>"),
+    ),
+    "Metrics": (
+        _switch("allow-metrics", "true", "Serve metrics.", field="metrics.allow",
+            inprocess="metrics", c_function="SetMetrics"),
+        _switch("allow-cpu-metrics", "true", "Include metrics of the CPU and memory.",
+            field="metrics_options.cpu", inprocess="cpu_metrics", c_function="SetCpuMetrics"),
+        _switch("allow-gpu-metrics", "true", "Include metrics of GPUs.",
+            field="metrics_options.gpu", inprocess="gpu_metrics", c_function="SetGpuMetrics"),
+        _text("metrics-address", "", "Address to listen on; default: that of HTTP.", "<address>",
+            field="metrics.address"),
+        _integer("metrics-port", str(DEFAULT_METRICS_PORT),
+            "Port to listen on; 0 takes a free one.", range=_PORTS, field="metrics.port"),
+        _number("metrics-interval-ms", "2000",
+            "Milliseconds between two measurements of CPU and GPU.", is_positive=True,
+            field="metrics_options.interval_ms", inprocess="metrics_interval",
+            c_function="SetMetricsInterval"),
+        _each("metrics-config", "",
+            "counter_latencies, summary_latencies, histogram_latencies, latency_histograms (true "
+            "or false), summary_quantiles, latency_buckets, batch_size_buckets. May be repeated.",
+            "<setting>=<value>", inprocess="metrics_configuration", c_function="SetMetricsConfig"),
+    ),
+    "Page": (
+        _switch("allow-page", "true", "Serve the page on the metrics port.", field="page.allow"),
+        _text("page-token", "",
+            "Who has it may read the log, send requests and load models on the page. The "
+            "variable PYTRITON_PAGE_TOKEN does the same, unseen by other users of the machine.",
+            "<token>"),
+    ),
+    "Tracing": (
+        _each("trace-config", "",
+            "Settings mode (triton or opentelemetry), level, rate and count, and those of a "
+            "mode, such as triton,file=<path> and triton,log-frequency=<count>. May be repeated.",
+            "[<mode>,]<setting>=<value>"),
+    ),
+    "Backends": (
+        _path("backend-directory", "/opt/tritonserver/backends",
+            "Folder with a folder for each backend: its library, or its model.py.",
+            field="repository.backend_directory", inprocess="backend_directory",
+            c_function="SetBackendDirectory"),
+        _each("backend-config", "",
+            "Setting of one backend, or of all: default-max-batch-size (4). May be repeated.",
+            "[<backend>,]<setting>=<value>", inprocess="backend_configuration",
+            c_function="SetBackendConfig"),
+        _path("repoagent-directory", "/opt/tritonserver/repoagents",
+            "Folder with repository agents in C or C++. The agent checksum needs none.",
+            field="repository.agent_directory", in_config=False, inprocess="repo_agent_directory",
+            c_function="SetRepoAgentDirectory"),
+    ),
+    "Ray cluster": (
+        _text("executor", "local",
+            "ray: run models as actors of a Ray cluster, with instance_group.count as the number "
+            "of actors; local: on this machine. The parameter EXECUTOR of a model takes "
+            "precedence. This and the following are not options of Triton.", "local|ray",
+            field="repository.executor", inprocess="executor"),
+        _text("ray-address", "",
+            "Address of the cluster, <host>:<port>. Without it, the variable RAY_ADDRESS, or the "
+            "cluster that this machine is part of.", "<address>", inprocess="ray_address"),
+        _text("ray-instance-address", "",
+            "Name or IP address of this machine for the actors, which connect to it. Without it, "
+            "the one that Ray uses.", "<host>", inprocess="ray_instance_address"),
+        _integer("ray-instance-port", "0",
+            "Port for the connections of actors; 0 means a free one.", range=_PORTS,
+            field="ray.instance_port", inprocess="ray_instance_port"),
+        _path("ray-working-dir", "",
+            "Folder with modules that models import; Ray copies it to all nodes. Files of models "
+            "are not taken from there.", inprocess="ray_working_dir"),
+        _number("ray-start-timeout", "120",
+            "Maximum seconds until an actor runs, the wait for free resources included. The "
+            "parameter RAY_START_TIMEOUT_S of a model takes precedence.", is_positive=True,
+            field="ray.start_timeout_s", inprocess="ray_start_timeout"),
+    ),
+    "Response cache": (
+        _each("cache-config", "",
+            "local,size=<bytes> caches responses of models whose configuration allows it.",
+            "<cache>,<setting>=<value>", inprocess="cache_config", c_function="SetCacheConfig"),
+        _path("cache-directory", "/opt/tritonserver/caches", "Folder with caches in C or C++.",
+            has_effect=False, inprocess="cache_directory", c_function="SetCacheDirectory"),
+    ),
+    "Rate limiter": (
+        _text("rate-limit", "off",
+            "execution_count: an instance runs when the resources that it needs are free.",
+            "off|execution_count", inprocess="rate_limiter_mode", c_function="SetRateLimiterMode"),
+        _each("rate-limit-resource", "",
+            "Available amount of a resource, on one device or on each. May be repeated.",
+            "<name>:<count>[:<device>]", inprocess="rate_limiter_resources",
+            c_function="AddRateLimiterResource"),
+    ),
+    "Memory and devices": (
+        _switch("allow-client-shm", "false", "Let clients register shared memory.",
+            field="allow_client_shared_memory", config_default="true"),
+        _integer("pinned-memory-pool-byte-size", "268435456",
+            "Size of the pool that metrics report; this server allocates none.",
+            field="metrics_options.pinned_memory_pool_bytes", in_config=False,
+            inprocess="pinned_memory_pool_size", c_function="SetPinnedMemoryPoolByteSize"),
+        _each("cuda-memory-pool-byte-size", "", "Size of a GPU's memory pool.", "<device>:<bytes>",
+            has_effect=False, in_config=False, inprocess="cuda_memory_pool_sizes",
+            c_function="SetCudaMemoryPoolByteSize"),
+        _each("cuda-virtual-address-size", "", "Maximum size of a growable state.",
+            "<device>:<bytes>", has_effect=False, in_config=False,
+            c_function="SetCudaVirtualAddressSize"),
+        _number("min-supported-compute-capability", "7.5",
+            "Minimum compute capability of a GPU; passed on to backends.", is_positive=True,
+            field="repository.min_compute_capability", in_config=False,
+            inprocess="min_supported_compute_capability",
+            c_function="SetMinSupportedComputeCapability"),
+        _integer("buffer-manager-thread-count", "0", "Number of copy threads.", has_effect=False,
+            range=_FROM_MINUS_1, inprocess="buffer_manager_thread_count",
+            c_function="SetBufferManagerThreadCount"),
+        _each("host-policy", "", "CPU cores (cpu-cores) or memory node (numa-node) for instances.",
+            "<policy name>,<setting>=<value>", has_effect=False, in_config=False,
+            inprocess="host_policies", c_function="SetHostPolicy"),
+        _each("model-load-gpu-limit", "",
+            "Share of a GPU's memory in use above which no model is loaded.", "<device>:<fraction>",
+            has_effect=False, in_config=False, inprocess="model_load_device_limits",
+            c_function="SetModelLoadDeviceLimit"),
+    ),
+    "SageMaker and Vertex AI": (
+        _switch("allow-sagemaker", "false", "Serve SageMaker requests.", field="sagemaker.allow"),
+        _integer("sagemaker-port", "8080", "Port for SageMaker requests.", range=_PORTS,
+            field="sagemaker.port"),
+        _text("sagemaker-safe-port-range", "",
+            "Range that the ports of HTTP and gRPC must be in if SageMaker requests are served.",
+            "<first>-<last>"),
+        _integer("sagemaker-thread-count", "8", "Number of threads for SageMaker requests.",
+            has_effect=False, range=_FROM_MINUS_1),
+        _switch("allow-vertex-ai", "",
+            "Serve Vertex AI requests. Default: true if AIP_MODE is PREDICTION; HTTP and gRPC "
+            "are then served only if --allow-http and --allow-grpc say so.",
+            field="vertex_ai.allow"),
+        _integer("vertex-ai-port", "",
+            "Port for Vertex AI requests. Default: AIP_HTTP_PORT if it is set, else 8080.",
+            range=_PORTS, field="vertex_ai.port"),
+        _integer("vertex-ai-thread-count", "8", "Number of threads for Vertex AI requests.",
+            has_effect=False, range=_FROM_MINUS_1),
+        _text("vertex-ai-default-model", "",
+            "Model for requests that do not name one; not needed if there is only one.", "<model>"),
+    ),
+    "Deprecated": (
+        _switch("strict-model-config", "", "true means the same as --disable-auto-complete-config.",
+            instead="--disable-auto-complete-config", in_config=False,
+            inprocess="strict_model_config", c_function="SetStrictModelConfig"),
+        _integer("response-cache-byte-size", "", "Size of the local response cache.",
+            instead="--cache-config=local,size=...", in_config=False,
+            c_function="SetResponseCacheByteSize"),
+        _path("trace-file", "", "File for traces.", instead="--trace-config=triton,file=...",
+            becomes=("trace-config", "triton,file="), in_config=False),
+        _text("trace-level", "", "Level of tracing.", instead="--trace-config=level=...",
+            becomes=("trace-config", "level="), in_config=False),
+        _integer("trace-rate", "", "One in this many requests is traced.", range=_FROM_MINUS_1,
+            instead="--trace-config=rate=...", becomes=("trace-config", "rate="), in_config=False),
+        _integer("trace-count", "", "Maximum number of traced requests.", range=_FROM_MINUS_1,
+            instead="--trace-config=count=...", becomes=("trace-config", "count="),
+            in_config=False),
+        _integer("trace-log-frequency", "", "Traces per file.", range=_FROM_MINUS_1,
+            instead="--trace-config=triton,log-frequency=...",
+            becomes=("trace-config", "triton,log-frequency="), in_config=False),
+    ),
+}
+# fmt: on
+
+BY_NAME: Mapping[str, Setting] = {
+    setting.name: setting for group in SETTINGS.values() for setting in group
+}
+BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in BY_NAME.values()}
