@@ -43,9 +43,9 @@ from pytriton.serving.server.options.frontends import (
 from pytriton.serving.server.options.log_options import LogOptions, read_log_options
 from pytriton.serving.server.options.metrics_options import MetricsOptions, read_metrics_options
 from pytriton.serving.server.options.page_options import PageOptions, read_page_options
-from pytriton.serving.server.options.ray_options import read_ray_options
 from pytriton.serving.server.options.repository_options import (
     RepositoryOptions,
+    read_ray_options,
     read_repository_options,
 )
 from pytriton.utils.trace_config import KNOWN_SETTINGS
