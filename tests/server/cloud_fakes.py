@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pytriton.serving.server.api.services import ClientService as Provider
 from pytriton.serving.server.cloud.apis import make_cloud_api
-from pytriton.serving.server.options.cloud_options import SageMakerOptions, VertexAiOptions
+from pytriton.serving.server.options.endpoints import SageMakerOptions, VertexAiOptions
 from tests.server.http_fakes import Answer, Client
 from tests.server.http_models import Service
 

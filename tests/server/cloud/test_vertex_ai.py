@@ -10,8 +10,7 @@ import pytest
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.serving.server.cloud.vertex_ai import check_vertex_ai
-from pytriton.serving.server.options.cloud_options import VertexAiOptions
-from pytriton.serving.server.options.endpoints import Endpoint
+from pytriton.serving.server.options.endpoints import Endpoint, VertexAiOptions
 from tests.server.cloud_fakes import (
     HEALTH,
     PREDICT,

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.server.options.cloud_options import (
+from pytriton.serving.server.options.endpoints import (
+    Endpoint,
     SageMakerOptions,
+    Surroundings,
     VertexAiOptions,
     default_repository,
 )
-from pytriton.serving.server.options.endpoints import Endpoint
-from pytriton.serving.server.options.frontends import Surroundings
 from pytriton.serving.server.options.server_options import ServerOptions
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h"}

@@ -17,9 +17,7 @@ from pytriton.serving.engine.rate_limiter import RateLimitResource
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
 from pytriton.serving.server.options.access_log_options import AccessLogOptions
-from pytriton.serving.server.options.cloud_options import VertexAiOptions
-from pytriton.serving.server.options.endpoints import Endpoint
-from pytriton.serving.server.options.frontends import Surroundings
+from pytriton.serving.server.options.endpoints import Endpoint, Surroundings, VertexAiOptions
 from pytriton.serving.server.options.log_options import LogOptions
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.page_options import PageOptions

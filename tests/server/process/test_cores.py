@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from pytriton.serving.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
+from pytriton.serving.server.options.endpoints import FRONTENDS_VARIABLE, Surroundings
 from pytriton.serving.server.process.cores import (
     cores_of_cpu_max,
     cores_of_quota,

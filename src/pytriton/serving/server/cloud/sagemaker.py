@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.serving.server.cloud.translation import Translation
     from pytriton.serving.server.http.reader import RequestHead
-    from pytriton.serving.server.options.cloud_options import SageMakerOptions
+    from pytriton.serving.server.options.endpoints import SageMakerOptions
 
 BINARY_TYPE = binary_type(b"sagemaker")
 

@@ -17,7 +17,7 @@ from pytriton.serving.server.cloud.translation import (
     not_allowed,
 )
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path, resolve
-from pytriton.serving.server.options.cloud_options import (
+from pytriton.serving.server.options.endpoints import (
     HEALTH_ROUTE_VARIABLE,
     PREDICT_ROUTE_VARIABLE,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.cloud.translation import Translation
     from pytriton.serving.server.http.reader import RequestHead
-    from pytriton.serving.server.options.cloud_options import VertexAiOptions
+    from pytriton.serving.server.options.endpoints import VertexAiOptions
 
 BINARY_TYPE = binary_type(b"vertex-ai")
 REDIRECT_HEADER = b"x-vertex-ai-triton-redirect"

@@ -22,7 +22,7 @@ from pytriton.serving.server.command.parser import CommandLine, parse
 from pytriton.serving.server.command.shutdown import Exit, exit_signals, shut_down
 from pytriton.serving.server.command.startup import StartError, creation_error, start_up
 from pytriton.serving.server.command.startup_progress import ProgressLine
-from pytriton.serving.server.options.cloud_options import default_repository
+from pytriton.serving.server.options.endpoints import default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.log_options import read_log_options
 from pytriton.serving.server.options.server_options import ServerOptions

@@ -27,19 +27,18 @@ from pytriton.serving.server.options.access_log_options import (
     AccessLogOptions,
     read_access_log_options,
 )
-from pytriton.serving.server.options.cloud_options import (
+from pytriton.serving.server.options.endpoints import (
+    ONE_CORE,
+    Endpoint,
     SageMakerOptions,
+    Surroundings,
     VertexAiOptions,
+    read_endpoints,
+    read_frontend_processes,
     read_sagemaker_options,
     read_vertex_ai_options,
 )
-from pytriton.serving.server.options.endpoints import Endpoint, read_endpoints
 from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
-from pytriton.serving.server.options.frontends import (
-    ONE_CORE,
-    Surroundings,
-    read_frontend_processes,
-)
 from pytriton.serving.server.options.log_options import LogOptions, read_log_options
 from pytriton.serving.server.options.metrics_options import MetricsOptions, read_metrics_options
 from pytriton.serving.server.options.page_options import PageOptions, read_page_options

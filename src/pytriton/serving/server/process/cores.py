@@ -12,8 +12,11 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from pytriton.serving.server.options.cloud_options import CLOUD_VARIABLES
-from pytriton.serving.server.options.frontends import FRONTENDS_VARIABLE, Surroundings
+from pytriton.serving.server.options.endpoints import (
+    CLOUD_VARIABLES,
+    FRONTENDS_VARIABLE,
+    Surroundings,
+)
 from pytriton.serving.server.options.page_options import TOKEN_VARIABLE
 
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
