@@ -11,7 +11,7 @@ from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.flags import Flags, bad_value
 
-TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
+PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def read_page_options(
         restricted: The restricted APIs of HTTP. Their access token is that of the page, too, if it
             has none of its own.
     """
-    token = flags.value("page_token") or variables.get(TOKEN_VARIABLE, "")
+    token = flags.value("page_token") or variables.get(PAGE_TOKEN_VARIABLE, "")
     if not token:
         headers = {group.header.lower(): group.value for group in restricted}
         token = headers.get(TRITON_ACCESS_HEADER, "")

@@ -17,7 +17,7 @@ from pytriton.serving.server.options.endpoints import (
     FRONTENDS_VARIABLE,
     Surroundings,
 )
-from pytriton.serving.server.options.page_options import TOKEN_VARIABLE
+from pytriton.serving.server.options.page_options import PAGE_TOKEN_VARIABLE
 
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
 # Where version 1 has its quotas: the controller's own folder, or one that it shares.
@@ -31,7 +31,7 @@ def surroundings() -> Surroundings:
         frontend_processes=os.environ.get(FRONTENDS_VARIABLE),
         variables={
             name: os.environ[name]
-            for name in (*CLOUD_VARIABLES, TOKEN_VARIABLE)
+            for name in (*CLOUD_VARIABLES, PAGE_TOKEN_VARIABLE)
             if name in os.environ
         },
     )
