@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.options.server_options import LogOptions
 from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile, LogHandler
 from pytriton.serving.server.process.logs import formatter_factory
 

@@ -33,8 +33,7 @@ from pytriton.serving.server.frontend import session as session_module
 from pytriton.serving.server.frontend.pool import FrontEndPool
 from pytriton.serving.server.frontend.process import receive_clients
 from pytriton.serving.server.frontend.remote_client import RemoteClient
-from pytriton.serving.server.options.log_options import LogOptions
-from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import LogOptions, ServerOptions
 from pytriton.serving.server.process.log_control import LogControl
 from pytriton.serving.server.process.process_watch import Activity
 from pytriton.serving.server.tracing.settings import TraceSettings

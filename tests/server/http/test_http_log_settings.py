@@ -9,7 +9,7 @@ import json
 import pytest
 
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.options.server_options import LogOptions
 from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, ask, error
 

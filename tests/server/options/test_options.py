@@ -16,15 +16,15 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
-from pytriton.serving.server.options.access_log_options import AccessLogOptions
 from pytriton.serving.server.options.endpoints import Endpoint, Surroundings, VertexAiOptions
-from pytriton.serving.server.options.log_options import LogOptions
 from pytriton.serving.server.options.metrics_options import MetricsOptions
-from pytriton.serving.server.options.page_options import PageOptions
 from pytriton.serving.server.options.repository_options import RepositoryOptions
 from pytriton.serving.server.options.server_options import (
+    AccessLogOptions,
     KeepaliveOptions,
     Limits,
+    LogOptions,
+    PageOptions,
     ServerOptions,
     TlsOptions,
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
-from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.options.server_options import LogOptions
 from pytriton.serving.server.process.log_control import LogControl
 
 switch = st.booleans()

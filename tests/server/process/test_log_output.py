@@ -19,7 +19,7 @@ from pytriton.serving.server.process.logs import TritonFormatter, formatter_fact
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
-from pytriton.serving.server.options.log_options import LogOptions
+from pytriton.serving.server.options.server_options import LogOptions
 from pytriton.serving.server.process.log_output import (
     ConsoleHandler, discard_unwritable_output, open_missing_streams
 )

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from pytriton.serving.server.access_log.destination import Destination
 from pytriton.serving.server.access_log.lines import Entry, json_line, plain_line
-from pytriton.serving.server.options.access_log_options import JSON
+from pytriton.serving.server.options.server_options import JSON
 
 if TYPE_CHECKING:
     from pytriton.serving.server.access_log.lines import Format
-    from pytriton.serving.server.options.access_log_options import AccessLogOptions
+    from pytriton.serving.server.options.server_options import AccessLogOptions
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.access_log import destination, use
     from pytriton.serving.server.access_log.use import AccessLogUse
-    from pytriton.serving.server.options.access_log_options import AccessLogOptions
+    from pytriton.serving.server.options.server_options import AccessLogOptions
 else:
     destination = LazyModule("pytriton.serving.server.access_log.destination")
     use = LazyModule("pytriton.serving.server.access_log.use")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.http.handler import HttpHandler
-    from pytriton.serving.server.options.access_log_options import AccessLogOptions
+    from pytriton.serving.server.options.server_options import AccessLogOptions
 
 # What leads from the sink of a request to its connection: sinks of traces and of shared memory have
 # another sink, those of protocols a connection or a call.

@@ -24,8 +24,7 @@ from pytriton.serving.server.command.startup import StartError, creation_error, 
 from pytriton.serving.server.command.startup_progress import ProgressLine
 from pytriton.serving.server.options.endpoints import default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
-from pytriton.serving.server.options.log_options import read_log_options
-from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import ServerOptions, read_log_options
 from pytriton.serving.server.process.cores import surroundings, usable_cores
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.log_output import (

@@ -9,12 +9,14 @@ shows them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from pytriton.base.log_switches import LogSwitches
 from pytriton.base.ray_options import RayOptions
+from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.api.authorization import (
@@ -23,10 +25,6 @@ from pytriton.serving.server.api.authorization import (
     parse_restricted_groups,
 )
 from pytriton.serving.server.api.services import ClientService
-from pytriton.serving.server.options.access_log_options import (
-    AccessLogOptions,
-    read_access_log_options,
-)
 from pytriton.serving.server.options.endpoints import (
     ONE_CORE,
     Endpoint,
@@ -39,15 +37,85 @@ from pytriton.serving.server.options.endpoints import (
     read_vertex_ai_options,
 )
 from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
-from pytriton.serving.server.options.log_options import LogOptions, read_log_options
 from pytriton.serving.server.options.metrics_options import MetricsOptions, read_metrics_options
-from pytriton.serving.server.options.page_options import PageOptions, read_page_options
 from pytriton.serving.server.options.repository_options import (
     RepositoryOptions,
     read_ray_options,
     read_repository_options,
 )
 from pytriton.utils.trace_config import KNOWN_SETTINGS
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server logs, and where."""
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: str = "default"
+    file: str | None = None
+
+    @property
+    def switches(self) -> LogSwitches:
+        """Those settings that clients may change."""
+        return LogSwitches(self.info, self.warning, self.error, self.verbose, self.format)
+
+
+def read_log_options(flags: Flags) -> LogOptions:
+    """Read the settings of the log; raises PyTritonValidationError for a bad value."""
+    return LogOptions(**flags.record("log"))
+
+
+PLAIN, JSON = "plain", "json"
+
+
+class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a line for each request goes, and how it looks."""
+
+    file: str | None = None  # `-`: standard output; None: there is no access log
+    format: str = PLAIN
+    health: bool = True  # questions about health have lines, too
+
+
+def read_access_log_options(flags: Flags) -> AccessLogOptions:
+    """Read the settings of the access log; raises PyTritonValidationError for a bad value."""
+    return AccessLogOptions(**flags.record("access_log"))
+
+
+PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
+
+
+class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether there is a page, and the token for its log and its actions."""
+
+    allow: bool = True
+    token: str = ""  # a secret: it must appear in no log; empty: nobody has these rights
+
+    def __repr__(self) -> str:
+        return f"PageOptions(allow={self.allow}, token={'<hidden>' if self.token else 'None'})"
+
+
+def read_page_options(
+    flags: Flags, variables: Mapping[str, str], restricted: Iterable[RestrictedGroup]
+) -> PageOptions:
+    """Read the settings of the page.
+
+    Args:
+        flags: The flags.
+        variables: Those of the environment. A token there is seen by fewer people than one on the
+            command line.
+        restricted: The restricted APIs of HTTP. Their access token is that of the page, too, if it
+            has none of its own.
+    """
+    token = flags.value("page_token") or variables.get(PAGE_TOKEN_VARIABLE, "")
+    if not token:
+        headers = {group.header.lower(): group.value for group in restricted}
+        token = headers.get(TRITON_ACCESS_HEADER, "")
+    elif not (token.isascii() and token.isprintable()):  # it travels in a header
+        raise bad_value("page_token", "ASCII characters", "others")
+    return PageOptions(**flags.record("page"), token=token)
+
 
 logger = logging.getLogger(__name__)
 

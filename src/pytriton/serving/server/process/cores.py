@@ -17,7 +17,7 @@ from pytriton.serving.server.options.endpoints import (
     FRONTENDS_VARIABLE,
     Surroundings,
 )
-from pytriton.serving.server.options.page_options import PAGE_TOKEN_VARIABLE
+from pytriton.serving.server.options.server_options import PAGE_TOKEN_VARIABLE
 
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
 # Where version 1 has its quotas: the controller's own folder, or one that it shares.

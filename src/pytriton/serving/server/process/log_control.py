@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytriton.base.log_switches import LogSwitches
-    from pytriton.serving.server.options.log_options import LogOptions
+    from pytriton.serving.server.options.server_options import LogOptions
 
 # The fields of `LogSwitches`, by their names in the protocol.
 _FIELDS = {

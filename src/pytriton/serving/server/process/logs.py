@@ -20,7 +20,7 @@ from pytriton.utils.terminal import Colour, has_colours, paint
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogSwitches
-    from pytriton.serving.server.options.log_options import LogOptions
+    from pytriton.serving.server.options.server_options import LogOptions
     from pytriton.serving.server.process.log_output import FormatterFactory
 
 # As in Triton, messages are quoted unless this variable is 0.
