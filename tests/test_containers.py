@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
-from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.arguments import parse
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 PAGE = (REPOSITORY / "docs/containers.md").read_text()

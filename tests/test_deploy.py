@@ -13,7 +13,7 @@ import pytest
 from pytriton.serving.engine.config import config_from_text, normalise_config, validate_config
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.stats import ModelStatistics
-from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.metrics.cluster import cluster_families
 from pytriton.serving.server.metrics.gpus import GpuReading
 from pytriton.serving.server.metrics.page import MetricsPage, server_family_names

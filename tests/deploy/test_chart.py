@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import yaml
 
-from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.options.server_options import ServerOptions
 from tests.deploy.fake_cluster import cluster_with_ray
 from tests.deploy.helm import CHART, MODES, REPOSITORY, lint, mode_values, plain_manifest, render

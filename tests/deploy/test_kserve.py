@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.options.server_options import ServerOptions
 from tests.deploy.helm import REPOSITORY
 from tests.deploy.schemas import validate

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from pytriton.base.settings import BY_NAME, SETTINGS
-from pytriton.serving.server.command.help import help_page
+from pytriton.serving.server.command.arguments import help_page
 
 ESCAPES = re.compile("\x1b\\[[0-9]+m")
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pytriton.serving.server.command.help import help_page
+from pytriton.serving.server.command.arguments import help_page
 from pytriton.serving.server.command.run import run_command, without_secrets
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.settings import BY_NAME, SETTINGS, Takes
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.options.flags import FlagError
 from pytriton.serving.server.options.server_options import ServerOptions
 

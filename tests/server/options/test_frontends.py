@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.triton_config import TritonConfig
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.serving.server.command.parser import parse
+from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.options.endpoints import (
     FRONTENDS_VARIABLE,
     Surroundings,

@@ -17,8 +17,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.runtime.transport.zygote import set_process_title
 from pytriton.serving.server.api.documents import TRITON_VERSION
-from pytriton.serving.server.command.help import help_page
-from pytriton.serving.server.command.parser import CommandLine, parse
+from pytriton.serving.server.command.arguments import CommandLine, help_page, parse
 from pytriton.serving.server.command.shutdown import Exit, exit_signals, shut_down
 from pytriton.serving.server.command.startup import StartError, creation_error, start_up
 from pytriton.serving.server.command.startup_progress import ProgressLine
