@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.command.serving_protocol import Backend
-from pytriton.serving.server.command.startup_tables import (
+from pytriton.serving.server.command.startup import (
     agent_table,
     backend_table,
     draw_table,

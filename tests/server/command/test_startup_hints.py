@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.serving.server.command.startup_hints import port_hint, repository_hints
+from pytriton.serving.server.command.startup import port_hint, repository_hints
 
 
 @pytest.mark.parametrize(

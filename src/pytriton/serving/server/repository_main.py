@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server import main as bound_main
     from pytriton.serving.server import serving as repository_serving
     from pytriton.serving.server import worker_zygote
-    from pytriton.serving.server.command import startup_tables
+    from pytriton.serving.server.command import startup
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.process import logs
     from pytriton.serving.server.serving import RepositoryServing
@@ -29,7 +29,7 @@ else:  # workers are forked without the server's modules
     worker_zygote = LazyModule("pytriton.serving.server.worker_zygote")
     bound_main = LazyModule("pytriton.serving.server.main")
     repository_serving = LazyModule("pytriton.serving.server.serving")
-    startup_tables = LazyModule("pytriton.serving.server.command.startup_tables")
+    startup = LazyModule("pytriton.serving.server.command.startup")
     logs = LazyModule("pytriton.serving.server.process.logs")
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ async def _load(serving: RepositoryServing, options: ServerOptions) -> None:
             raise
         logger.error("%s: %s", error.kind, error.message)  # noqa: TRY400  the message is enough
     finally:
-        logs.log_table(logger, startup_tables.model_table(serving.index(), None))
+        logs.log_table(logger, startup.model_table(serving.index(), None))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,12 @@ from pytriton.runtime.transport.zygote import set_process_title
 from pytriton.serving.server.api.documents import TRITON_VERSION
 from pytriton.serving.server.command.arguments import CommandLine, help_page, parse
 from pytriton.serving.server.command.shutdown import Exit, exit_signals, shut_down
-from pytriton.serving.server.command.startup import StartError, creation_error, start_up
-from pytriton.serving.server.command.startup_progress import ProgressLine
+from pytriton.serving.server.command.startup import (
+    ProgressLine,
+    StartError,
+    creation_error,
+    start_up,
+)
 from pytriton.serving.server.options.endpoints import default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.server_options import ServerOptions, read_log_options
