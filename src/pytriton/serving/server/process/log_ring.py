@@ -19,7 +19,7 @@ MAX_ENTRIES = 1000
 MAX_CHARACTERS = 4000  # of an entry
 
 
-class LogLine(msgspec.Struct, frozen=True, gc=False):
+class KeptLogLine(msgspec.Struct, frozen=True, gc=False):
     """One entry of the log."""
 
     number: int  # counts all entries since the start
@@ -34,7 +34,7 @@ class LogRing(LogHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[LogLine] = deque(maxlen=MAX_ENTRIES)
+        self._lines: deque[KeptLogLine] = deque(maxlen=MAX_ENTRIES)
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -45,10 +45,10 @@ class LogRing(LogHandler):
             return
         self._count += 1
         place = f"{record.filename}:{record.lineno}"
-        line = LogLine(self._count, record.created, level_name(record.levelno), place, text)
+        line = KeptLogLine(self._count, record.created, level_name(record.levelno), place, text)
         self._lines.append(line)
 
-    def after(self, number: int) -> list[LogLine]:
+    def after(self, number: int) -> list[KeptLogLine]:
         """Returns the entries that came after the one with this number, as far as they are kept.
 
         A number that no entry has had yet is one of an earlier server: all entries are returned.
