@@ -24,7 +24,7 @@ from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.options.server_options import ServerOptions
-from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import HIGH_WATER_BYTES, LOW_WATER_BYTES, FakeLoop
 from tests.wire.http2.frame_client import data, parse_frames, rst_stream, setting, window_update

@@ -22,7 +22,7 @@ from pytriton.serving.server.codec.messages import decode_job, decode_reply, enc
 from pytriton.serving.server.codec.pool import CodecPool
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.options.server_options import Limits, ServerOptions
-from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import Answer, Client, FakeLoop
 

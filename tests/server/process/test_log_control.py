@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
 from pytriton.serving.server.options.server_options import LogOptions
-from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.process.logs import LogControl
 
 switch = st.booleans()
 changes = st.fixed_dictionaries(

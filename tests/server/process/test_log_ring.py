@@ -8,9 +8,8 @@ import logging
 import pytest
 
 from pytriton.base.log_switches import LogSwitches
-from pytriton.serving.server.process import log_ring
-from pytriton.serving.server.process.log_ring import LogRing, keep_lines, kept_lines
-from pytriton.serving.server.process.logs import use_log_switches
+from pytriton.serving.server.process import logs
+from pytriton.serving.server.process.logs import LogRing, keep_lines, kept_lines, use_log_switches
 
 
 @pytest.fixture
@@ -57,19 +56,19 @@ def test_ring_returns_all_to_a_viewer_of_an_earlier_server(ring, log):
 
 
 def test_ring_drops_the_oldest_entries(ring, log):
-    for number in range(log_ring.MAX_ENTRIES + 5):
+    for number in range(logs.MAX_ENTRIES + 5):
         log.error("%d", number)
 
     lines = ring.after(0)
-    assert len(lines) == log_ring.MAX_ENTRIES
+    assert len(lines) == logs.MAX_ENTRIES
     assert (lines[0].text, lines[0].number) == ("5", 6)
-    assert [line.text for line in ring.after(log_ring.MAX_ENTRIES + 3)] == ["1003", "1004"]
+    assert [line.text for line in ring.after(logs.MAX_ENTRIES + 3)] == ["1003", "1004"]
 
 
 def test_long_entry_is_cut(ring, log):
     log.error("x" * 10_000)
 
-    assert ring.after(0)[0].text == "x" * log_ring.MAX_CHARACTERS + " ..."
+    assert ring.after(0)[0].text == "x" * logs.MAX_CHARACTERS + " ..."
 
 
 def test_traceback_is_part_of_an_entry(ring, log):

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.server.process.log_times import SecondTexts
+from pytriton.serving.server.process.logs import SecondTexts
 
 TIMES = st.floats(0, 4e9, allow_nan=False)
 

@@ -18,7 +18,7 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.engine.stall_watch import StallWatch
 from pytriton.serving.server.binding.bound_control import BoundControl
-from pytriton.serving.server.process.log_control import LogControl
+from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from pytriton.serving.server.process.log_output import (
     discard_unwritable_output,
     open_missing_streams,
 )
-from pytriton.serving.server.process.log_ring import keep_lines
-from pytriton.serving.server.process.logs import set_up_logging
+from pytriton.serving.server.process.logs import keep_lines, set_up_logging
 from pytriton.utils.terminal import has_colours, width_of
 
 if TYPE_CHECKING:

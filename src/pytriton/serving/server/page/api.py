@@ -32,7 +32,7 @@ from pytriton.serving.server.page import documents, routes
 from pytriton.serving.server.page.access import PageAccess
 from pytriton.serving.server.page.samples import Sampler
 from pytriton.serving.server.page.static_files import static_files
-from pytriton.serving.server.process.log_ring import kept_lines
+from pytriton.serving.server.process.logs import kept_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
