@@ -15,8 +15,7 @@ import pytest
 import uvloop
 
 from pytriton.serving.server.options.server_options import Limits
-from pytriton.serving.server.process.acceptor import Acceptor
-from pytriton.serving.server.process.client_opener import ClientOpener
+from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
 
 DEADLINE_S = 60.0

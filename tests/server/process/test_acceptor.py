@@ -15,11 +15,11 @@ import types
 import pytest
 import uvloop
 
-from pytriton.serving.server.process import acceptor as acceptor_module
-from pytriton.serving.server.process import client_opener as module
-from pytriton.serving.server.process.acceptor import Acceptor
-from pytriton.serving.server.process.client_opener import (
+from pytriton.serving.server.process import clients as acceptor_module
+from pytriton.serving.server.process import clients as module
+from pytriton.serving.server.process.clients import (
     MAX_PER_ITERATION,
+    Acceptor,
     ClientOpener,
     keepalive_options,
 )

@@ -22,8 +22,7 @@ from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.page.opening import UnopenedPage
-from pytriton.serving.server.process.acceptor import Acceptor
-from pytriton.serving.server.process.client_opener import ClientOpener
+from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.options.endpoints import Endpoint
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.api import PageApi
-    from pytriton.serving.server.process.acceptor import ClientTaker
+    from pytriton.serving.server.process.clients import ClientTaker
 else:
     machine_metrics = LazyModule("pytriton.serving.server.metrics.machine")
     vertex_ai = LazyModule("pytriton.serving.server.cloud.vertex_ai")

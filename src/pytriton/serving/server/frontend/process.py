@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.transport.frames import Frame
-    from pytriton.serving.server.process.client_opener import ClientOpener
+    from pytriton.serving.server.process.clients import ClientOpener
 
 _MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
 

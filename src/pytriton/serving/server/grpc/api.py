@@ -39,7 +39,7 @@ from pytriton.serving.server.grpc.management import (
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
 from pytriton.serving.server.options.server_options import TlsOptions
-from pytriton.serving.server.process.connection_set import ConnectionSet
+from pytriton.serving.server.process.clients import ConnectionSet
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
     from pytriton.serving.server.options.server_options import KeepaliveOptions
     from pytriton.serving.server.options.server_options import Limits as ServerLimits
-    from pytriton.serving.server.process.connection_set import ConnectionSet
+    from pytriton.serving.server.process.clients import ConnectionSet
 
 READ_BYTES = 256 << 10
 

@@ -9,7 +9,7 @@ from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead, private_memory
 from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
-from pytriton.serving.server.process.connection_set import ConnectionSet
+from pytriton.serving.server.process.clients import ConnectionSet
 
 if TYPE_CHECKING:
     import asyncio
