@@ -34,8 +34,8 @@ from pytriton.serving.server.frontend.pool import FrontEndPool
 from pytriton.serving.server.frontend.process import receive_clients
 from pytriton.serving.server.frontend.remote_client import RemoteClient
 from pytriton.serving.server.options.server_options import LogOptions, ServerOptions
+from pytriton.serving.server.process.event_loop import Activity
 from pytriton.serving.server.process.logs import LogControl
-from pytriton.serving.server.process.process_watch import Activity
 from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.contract.seam import Control
 from tests.fakes import model_spec

@@ -17,7 +17,7 @@ from pytriton.serving.server.frontend.pool import (
     FrontEndHeartbeat,
     RestartDelays,
 )
-from pytriton.serving.server.process.process_watch import Activity, read_activity
+from pytriton.serving.server.process.event_loop import Activity, read_activity
 from tests.e2e.waiting import eventually
 
 

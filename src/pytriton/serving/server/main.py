@@ -26,10 +26,14 @@ from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.cores import surroundings, usable_cores
 from pytriton.serving.server.process.descriptors import raise_limit
-from pytriton.serving.server.process.event_loop import end_process, freeze_memory, new_event_loop
+from pytriton.serving.server.process.event_loop import (
+    ProcessWatch,
+    end_process,
+    freeze_memory,
+    new_event_loop,
+)
 from pytriton.serving.server.process.log_output import open_missing_streams
 from pytriton.serving.server.process.logs import keep_lines, set_up_logging
-from pytriton.serving.server.process.process_watch import ProcessWatch
 from pytriton.serving.server.server import Server, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:

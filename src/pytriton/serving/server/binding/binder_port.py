@@ -15,7 +15,7 @@ from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.control import CallDone, ControlLink, Join, Started
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.binding.binder import BinderSession
-from pytriton.serving.server.process.process_watch import ProcessWatch
+from pytriton.serving.server.process.event_loop import ProcessWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -35,7 +35,7 @@ from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.frontend.zygote import spawn_zygote
 from pytriton.serving.server.grpc.api import tls_context
-from pytriton.serving.server.process.process_watch import read_activity
+from pytriton.serving.server.process.event_loop import read_activity
 from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.local_client import LocalClient
     from pytriton.serving.server.api.services import ClientService
     from pytriton.serving.server.options.server_options import ServerOptions
-    from pytriton.serving.server.process.process_watch import Activity
+    from pytriton.serving.server.process.event_loop import Activity
     from pytriton.serving.server.tracing.tracing import Tracing
 
 PING_INTERVAL_S = 1.0
