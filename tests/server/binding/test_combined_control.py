@@ -10,8 +10,7 @@ import pytest
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model, ModelState
-from pytriton.serving.server.binding.bound_control import BoundControl
-from pytriton.serving.server.binding.combined_control import CombinedControl
+from pytriton.serving.server.binding.bound_control import BoundControl, CombinedControl
 from tests.fakes import FakeClock, FakeLoop, model_spec
 from tests.server.control_fakes import ENTRIES, FakeControl
 

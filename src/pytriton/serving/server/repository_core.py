@@ -28,7 +28,7 @@ from pytriton.serving.repository.remote.location import is_remote
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.repository.services.model_services import ModelServices, SharedServices
 from pytriton.serving.repository.settings import ControlMode, RepositorySettings
-from pytriton.serving.server.binding.combined_control import CombinedControl
+from pytriton.serving.server.binding.bound_control import CombinedControl
 from pytriton.serving.server.core import Core
 
 if TYPE_CHECKING:
