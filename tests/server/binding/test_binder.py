@@ -30,7 +30,7 @@ from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import ModelState
 from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
-from pytriton.serving.server.binding import binder, bound_spec
+from pytriton.serving.server.binding import binder
 from pytriton.serving.server.binding.binder import BinderSession
 from tests.fakes import RecordingSink
 
@@ -322,7 +322,7 @@ def test_bug_in_the_server_is_answered_and_the_instances_end(server, monkeypatch
     def fail(_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(bound_spec, "validate_config", fail)
+    monkeypatch.setattr(binder, "validate_config", fail)
     tensor = Tensor(name="x", dtype=np.float32, shape=(1,))
     model = BoundModel("m", answering(1), [tensor], [tensor])
     answer = server.answer(server.send_bind(model))

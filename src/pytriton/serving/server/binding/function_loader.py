@@ -22,7 +22,7 @@ from pytriton.serving.repository.loading.plans import InstancePlan, load_within
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.serving.repository.loading.warmup import WarmupRun
 from pytriton.serving.repository.services.model_services import log_line
-from pytriton.serving.server.binding.bound_spec import BoundSpec
+from pytriton.serving.server.binding.binder import BoundSpec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
