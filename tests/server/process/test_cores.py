@@ -13,7 +13,6 @@ from pytriton.serving.server.process.cores import (
     cores_of_cpu_max,
     cores_of_quota,
     group_paths,
-    surroundings,
     usable_cores,
 )
 
@@ -136,5 +135,7 @@ def test_system_without_affinity_counts_all_cores(tmp_path, monkeypatch, count, 
 def test_surroundings_are_those_of_this_process(monkeypatch):
     monkeypatch.setenv(FRONTENDS_VARIABLE, "3")
 
-    assert surroundings() == Surroundings(cores=usable_cores(), frontend_processes="3")
+    assert Surroundings.read(usable_cores()) == Surroundings(
+        cores=usable_cores(), frontend_processes="3"
+    )
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)

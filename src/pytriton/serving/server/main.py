@@ -23,8 +23,9 @@ from pytriton.serving.server.binding.binder_port import BinderPort
 from pytriton.serving.server.command.serving_protocol import OpenPorts
 from pytriton.serving.server.command.startup import log_ports
 from pytriton.serving.server.core import Core
+from pytriton.serving.server.options.endpoints import Surroundings
 from pytriton.serving.server.options.server_options import ServerOptions
-from pytriton.serving.server.process.cores import surroundings, usable_cores
+from pytriton.serving.server.process.cores import usable_cores
 from pytriton.serving.server.process.descriptors import raise_limit
 from pytriton.serving.server.process.event_loop import (
     ProcessWatch,
@@ -132,7 +133,9 @@ def main(
     assert isinstance(start, ServerStart)
     try:
         settings = msgspec.structs.replace(
-            ServerOptions.from_triton_config(start.config, surroundings=surroundings()),
+            ServerOptions.from_triton_config(
+                start.config, surroundings=Surroundings.read(usable_cores())
+            ),
             awaits_models=start.awaits_models,
         )
         set_up_logging(settings.log)

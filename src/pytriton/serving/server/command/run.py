@@ -25,10 +25,10 @@ from pytriton.serving.server.command.startup import (
     creation_error,
     start_up,
 )
-from pytriton.serving.server.options.endpoints import default_repository
+from pytriton.serving.server.options.endpoints import Surroundings, default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.server_options import ServerOptions, read_log_options
-from pytriton.serving.server.process.cores import surroundings, usable_cores
+from pytriton.serving.server.process.cores import usable_cores
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.log_output import (
     ConsoleHandler,
@@ -120,7 +120,7 @@ def _answer(command_line: CommandLine) -> str:
 
 def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions:
     """Set up logging and return the settings."""
-    around = surroundings()
+    around = Surroundings.read(usable_cores())
     values = {**default_repository(around.variables), **command_line.values}
     log = read_log_options(Flags(values))
     try:

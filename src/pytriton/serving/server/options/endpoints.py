@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import msgspec
@@ -199,6 +200,7 @@ def _refuse_unsafe_ports(endpoints: Endpoints, allowed: str | None) -> None:
             )
 
 
+PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
 FRONTENDS_VARIABLE = "PYTRITON_FRONTEND_PROCESSES"
 
 # Up to this many cores the clients, the server and its models already use all of them.
@@ -215,6 +217,16 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 1
     frontend_processes: str | None = None  # the value of `FRONTENDS_VARIABLE`
     variables: dict[str, str] = {}  # those that are set of cloud providers and of the page
+
+    @classmethod
+    def read(cls, cores: int, environment: Mapping[str, str] = os.environ) -> Surroundings:
+        """Returns those of this process, which may use so many cores."""
+        names = (*CLOUD_VARIABLES, PAGE_TOKEN_VARIABLE)
+        return cls(
+            cores=cores,
+            frontend_processes=environment.get(FRONTENDS_VARIABLE),
+            variables={name: environment[name] for name in names if name in environment},
+        )
 
 
 ONE_CORE = Surroundings()

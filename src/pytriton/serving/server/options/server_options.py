@@ -27,6 +27,7 @@ from pytriton.serving.server.api.authorization import (
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.options.endpoints import (
     ONE_CORE,
+    PAGE_TOKEN_VARIABLE,
     Endpoint,
     SageMakerOptions,
     Surroundings,
@@ -81,9 +82,6 @@ class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
 def read_access_log_options(flags: Flags) -> AccessLogOptions:
     """Read the settings of the access log; raises PyTritonValidationError for a bad value."""
     return AccessLogOptions(**flags.record("access_log"))
-
-
-PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):

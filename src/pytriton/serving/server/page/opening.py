@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.control import Started
-from pytriton.serving.server.page import routes
+from pytriton.serving.server.page.routes import owns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class UnopenedPage:
 
     def owns(self, path: bytes) -> bool:
         """Returns whether the page answers requests for a path."""
-        return routes.owns(path)
+        return owns(path)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""

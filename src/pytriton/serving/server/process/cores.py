@@ -12,29 +12,9 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from pytriton.serving.server.options.endpoints import (
-    CLOUD_VARIABLES,
-    FRONTENDS_VARIABLE,
-    Surroundings,
-)
-from pytriton.serving.server.options.server_options import PAGE_TOKEN_VARIABLE
-
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
 # Where version 1 has its quotas: the controller's own folder, or one that it shares.
 _CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
-
-
-def surroundings() -> Surroundings:
-    """Returns what this machine and this environment say to settings that are not given."""
-    return Surroundings(
-        cores=usable_cores(),
-        frontend_processes=os.environ.get(FRONTENDS_VARIABLE),
-        variables={
-            name: os.environ[name]
-            for name in (*CLOUD_VARIABLES, PAGE_TOKEN_VARIABLE)
-            if name in os.environ
-        },
-    )
 
 
 def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:
