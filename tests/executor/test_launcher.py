@@ -34,7 +34,7 @@ from pytriton.runtime.executor.worker import (
     describe_exit,
 )
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
-from pytriton.serving.server.process.descriptors import lowest_free
+from pytriton.serving.server.process.resources import lowest_free
 from tests.executor.worker_rig import until
 
 DEADLINE_S = 60

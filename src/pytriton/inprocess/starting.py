@@ -13,7 +13,7 @@ from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.metrics.exposition import Family
 from pytriton.serving.server.metrics.page import custom_families
 from pytriton.serving.server.options.server_options import ServerOptions
-from pytriton.serving.server.process.cores import usable_cores
+from pytriton.serving.server.process.resources import usable_cores
 
 
 def start_engine(options: Options) -> EngineThread:

@@ -23,7 +23,7 @@ from pytriton.serving.server.process.clients import (
     ClientOpener,
     keepalive_options,
 )
-from pytriton.serving.server.process.descriptors import lowest_free
+from pytriton.serving.server.process.resources import lowest_free
 from tests.server.http_fakes import FakeLoop
 
 DEADLINE_S = 30.0

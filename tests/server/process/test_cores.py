@@ -9,7 +9,7 @@ import os
 import pytest
 
 from pytriton.serving.server.options.endpoints import FRONTENDS_VARIABLE, Surroundings
-from pytriton.serving.server.process.cores import (
+from pytriton.serving.server.process.resources import (
     cores_of_cpu_max,
     cores_of_quota,
     group_paths,

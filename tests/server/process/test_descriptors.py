@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pytriton.serving.server.process import descriptors
+from pytriton.serving.server.process import resources
 
 RAISE = """
 import json, resource, sys
-from pytriton.serving.server.process.descriptors import raise_limit
+from pytriton.serving.server.process.resources import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 raise_limit()
 print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))
@@ -45,20 +45,20 @@ def test_a_quarter_is_reserved_but_not_more_than_enough(
 ):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
 
-    assert descriptors.client_limit() == for_clients
-    assert descriptors.client_limit(is_essential=True) == for_metrics
+    assert resources.client_limit() == for_clients
+    assert resources.client_limit(is_essential=True) == for_metrics
 
 
 def test_no_limit_reserves_nothing(monkeypatch):
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
 
-    assert descriptors.client_limit() == sys.maxsize
+    assert resources.client_limit() == sys.maxsize
 
 
 def test_lowest_free_number_is_that_of_the_next_descriptor():
     with Path(os.devnull).open() as file:
-        free = descriptors.lowest_free(file.fileno())
+        free = resources.lowest_free(file.fileno())
         with Path(os.devnull).open() as another:
             assert another.fileno() == free
-            assert descriptors.lowest_free(file.fileno()) > free
+            assert resources.lowest_free(file.fileno()) > free

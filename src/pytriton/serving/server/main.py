@@ -25,8 +25,6 @@ from pytriton.serving.server.command.startup import log_ports
 from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.endpoints import Surroundings
 from pytriton.serving.server.options.server_options import ServerOptions
-from pytriton.serving.server.process.cores import usable_cores
-from pytriton.serving.server.process.descriptors import raise_limit
 from pytriton.serving.server.process.event_loop import (
     ProcessWatch,
     end_process,
@@ -35,6 +33,7 @@ from pytriton.serving.server.process.event_loop import (
 )
 from pytriton.serving.server.process.log_output import open_missing_streams
 from pytriton.serving.server.process.logs import keep_lines, set_up_logging
+from pytriton.serving.server.process.resources import raise_limit, usable_cores
 from pytriton.serving.server.server import Server, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:

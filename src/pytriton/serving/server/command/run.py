@@ -28,7 +28,6 @@ from pytriton.serving.server.command.startup import (
 from pytriton.serving.server.options.endpoints import Surroundings, default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.server_options import ServerOptions, read_log_options
-from pytriton.serving.server.process.cores import usable_cores
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.log_output import (
     ConsoleHandler,
@@ -36,6 +35,7 @@ from pytriton.serving.server.process.log_output import (
     open_missing_streams,
 )
 from pytriton.serving.server.process.logs import keep_lines, set_up_logging
+from pytriton.serving.server.process.resources import usable_cores
 from pytriton.utils.terminal import has_colours, width_of
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from pytriton.serving.server.frontend.records import set_up_logging
 from pytriton.serving.server.frontend.regions import RemoteRegions
 from pytriton.serving.server.frontend.remote_client import RemoteClient
 from pytriton.serving.server.options.server_options import ServerOptions
-from pytriton.serving.server.process.cores import usable_cores
-from pytriton.serving.server.process.descriptors import client_limit, lowest_free
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.serving.server.process.resources import client_limit, lowest_free, usable_cores
 from pytriton.serving.server.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:

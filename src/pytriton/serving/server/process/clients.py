@@ -14,7 +14,7 @@ import math
 import socket
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pytriton.serving.server.process.descriptors import client_limit, lowest_free
+from pytriton.serving.server.process.resources import client_limit, lowest_free
 
 if TYPE_CHECKING:
     import asyncio
