@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping
 
-    from pytriton.serving.server.cloud.translation import Refusal, Translation
+    from pytriton.serving.server.cloud.translation import CloudRefusal, Translation
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.routes import Route
@@ -88,9 +88,9 @@ class CloudApi(HttpHandler):
             respond_server_error(connection, error)
         return None
 
-    def _find(self, head: RequestHead) -> RequestHead | OwnTarget | Refusal:
+    def _find(self, head: RequestHead) -> RequestHead | OwnTarget | CloudRefusal:
         """Returns the head of the same request to the HTTP port, or what there is instead."""
-        found: RequestHead | OwnTarget | Refusal | None = head.resolved
+        found: RequestHead | OwnTarget | CloudRefusal | None = head.resolved
         if found is None:
             to = self._routes.translate(head)
             found = http_head(head, to, self._binary) if isinstance(to, HttpTarget) else to

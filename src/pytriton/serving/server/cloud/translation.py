@@ -34,7 +34,7 @@ class OwnTarget(NamedTuple):
     route: Route
 
 
-class Refusal(NamedTuple):
+class CloudRefusal(NamedTuple):
     """A request that nothing answers."""
 
     status: int
@@ -42,14 +42,14 @@ class Refusal(NamedTuple):
     headers: bytes = b""
 
 
-Translation = HttpTarget | OwnTarget | Refusal
+Translation = HttpTarget | OwnTarget | CloudRefusal
 
-NOT_FOUND = Refusal(404, "Not Found")
+NOT_FOUND = CloudRefusal(404, "Not Found")
 
 
-def not_allowed(endpoint: HttpEndpoint) -> Refusal:
+def not_allowed(endpoint: HttpEndpoint) -> CloudRefusal:
     """Returns the refusal of a method that an endpoint does not have."""
-    return Refusal(405, "Method Not Allowed", endpoint.allow)
+    return CloudRefusal(405, "Method Not Allowed", endpoint.allow)
 
 
 def infer_target(model: str, inference_type: str = "infer") -> bytes:
