@@ -55,17 +55,17 @@ def is_out_of_memory(text: str) -> bool:
     return any(each in lower for each in _MEMORY_TEXTS)
 
 
-class LoadRequest(msgspec.Struct):
+class SageMakerLoadRequest(msgspec.Struct):
     """The body of a request to load a model; other members are ignored."""
 
     model_name: str
     url: str
 
 
-def read_load_request(body: Any) -> LoadRequest:
+def read_load_request(body: Any) -> SageMakerLoadRequest:
     """Parse the body of a request to load a model."""
     try:
-        return msgspec.json.decode(body, type=LoadRequest)
+        return msgspec.json.decode(body, type=SageMakerLoadRequest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(
             f"expected JSON with the texts model_name and url, got a body that is not that: {error}"
