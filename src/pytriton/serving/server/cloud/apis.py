@@ -37,13 +37,13 @@ def make_cloud_api(
             sagemaker.SageMakerConnection,
         )
     assert service is ClientService.VERTEX_AI, service
-    metrics = Metrics(api, engine, is_allowed=options.metrics.allow)
+    metrics = VertexAiMetrics(api, engine, is_allowed=options.metrics.allow)
     routes = vertex_ai.VertexAiRoutes(options.vertex_ai_options, engine.ready_models)
     address = options.vertex_ai.address
     return CloudApi(api, address, routes, vertex_ai.BINARY_TYPE, {"metrics": metrics.answer})
 
 
-class Metrics:
+class VertexAiMetrics:
     """The metrics for clients that only reach the port of Vertex AI."""
 
     def __init__(self, api: HttpApi, engine: EngineClient, *, is_allowed: bool) -> None:
