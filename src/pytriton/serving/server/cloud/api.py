@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import ServerError
@@ -13,7 +14,6 @@ from pytriton.serving.server.http.infer import respond_server_error
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Mapping
 
     from pytriton.serving.server.cloud.translation import CloudRefusal, Translation
