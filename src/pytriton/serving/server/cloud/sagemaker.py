@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pytriton.serving.server.cloud.sagemaker_models import OUT_OF_MEMORY, is_out_of_memory
-from pytriton.serving.server.cloud.translation import (
+from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
     OwnTarget,
     binary_type,
     infer_target,
 )
+from pytriton.serving.server.cloud.sagemaker_models import OUT_OF_MEMORY, is_out_of_memory
 from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.serving.server.cloud.translation import Translation
+    from pytriton.serving.server.cloud.api import Translation
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.options.endpoints import SageMakerOptions
 

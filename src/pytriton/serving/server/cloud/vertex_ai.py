@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.serving.server.cloud.translation import (
+from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
     OwnTarget,
@@ -25,7 +25,7 @@ from pytriton.serving.server.options.endpoints import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytriton.serving.server.cloud.translation import Translation
+    from pytriton.serving.server.cloud.api import Translation
     from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.options.endpoints import VertexAiOptions
 
