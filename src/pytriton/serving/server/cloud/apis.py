@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.cloud import sagemaker, vertex_ai
 from pytriton.serving.server.cloud.api import CloudApi
-from pytriton.serving.server.cloud.sagemaker_models import SageMakerModels
+from pytriton.serving.server.cloud.sagemaker import SageMakerModels
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
