@@ -14,7 +14,7 @@ import pytest
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.openai.api import MAX_BODY_BYTES
-from pytriton.serving.server.openai.parts import Part
+from pytriton.serving.server.openai.parts import ModelRequest
 from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
 from tests.server.http_models import ask, text
 from tests.server.openai.openai_service import (
@@ -416,14 +416,14 @@ def test_mistake_of_the_server_is_logged_and_not_told(service, client, monkeypat
 
 
 def test_mistake_at_one_choice_cancels_those_before_it(service, client, monkeypatch):
-    usual, numbers = Part.start, itertools.count()
+    usual, numbers = ModelRequest.start, itertools.count()
 
     def start(part, head, request):
         if next(numbers):
             raise ZeroDivisionError
         usual(part, head, request)
 
-    monkeypatch.setattr(Part, "start", start)
+    monkeypatch.setattr(ModelRequest, "start", start)
     client.send(completion(n=3))
 
     assert answer_of(client).status == 500

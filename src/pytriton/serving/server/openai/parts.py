@@ -30,7 +30,7 @@ class PartOwner(Protocol):
         """End the whole request with an error."""
 
 
-class Part(EngineExchange):
+class ModelRequest(EngineExchange):
     """One request for the model; it passes everything on to its owner."""
 
     __slots__ = ("_index", "_owner")
@@ -88,7 +88,7 @@ class PartsExchange(HttpExchange):
     def __init__(self, connection: HttpConnection, request_id: str) -> None:
         self._connection = connection
         self._request_id = request_id
-        self._parts: Sequence[Part] = ()
+        self._parts: Sequence[ModelRequest] = ()
         self._left = 0  # parts that are not answered yet
 
     def start(
@@ -102,7 +102,8 @@ class PartsExchange(HttpExchange):
         """Pass all requests to the engine."""
         self._left = len(requests)
         self._parts = parts = [
-            Part(service, model, self._connection, self, index) for index in range(len(requests))
+            ModelRequest(service, model, self._connection, self, index)
+            for index in range(len(requests))
         ]
         for part, request in zip(parts, requests, strict=True):
             if not self._left:  # an earlier one was refused
