@@ -14,7 +14,7 @@ import pytest
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.openai.api import MAX_BODY_BYTES
-from pytriton.serving.server.openai.parts import ModelRequest
+from pytriton.serving.server.openai.exchanges import ModelRequest
 from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
 from tests.server.http_models import ask, text
 from tests.server.openai.openai_service import (

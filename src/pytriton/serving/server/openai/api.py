@@ -16,9 +16,10 @@ from pytriton.protocol.openai.members import Members
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
-from pytriton.serving.server.openai.embeddings import EmbeddingsExchange
-from pytriton.serving.server.openai.generation import EventsAnswer, WholeAnswer
-from pytriton.serving.server.openai.responses import (
+from pytriton.serving.server.openai.exchanges import (
+    EmbeddingsExchange,
+    EventsAnswer,
+    WholeAnswer,
     as_openai_error,
     id_header,
     request_id,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
-    from pytriton.serving.server.openai.parts import PartsExchange
+    from pytriton.serving.server.openai.exchanges import PartsExchange
 
     Handler = Callable[[HttpConnection, HttpRequest, Route, str], HttpExchange | None]
 
