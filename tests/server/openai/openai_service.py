@@ -9,7 +9,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
-from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
+from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
 from tests.server.http_fakes import Answer, post
 from tests.server.http_models import Service
 

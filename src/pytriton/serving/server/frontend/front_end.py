@@ -14,7 +14,7 @@ from pytriton.serving.server.access_log.opening import open_access_log
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
-from pytriton.serving.server.openai.opening import SEGMENT, OpenAIRoutes
+from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.clients import ClientOpener
 from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory, LocalRegions
 
