@@ -21,7 +21,7 @@ from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
-from pytriton.serving.server.page.opening import UnopenedPage
+from pytriton.serving.server.page.opening import LazyPage
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Server:
         )
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
-        self._page = UnopenedPage(functools.partial(self._make_page, client))
+        self._page = LazyPage(functools.partial(self._make_page, client))
         if options.has_page:
             self._metrics.other_paths = self._page
         self._acceptors: list[Acceptor] = []

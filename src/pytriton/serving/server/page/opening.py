@@ -24,7 +24,7 @@ else:
     api = LazyModule("pytriton.serving.server.page.api")
 
 
-class UnopenedPage:
+class LazyPage:
     """Makes the page for the first request to it.
 
     Its code is imported then: it takes 13 ms, and nobody looks at the page of most servers.
