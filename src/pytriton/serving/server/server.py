@@ -21,7 +21,7 @@ from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
-from pytriton.serving.server.page.opening import LazyPage
+from pytriton.serving.server.page.routes import LazyPage
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 
 if TYPE_CHECKING:
