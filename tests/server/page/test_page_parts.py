@@ -17,7 +17,7 @@ from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.access import REFUSED_TO_ALL, PageAccess
 from pytriton.serving.server.page.api import PageApi
-from pytriton.serving.server.page.samples import History, Sampler
+from pytriton.serving.server.page.samples import SampleHistory, Sampler
 from pytriton.serving.server.page.static_files import static_files
 from tests.server.http_models import Service
 
@@ -169,7 +169,7 @@ def test_one_openapi_document_is_made_at_a_time(monkeypatch):
 
 
 def test_history_returns_samples_after_a_number():
-    history = History()
+    history = SampleHistory()
     for sample in (b"1", b"2", b"3"):
         history.add(sample)
 
@@ -180,7 +180,7 @@ def test_history_returns_samples_after_a_number():
 
 
 def test_history_is_bounded_in_bytes_and_in_number():
-    by_bytes, by_count = History(max_bytes=10), History(max_count=2)
+    by_bytes, by_count = SampleHistory(max_bytes=10), SampleHistory(max_count=2)
     for history in (by_bytes, by_count):
         for digit in b"12345":
             history.add(bytes([digit]) * 4)
@@ -191,7 +191,7 @@ def test_history_is_bounded_in_bytes_and_in_number():
 
 
 def test_history_keeps_one_sample_that_is_too_large():
-    history = History(max_bytes=2)
+    history = SampleHistory(max_bytes=2)
     history.add(b"12345")
 
     assert history.after(0) == b"[12345]"

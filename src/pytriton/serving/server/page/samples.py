@@ -33,7 +33,7 @@ MAX_HISTORY_COUNT = 150  # five minutes of a page that asks every two seconds
 _MODELS_AT_ONCE = 32  # as for /metrics: then requests have their turn
 
 
-class History:
+class SampleHistory:
     """The last samples, as JSON texts, in a bounded number of bytes."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Sampler:
         cluster: ReadCluster,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.history = History()
+        self.history = SampleHistory()
         self._engine = engine
         self._read_machine = read_machine
         self._cluster = cluster
