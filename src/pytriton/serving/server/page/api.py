@@ -10,28 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gzip
+import hashlib
 import logging
 import os
 import platform
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.model_spec import identifier_of
+from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.protocol.compression import choose_encoding
 from pytriton.protocol.json_text import dump_json
 from pytriton.protocol.openapi import openapi_document
+from pytriton.serving.server.api.authorization import (
+    Authorization,
+    HeaderLookup,
+    RestrictedGroup,
+    RestrictedProtocol,
+)
 from pytriton.serving.server.api.cluster_view import cluster_view
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.page import documents, routes
-from pytriton.serving.server.page.access import PageAccess
 from pytriton.serving.server.page.samples import Sampler
-from pytriton.serving.server.page.static_files import static_files
 from pytriton.serving.server.process.logs import kept_lines
 
 if TYPE_CHECKING:
@@ -49,6 +58,82 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
     Headers = Callable[[bytes], bytes | None]
+
+_PAGE = "page"
+REFUSED_TO_ALL = (
+    "this needs the page's token, and the server has none: start it with --page-token=<token> or "
+    "with the variable PYTRITON_PAGE_TOKEN"
+)
+
+
+class PageAccess:
+    """Decides on requests of the page.
+
+    Args:
+        groups: The restricted APIs of the HTTP port. They are as restricted here as there.
+        token: What the log and all actions need besides; empty: they are refused. It travels in the
+            header of the access token, so it opens what that one opens, too.
+    """
+
+    def __init__(self, groups: Sequence[RestrictedGroup], token: str) -> None:
+        self._apis = Authorization(groups, RestrictedProtocol.HTTP)
+        self.has_token = bool(token)
+        page = RestrictedGroup(apis=(_PAGE,), header=TRITON_ACCESS_HEADER, value=token)
+        self._page = Authorization([page], RestrictedProtocol.HTTP)
+        # Others than the page's own, which a user has to give besides.
+        others = [group for group in groups if group.header.lower() != TRITON_ACCESS_HEADER]
+        self._apis_with_others = Authorization(others, RestrictedProtocol.HTTP)
+        self.other_headers = sorted({group.header.lower() for group in others})
+        self.headers_of_apis = {api: group.header for group in groups for api in group.apis}
+
+    def refusal(self, api: str, header: HeaderLookup, *, needs_token: bool = False) -> str | None:
+        """Decide on one request.
+
+        Args:
+            api: Its group, a name in `VALID_TRITON_ENDPOINTS`; empty if it has none.
+            header: Looks up the request's headers.
+            needs_token: Whether it also needs the page's token.
+
+        Returns:
+            The error message; None if the request is allowed.
+        """
+        refusal = self._page.refusal(_PAGE, header) if self.has_token else REFUSED_TO_ALL
+        if needs_token and refusal is not None:
+            return refusal
+        apis = self._apis if refusal is not None else self._apis_with_others
+        return apis.refusal(api, header) if api else None
+
+
+_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+_FOLDER = Path(__file__).parent / "static"
+
+
+class StaticFile(NamedTuple):
+    """A file as it is sent."""
+
+    content: bytes
+    packed: bytes  # with gzip: a third of it
+    content_type: bytes
+    etag: bytes  # a browser sends it to ask whether its copy is still good
+
+
+@functools.cache
+def static_files() -> dict[str, StaticFile]:
+    """Returns the files by name; they are read once, when the page is opened first."""
+    files = {}
+    for path in _FOLDER.iterdir():
+        if path.suffix in _TYPES:
+            content = path.read_bytes()
+            packed = gzip.compress(content, mtime=0)
+            etag = b'"%b"' % hashlib.sha256(content).hexdigest()[:20].encode()
+            files[path.name] = StaticFile(content, packed, _TYPES[path.suffix], etag)
+    return files
+
 
 logger = logging.getLogger(__name__)
 
