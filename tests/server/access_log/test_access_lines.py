@@ -11,12 +11,12 @@ from pytriton.serving.server.access_log.lines import (
     GRPC,
     HTTP,
     MAX_CHARACTERS,
-    Entry,
+    AccessEntry,
     json_line,
     plain_line,
 )
 
-ENTRY = Entry(
+ENTRY = AccessEntry(
     ended_s=1_700_000_000.25,
     client="127.0.0.1:5000",
     protocol=HTTP,

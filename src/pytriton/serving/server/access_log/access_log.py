@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pytriton.serving.server.access_log.destination import Destination
-from pytriton.serving.server.access_log.lines import Entry, json_line, plain_line
+from pytriton.serving.server.access_log.lines import AccessEntry, json_line, plain_line
 from pytriton.serving.server.options.server_options import JSON
 
 if TYPE_CHECKING:
@@ -49,15 +49,15 @@ class AccessLog:
         self._format: Format = json_line if options.format == JSON else plain_line
         self._path = options.file or "-"
         self._destination = destination or Destination(self._path)
-        self._gathered: list[Entry] = []
+        self._gathered: list[AccessEntry] = []
         self._is_due = False
         self._waiting_count = 0
         self._lost_count = 0
         self._is_reported = False
-        self._queue: queue.SimpleQueue[list[Entry] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[AccessEntry] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None  # until there is something to write
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AccessEntry) -> None:
         """Add a request that has ended."""
         self._gathered.append(entry)
         if not self._is_due:
@@ -100,7 +100,7 @@ class AccessLog:
     def _on_written(self, count: int) -> None:
         self._waiting_count -= count
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: list[AccessEntry]) -> None:
         try:
             lines = [f"{self._format(entry)}\n".encode() for entry in entries]
             self._destination.write(lines)

@@ -12,7 +12,7 @@ from pytriton.protocol.grpc import OK_TRAILERS, Status
 from pytriton.protocol.http2 import Connection, ErrorCode, StreamReset
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
 from pytriton.serving.server.access_log.http import address_of
-from pytriton.serving.server.access_log.lines import GRPC, Entry
+from pytriton.serving.server.access_log.lines import GRPC, AccessEntry
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
 
@@ -169,7 +169,7 @@ class LoggedGrpcConnection(GrpcConnection):
         if not self.with_health and head.path in _HEALTH:
             return
         self.access_log.add(
-            Entry(
+            AccessEntry(
                 time.time(),
                 self._client,
                 GRPC,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytriton.serving.server.access_log.lines import CLIENT_CLOSED, HTTP, Entry
+from pytriton.serving.server.access_log.lines import CLIENT_CLOSED, HTTP, AccessEntry
 from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, refusal
 from pytriton.serving.server.http.reader import RequestHead
 
@@ -114,7 +114,7 @@ class LoggedHttpConnection(HttpConnection):
         if not self.with_health and route is not None and route.endpoint.api == "health":
             return
         self.access_log.add(
-            Entry(
+            AccessEntry(
                 time.time(),
                 self._client,
                 HTTP,

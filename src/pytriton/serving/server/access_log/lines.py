@@ -25,7 +25,7 @@ _GRPC_NAMES = {int(status): status.name for status in Status}
 _PLAIN = re.compile(r"[!#-\[\]-~]+")  # visible, and neither a quote nor a backslash
 
 
-class Entry(NamedTuple):
+class AccessEntry(NamedTuple):
     """A request that has ended."""
 
     ended_s: float  # since the epoch
@@ -43,10 +43,10 @@ class Entry(NamedTuple):
     user_agent: bytes = b""
 
 
-Format = Callable[[Entry], str]
+Format = Callable[[AccessEntry], str]
 
 
-def plain_line(entry: Entry) -> str:
+def plain_line(entry: AccessEntry) -> str:
     """Returns the fields in a fixed order, separated by spaces; a dash is an empty one."""
     path = _path(entry)
     request = f"{entry.method.decode('latin-1')} {path}" if entry.method else path
@@ -68,7 +68,7 @@ def plain_line(entry: Entry) -> str:
     return " ".join(fields)
 
 
-def json_line(entry: Entry) -> str:
+def json_line(entry: AccessEntry) -> str:
     """Returns a JSON object; members without a value are left out."""
     members = {
         "time": _time(entry.ended_s),
@@ -94,7 +94,7 @@ def _time(moment_s: float) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _path(entry: Entry) -> str:
+def _path(entry: AccessEntry) -> str:
     """Returns the target without its query, which may contain a token."""
     return _text(entry.target.partition(b"?")[0])
 
