@@ -7,7 +7,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytriton.serving.server.access_log.lines import (
+from pytriton.serving.server.access_log.access_log import (
     GRPC,
     HTTP,
     MAX_CHARACTERS,

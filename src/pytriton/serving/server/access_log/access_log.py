@@ -9,18 +9,234 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import json
 import logging
+import os
 import queue
+import re
+import select
+import stat
 import threading
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.serving.server.access_log.destination import Destination
-from pytriton.serving.server.access_log.lines import AccessEntry, json_line, plain_line
+from pytriton.base.request_ids import visible
+from pytriton.protocol.grpc import Status
 from pytriton.serving.server.options.server_options import JSON
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.access_log.lines import Format
     from pytriton.serving.server.options.server_options import AccessLogOptions
+
+HTTP, GRPC = "HTTP", "gRPC"
+# What a client closed before its answer: nginx's number, as HTTP has none.
+CLIENT_CLOSED = 499
+MAX_CHARACTERS = 1024  # of a text that a client chose
+
+_GRPC_NAMES = {int(status): status.name for status in Status}
+_PLAIN = re.compile(r"[!#-\[\]-~]+")  # visible, and neither a quote nor a backslash
+
+
+class AccessEntry(NamedTuple):
+    """A request that has ended."""
+
+    ended_s: float  # since the epoch
+    client: str  # its address and port
+    protocol: str
+    method: bytes  # of HTTP; empty for gRPC
+    target: bytes
+    status: int  # of HTTP, or of gRPC
+    bytes_in: int  # of the body, or of the messages with their prefixes
+    bytes_out: int
+    duration_ns: int
+    model: str = ""
+    version: str = ""
+    request_id: str = ""
+    user_agent: bytes = b""
+
+
+Format = Callable[[AccessEntry], str]
+
+
+def plain_line(entry: AccessEntry) -> str:
+    """Returns the fields in a fixed order, separated by spaces; a dash is an empty one."""
+    path = _path(entry)
+    request = f"{entry.method.decode('latin-1')} {path}" if entry.method else path
+    status = str(entry.status) if entry.protocol == HTTP else _grpc_name(entry.status)
+    fields = (
+        _time(entry.ended_s),
+        entry.client or "-",
+        entry.protocol,
+        _quoted(request),
+        status,
+        str(entry.bytes_in),
+        str(entry.bytes_out),
+        f"{entry.duration_ns / 1e9:.6f}",
+        _field(entry.model),
+        _field(entry.version),
+        _field(entry.request_id),
+        _quoted(_text(entry.user_agent)),
+    )
+    return " ".join(fields)
+
+
+def json_line(entry: AccessEntry) -> str:
+    """Returns a JSON object; members without a value are left out."""
+    members = {
+        "time": _time(entry.ended_s),
+        "client": entry.client,
+        "protocol": entry.protocol,
+        "method": entry.method.decode("latin-1"),
+        "path": _path(entry),
+        "status": entry.status,
+        "grpc_status": _grpc_name(entry.status) if entry.protocol == GRPC else "",
+        "bytes_in": entry.bytes_in,
+        "bytes_out": entry.bytes_out,
+        "duration_s": entry.duration_ns / 1e9,
+        "model": _shortened(entry.model),
+        "version": _shortened(entry.version),
+        "request_id": _shortened(entry.request_id),
+        "user_agent": _text(entry.user_agent),
+    }
+    return json.dumps({name: value for name, value in members.items() if value != ""})
+
+
+def _time(moment_s: float) -> str:
+    moment = datetime.fromtimestamp(moment_s, timezone.utc)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _path(entry: AccessEntry) -> str:
+    """Returns the target without its query, which may contain a token."""
+    return _text(entry.target.partition(b"?")[0])
+
+
+def _grpc_name(status: int) -> str:
+    return _GRPC_NAMES.get(status, str(status))
+
+
+def _text(value: bytes) -> str:
+    return _shortened(value.decode("latin-1"))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
+
+
+def _field(text: str) -> str:
+    if not text:
+        return "-"
+    text = _shortened(text)
+    return text if _PLAIN.fullmatch(text) and text != "-" else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    if not text:
+        return "-"
+    escaped = text.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{visible(escaped)}"'
+
+
+_STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_MODE = 0o666  # of a new file, less what the umask takes away
+_CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
+_PATIENCE_S = 1.0  # with a pipe whose reader is slow
+_PIPE_BYTES = 4096  # the system writes this much to a pipe in one piece
+_FILE_BYTES = 1 << 20
+
+
+class Destination:
+    """A file, opened when it is first written to.
+
+    Args:
+        path: Its path; `-` is standard output.
+        clock: Tells the seconds.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._descriptor: int | None = _STREAMS.get(path)
+        self._is_stream = self._descriptor is not None
+        self._is_pipe = self._is_stream  # what is known of it before it is opened
+        self._checked_s = clock()
+        self._ends_mid_line = False
+
+    def open(self) -> None:
+        """Open the file; raises OSError if that is impossible."""
+        if self._descriptor is None:
+            # A write to a full pipe then fails instead of waiting for ever.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            for name in ("O_CLOEXEC", "O_NONBLOCK"):
+                flags |= getattr(os, name, 0)
+            try:
+                self._descriptor = os.open(self._path, flags, _MODE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
+                    raise
+                return
+            self._is_pipe = not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
+
+    def write(self, lines: list[bytes]) -> None:
+        """Write whole lines; raises OSError if that is impossible."""
+        self._reopen_if_moved()
+        self.open()
+        if self._descriptor is None:
+            raise OSError(errno.ENXIO, "nobody reads this pipe")
+        for part in grouped(lines, _PIPE_BYTES if self._is_pipe else _FILE_BYTES):
+            self._write(self._descriptor, b"\n" + part if self._ends_mid_line else part)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None and not self._is_stream:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self, descriptor: int, part: bytes) -> None:
+        while part:
+            try:
+                count = os.write(descriptor, part)
+            except BlockingIOError:
+                if not select.select([], [descriptor], [], _PATIENCE_S)[1]:
+                    raise
+                continue
+            self._ends_mid_line = count < len(part)
+            part = part[count:]
+
+    def _reopen_if_moved(self) -> None:
+        now_s = self._clock()
+        if self._is_stream or self._descriptor is None:
+            return
+        if now_s - self._checked_s < _CHECK_INTERVAL_S:
+            return
+        self._checked_s = now_s
+        try:
+            is_there = os.path.samestat(Path(self._path).stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            is_there = False
+        except OSError:  # it cannot be known, for example because a folder is not accessible
+            return
+        if not is_there:
+            self.close()
+
+
+def grouped(lines: list[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Join lines to parts of up to `max_bytes`; a longer line is a part of its own."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        if part and size + len(line) > max_bytes:
+            yield b"".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += len(line)
+    if part:
+        yield b"".join(part)
+
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import hpack
 from pytriton.protocol.grpc import OK_TRAILERS, Status
 from pytriton.protocol.http2 import Connection, ErrorCode, StreamReset
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
+from pytriton.serving.server.access_log.access_log import GRPC, AccessEntry
 from pytriton.serving.server.access_log.http import address_of
-from pytriton.serving.server.access_log.lines import GRPC, AccessEntry
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytriton.serving.server.access_log.lines import CLIENT_CLOSED, HTTP, AccessEntry
+from pytriton.serving.server.access_log.access_log import CLIENT_CLOSED, HTTP, AccessEntry
 from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, refusal
 from pytriton.serving.server.http.reader import RequestHead
 

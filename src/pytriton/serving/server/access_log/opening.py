@@ -10,11 +10,11 @@ from pytriton.base.lazy_module import LazyModule
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.serving.server.access_log import destination, use
+    from pytriton.serving.server.access_log import access_log, use
     from pytriton.serving.server.access_log.use import AccessLogUse
     from pytriton.serving.server.options.server_options import AccessLogOptions
 else:
-    destination = LazyModule("pytriton.serving.server.access_log.destination")
+    access_log = LazyModule("pytriton.serving.server.access_log.access_log")
     use = LazyModule("pytriton.serving.server.access_log.use")
 
 
@@ -34,6 +34,6 @@ def check_destination(options: AccessLogOptions) -> None:
         OSError: The file cannot be opened.
     """
     if options.file is not None:
-        file = destination.Destination(options.file)
+        file = access_log.Destination(options.file)
         file.open()
         file.close()
