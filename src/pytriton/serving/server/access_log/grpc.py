@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
     from pytriton.protocol.http2.frames import ResponseFrames
-    from pytriton.protocol.http2.headers import Http2RequestHead
+    from pytriton.protocol.http2.headers import Http2RequestHead as GrpcHead
     from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.serving.server.access_log.access_log import AccessLog
     from pytriton.serving.server.grpc.call import GrpcCall
@@ -47,7 +47,7 @@ class CallRecord:
 
     __slots__ = ("began_ns", "bytes_in", "bytes_out", "head", "model", "request_id", "version")
 
-    def __init__(self, head: Http2RequestHead, began_ns: int) -> None:
+    def __init__(self, head: GrpcHead, began_ns: int) -> None:
         self.head = head
         self.began_ns = began_ns
         self.bytes_in = 0
@@ -196,7 +196,7 @@ def status_of(block: bytes) -> int:
     return int(text) if text else _HTTP_ERROR
 
 
-def _user_agent(head: Http2RequestHead) -> bytes:
+def _user_agent(head: GrpcHead) -> bytes:
     for name, value in head.fields:
         if name == b"user-agent":
             return value
