@@ -16,7 +16,7 @@ HEAVY = {"asyncio", "google.protobuf", "grpc", "orjson", "tritonclient", "uvloop
 # What serves features that most servers do not use: together, it takes 60 ms to import.
 RARELY_USED = {
     "pytriton.model_config",
-    "pytriton.serving.server.access_log.use",
+    "pytriton.serving.server.access_log.connections",
     "pytriton.serving.server.openai.api",
     "pytriton.serving.server.page.api",
     "pytriton.protocol.openai",

@@ -187,7 +187,7 @@ def test_server_without_a_cluster_imports_nothing_of_it():
 FEATURES_THAT_ARE_OFF = (
     "pytriton.serving.engine.ensemble.ensemble_model",
     "pytriton.serving.engine.sequence.strategies",
-    "pytriton.serving.server.access_log.use",
+    "pytriton.serving.server.access_log.connections",
     "pytriton.serving.server.cloud.apis",
     "pytriton.serving.server.cloud.vertex_ai",
     "pytriton.serving.server.codec.pool",

@@ -10,12 +10,12 @@ from pytriton.base.lazy_module import LazyModule
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.serving.server.access_log import access_log, use
-    from pytriton.serving.server.access_log.use import AccessLogUse
+    from pytriton.serving.server.access_log import access_log, connections
+    from pytriton.serving.server.access_log.connections import AccessLogUse
     from pytriton.serving.server.options.server_options import AccessLogOptions
 else:
     access_log = LazyModule("pytriton.serving.server.access_log.access_log")
-    use = LazyModule("pytriton.serving.server.access_log.use")
+    connections = LazyModule("pytriton.serving.server.access_log.connections")
 
 
 def open_access_log(
@@ -24,7 +24,7 @@ def open_access_log(
     """Returns what logs the requests of a front end; None if they are not logged."""
     if options.file is None:
         return None
-    return use.AccessLogUse(options, loop)
+    return connections.AccessLogUse(options, loop)
 
 
 def check_destination(options: AccessLogOptions) -> None:

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP connections whose requests have lines in the access log.
+
+They are another class than the usual ones, so that servers without an access log do no work for it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import hpack
+
+from pytriton.protocol.grpc import OK_TRAILERS, Status
+from pytriton.protocol.http2 import Connection, ErrorCode, StreamReset
+from pytriton.protocol.http2.events import DataBuffered, DataReceived
+from pytriton.serving.server.access_log.access_log import (
+    CLIENT_CLOSED,
+    GRPC,
+    HTTP,
+    AccessEntry,
+    AccessLog,
+)
+from pytriton.serving.server.grpc.columns import ColumnCall
+from pytriton.serving.server.grpc.connection import GrpcConnection
+from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, refusal
+from pytriton.serving.server.http.reader import RequestHead
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
+    from pytriton.protocol.http2 import Event
+    from pytriton.protocol.http2.events import RequestReceived
+    from pytriton.protocol.http2.frames import ResponseFrames
+    from pytriton.protocol.http2.headers import Http2RequestHead as GrpcHead
+    from pytriton.protocol.http2.limits import Http2Limits
+    from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.grpc.api import GrpcApi
+    from pytriton.serving.server.grpc.call import GrpcCall
+    from pytriton.serving.server.grpc.connection import CallHandler
+    from pytriton.serving.server.http.handler import HttpHandler, RequestHandler
+    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.options.server_options import AccessLogOptions
+
+
+class LoggedHttpConnection(HttpConnection):
+    """A connection that adds an entry for each of its requests."""
+
+    access_log: AccessLog  # set in the class of a server, as the ones below
+    with_health: bool
+
+    def __init__(self, handler: RequestHandler[HttpConnection]) -> None:
+        super().__init__(handler)
+        self._client = ""
+        self._entered: HttpRequest | None = None  # the last request that has its entry
+        self._began_ns = 0
+        self._stream_status = 0
+        self._streamed_bytes = 0
+        # What the engine was asked for, which the path may not say.
+        self.model = self.version = self.request_id = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport when a client connected."""
+        self._client = address_of(transport)
+        super().connection_made(transport)
+
+    def _handle(self, request: HttpRequest) -> None:
+        self._began_ns = request.began_ns or time.monotonic_ns()
+        self._stream_status = self._streamed_bytes = 0
+        self.model = self.version = self.request_id = ""
+        super()._handle(request)
+
+    def respond(
+        self,
+        status: int,
+        parts: Sequence[Buffer] = (),
+        content_type: bytes = JSON_TYPE,
+        headers: bytes = b"",
+    ) -> None:
+        """Answer the current request; `headers` are whole lines."""
+        request = self._current
+        if request is not None:
+            is_sent = not self._is_streaming and request.head.method != b"HEAD"
+            self._enter(request, status, sum(map(len, parts)) if is_sent else self._streamed_bytes)
+        super().respond(status, parts, content_type, headers)
+
+    def respond_json(self, body: bytes) -> None:
+        """Answer with a small body of JSON."""
+        if self._current is not None:
+            self._enter(self._current, 200, len(body))
+        super().respond_json(body)
+
+    def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
+        """Begin a response of unknown length."""
+        self._stream_status = status
+        super().begin_stream(status, content_type, headers)
+
+    def stream(self, part: bytes) -> None:
+        """Send a part of a streamed response."""
+        self._streamed_bytes += len(part)
+        super().stream(part)
+
+    def end_stream(self) -> None:
+        """End a streamed response."""
+        if self._current is not None:
+            self._enter(self._current, self._stream_status, self._streamed_bytes)
+        super().end_stream()
+
+    def _send_refusal(self, status: int, message: str) -> None:
+        size = len(refusal(status, message).partition(b"\r\n\r\n")[2])
+        self._add(self._reader.head, status, 0, size, 0)
+        super()._send_refusal(status, message)
+
+    def _abandon_requests(self) -> None:
+        request = self._current
+        if request is not None:
+            self._enter(request, CLIENT_CLOSED, self._streamed_bytes)
+        super()._abandon_requests()
+
+    def _enter(self, request: HttpRequest, status: int, bytes_out: int) -> None:
+        """Add the entry of a request, unless it has one."""
+        if request is not self._entered:
+            self._entered = request
+            duration_ns = time.monotonic_ns() - self._began_ns
+            self._add(request.head, status, len(request.body), bytes_out, duration_ns)
+
+    def _add(
+        self, head: RequestHead, status: int, bytes_in: int, bytes_out: int, duration_ns: int
+    ) -> None:
+        resolved = head.resolved
+        if isinstance(resolved, RequestHead):  # what a route of a cloud provider is translated to
+            resolved = resolved.resolved
+        route: Any = getattr(resolved, "route", None)
+        if not self.with_health and route is not None and route.endpoint.api == "health":
+            return
+        self.access_log.add(
+            AccessEntry(
+                time.time(),
+                self._client,
+                HTTP,
+                head.method or b"-",
+                head.target or b"-",
+                status,
+                bytes_in,
+                bytes_out,
+                duration_ns,
+                self.model or getattr(route, "model", ""),
+                self.version or getattr(route, "version", ""),
+                self.request_id,
+                head.headers.get(b"user-agent", b""),
+            )
+        )
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """Returns the address and the port of a client; empty if it has none."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+_HEALTH = frozenset(
+    {
+        "/inference.GRPCInferenceService/ServerLive",
+        "/inference.GRPCInferenceService/ServerReady",
+        "/inference.GRPCInferenceService/ModelReady",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+    }
+)
+_HTTP_ERROR = int(Status.UNKNOWN)  # of a request that is not gRPC
+
+
+class CallRecord:
+    """What is known of a call that has not ended."""
+
+    __slots__ = ("began_ns", "bytes_in", "bytes_out", "head", "model", "request_id", "version")
+
+    def __init__(self, head: GrpcHead, began_ns: int) -> None:
+        self.head = head
+        self.began_ns = began_ns
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.model = self.version = self.request_id = ""
+
+
+class CountingConnection(Connection):
+    """An HTTP/2 connection that counts what its streams send, and tells how they end."""
+
+    def __init__(
+        self,
+        limits: Http2Limits,
+        records: dict[int, CallRecord],
+        on_end: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(limits)
+        self._records = records
+        self._on_end = on_end
+
+    def send_response(
+        self, stream_id: int, head: bytes, body: Sequence[Buffer], trailers: bytes
+    ) -> None:
+        """Send a whole response."""
+        record = self._records.get(stream_id)
+        if record is not None:
+            record.bytes_out += sum(map(len, body))
+            self._on_end(stream_id, status_of(trailers))
+        super().send_response(stream_id, head, body, trailers)
+
+    def send_whole(self, stream_id: int, frames: ResponseFrames, data: Iterable[bytes]) -> bool:
+        """Send a small response; returns False if it cannot be sent at once, and sends nothing."""
+        is_sent = super().send_whole(stream_id, frames, data)
+        record = self._records.get(stream_id)
+        if is_sent and record is not None:
+            record.bytes_out += frames.data_bytes
+            self._on_end(stream_id, 0)
+        return is_sent
+
+    def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
+        """Send the head of a response; with `end_stream`, it is the whole response."""
+        if end_stream and stream_id in self._records:
+            self._on_end(stream_id, status_of(block))
+        super().send_headers(stream_id, block, end_stream=end_stream)
+
+    def send_data(self, stream_id: int, data: Buffer, *, end_stream: bool = False) -> bool:
+        """Send data as the client's windows allow."""
+        record = self._records.get(stream_id)
+        if record is not None:
+            record.bytes_out += len(data)
+        return super().send_data(stream_id, data, end_stream=end_stream)
+
+    def send_trailers(self, stream_id: int, block: bytes) -> None:
+        """End a response."""
+        if stream_id in self._records:
+            self._on_end(stream_id, status_of(block))
+        super().send_trailers(stream_id, block)
+
+    def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        """Reset a stream."""
+        if stream_id in self._records:
+            self._on_end(stream_id, int(Status.CANCELLED))
+        super().reset(stream_id, code)
+
+
+class LoggedGrpcConnection(GrpcConnection):
+    """A connection that adds an entry for each of its calls."""
+
+    access_log: AccessLog  # set in the class of a server, as the ones below
+    with_health: bool
+
+    def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(handler, loop)
+        self.records: dict[int, CallRecord] = {}
+        self.http2 = CountingConnection(handler.http2_limits, self.records, self._on_end)
+        self._client = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport when a client connected."""
+        self._client = address_of(transport)
+        super().connection_made(transport)
+
+    def _on_request(self, event: RequestReceived) -> None:
+        record = self.records[event.stream_id] = CallRecord(event.head, self._received_ns)
+        if event.end_stream:
+            record.bytes_in = len(event.body)
+        super()._on_request(event)
+
+    def _on_data(self, event: DataReceived | DataBuffered | RequestReceived) -> None:
+        record = self.records.get(event.stream_id)
+        if record is not None:
+            if isinstance(event, DataReceived):
+                record.bytes_in += len(event.data)
+            elif isinstance(event, DataBuffered):
+                record.bytes_in += event.size
+        super()._on_data(event)
+
+    def _on_event(self, event: Event) -> None:
+        super()._on_event(event)
+        if isinstance(event, StreamReset) and event.stream_id in self.records:
+            self._on_end(event.stream_id, int(Status.CANCELLED))
+
+    def replace_call(self, call: GrpcCall) -> None:
+        """Serve a stream with this call, unless it has ended already."""
+        super().replace_call(call)
+        record = self.records.get(call.stream_id)
+        if record is not None and isinstance(call, ColumnCall) and call.chunk is not None:
+            spec = call.chunk.model.spec
+            record.model, record.version = spec.name, str(spec.version)
+
+    def _abandon_calls(self) -> None:
+        super()._abandon_calls()
+        for stream_id in list(self.records):
+            self._on_end(stream_id, int(Status.CANCELLED))
+
+    def _on_end(self, stream_id: int, status: int) -> None:
+        record = self.records.pop(stream_id)
+        head = record.head
+        if not self.with_health and head.path in _HEALTH:
+            return
+        self.access_log.add(
+            AccessEntry(
+                time.time(),
+                self._client,
+                GRPC,
+                b"",
+                head.path.encode("latin-1", "backslashreplace"),
+                status,
+                record.bytes_in,
+                record.bytes_out,
+                time.monotonic_ns() - record.began_ns,
+                record.model,
+                record.version,
+                record.request_id,
+                _user_agent(head),
+            )
+        )
+
+
+def status_of(block: bytes) -> int:
+    """Returns the status in a header block of ours."""
+    if block == OK_TRAILERS:
+        return 0
+    fields = dict(hpack.Decoder().decode(block, raw=True))
+    text = fields.get(b"grpc-status", b"")
+    return int(text) if text else _HTTP_ERROR
+
+
+def _user_agent(head: GrpcHead) -> bytes:
+    for name, value in head.fields:
+        if name == b"user-agent":
+            return value
+    return b""
+
+
+# What leads from the sink of a request to its connection: sinks of traces and of shared memory have
+# another sink, those of protocols a connection or a call.
+_WAYS = ("_sink", "_call")
+_MAX_STEPS = 4
+
+
+class AccessLogUse:
+    """Replaces the classes of connections, and looks at what the engine is asked for.
+
+    Args:
+        options: The settings of the access log.
+        loop: The event loop.
+    """
+
+    def __init__(self, options: AccessLogOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.log = AccessLog(options, loop)
+        self._members = {"access_log": self.log, "with_health": options.health}
+
+    def use_http(self, handler: HttpHandler) -> None:
+        """Log the requests of an HTTP port."""
+        handler.is_timed = True
+        usual = handler.connection_class
+        name = f"Logged{usual.__name__}"
+        handler.connection_class = type(name, (LoggedHttpConnection, usual), dict(self._members))
+
+    def use_grpc(self, api: GrpcApi) -> None:
+        """Log the calls of the gRPC port."""
+        api.connection_class = type(
+            "LoggedGrpcConnection", (LoggedGrpcConnection,), dict(self._members)
+        )
+
+    def use_engine(self, engine: EngineClient) -> None:
+        """Note the models and the ids of requests."""
+        usual = engine.infer
+
+        def infer(
+            request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
+        ) -> Inference:
+            _note(request, sink)
+            return usual(request, sink, trace)
+
+        vars(engine)["infer"] = infer
+
+
+def _note(request: InferRequest, sink: Any) -> None:
+    """Tell the connection of a request what the request is for."""
+    for _ in range(_MAX_STEPS):
+        following = next((each for way in _WAYS if (each := getattr(sink, way, None))), None)
+        if following is None:
+            break
+        sink = following
+    connection: Any = getattr(sink, "connection", None) or getattr(sink, "_connection", None)
+    if isinstance(connection, LoggedGrpcConnection):
+        noted: Any = connection.records.get(sink.stream_id)
+    else:
+        noted = connection if isinstance(connection, LoggedHttpConnection) else None
+    if noted is not None and not noted.model:
+        noted.model = request.model_name
+        noted.version = request.model_version
+        noted.request_id = request.id
