@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pytriton.serving.server.access_log.access_log import AccessLog, Destination, grouped
-from pytriton.serving.server.access_log.opening import check_destination
+from pytriton.serving.server.access_log.setup import check_destination
 from pytriton.serving.server.options.server_options import AccessLogOptions
 from tests.server.access_log.test_access_lines import ENTRY
 

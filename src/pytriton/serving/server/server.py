@@ -15,7 +15,7 @@ import msgspec
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.control import Started
-from pytriton.serving.server.access_log.opening import check_destination
+from pytriton.serving.server.access_log.setup import check_destination
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService

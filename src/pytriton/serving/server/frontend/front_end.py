@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.request_ids import request_ids
-from pytriton.serving.server.access_log.opening import open_access_log
+from pytriton.serving.server.access_log.setup import open_access_log
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
