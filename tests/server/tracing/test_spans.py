@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.messages import ExecutionTimes
-from pytriton.serving.server.tracing.facts import Execution, TraceFacts
+from pytriton.serving.server.tracing.facts import TracedExecution, TraceFacts
 from pytriton.serving.server.tracing.spans import make_spans
 
 TIMES = ExecutionTimes(
@@ -27,7 +27,7 @@ def facts(**changes):
         "start_ns": 100,
         "answered_ns": 160,
         "end_ns": 170,
-        "executions": [Execution(12, TIMES)],
+        "executions": [TracedExecution(12, TIMES)],
     }
     return TraceFacts(**{**known, **changes})
 
@@ -91,7 +91,7 @@ def test_request_that_was_not_executed_has_no_compute_span():
 
 
 def test_request_that_was_executed_twice_has_two_compute_spans():
-    made = make_spans(facts(executions=[Execution(12, TIMES), Execution(13, TIMES)]), 0)
+    made = make_spans(facts(executions=[TracedExecution(12, TIMES), TracedExecution(13, TIMES)]), 0)
 
     assert [span.span_id for span in made if span.name == "compute"] == [12, 13]
 

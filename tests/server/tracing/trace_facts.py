@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.messages import ExecutionTimes
-from pytriton.serving.server.tracing.facts import Execution, TraceFacts
+from pytriton.serving.server.tracing.facts import TracedExecution, TraceFacts
 
 TIMES = ExecutionTimes(
     queued_ns=110, started_ns=120, infer_start_ns=130, output_start_ns=140, ended_ns=150
@@ -26,6 +26,6 @@ def facts(number=1, **changes):
         "start_ns": 100,
         "answered_ns": 160,
         "end_ns": 170,
-        "executions": [Execution(12, TIMES)],
+        "executions": [TracedExecution(12, TIMES)],
     }
     return TraceFacts(**{**known, **changes})

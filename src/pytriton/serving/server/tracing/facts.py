@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.sampling import TraceSampling
 
 
-class Execution(NamedTuple):
+class TracedExecution(NamedTuple):
     """One execution of a request."""
 
     span_id: int
@@ -54,7 +54,7 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     answered_ns: int = 0
     end_ns: int = 0
     events: list[tuple[str, int]] = []
-    executions: list[Execution] = []
+    executions: list[TracedExecution] = []
     tensors: list[TensorFact] | None = None  # None: they are not recorded
     tensor_bytes: int = 0  # about the memory that they take
     has_timestamps: bool = True

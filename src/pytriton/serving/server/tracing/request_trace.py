@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytriton.base.messages import TraceContext
-from pytriton.serving.server.tracing.facts import Execution, TensorFact
+from pytriton.serving.server.tracing.facts import TensorFact, TracedExecution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,9 +108,9 @@ class RequestTrace:
         if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
             span_id, first = executions[-1]
             whole = structs.replace(times_ns, infer_start_ns=first.infer_start_ns)
-            executions[-1] = Execution(span_id, whole)
+            executions[-1] = TracedExecution(span_id, whole)
         elif len(executions) < _MAX_EXECUTIONS:
-            executions.append(Execution(new_span_id(), times_ns))
+            executions.append(TracedExecution(new_span_id(), times_ns))
 
     def on_cancelled(self) -> None:
         """Record that the client cancelled the request, whatever the model still sends."""

@@ -13,7 +13,7 @@ import msgspec
 from pytriton.serving.server.tracing.facts import receiving
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.tracing.facts import Execution, TraceFacts
+    from pytriton.serving.server.tracing.facts import TracedExecution, TraceFacts
 
 SERVER_SCOPE = "triton-server"
 BACKEND_SCOPE = "pbe"
@@ -111,7 +111,7 @@ def _add_model(spans: _Spans, facts: TraceFacts) -> None:
     spans.add(facts.model_name, facts.model_id, parent_id, times, events, attributes)
 
 
-def _add_execution(spans: _Spans, facts: TraceFacts, execution: Execution) -> None:
+def _add_execution(spans: _Spans, facts: TraceFacts, execution: TracedExecution) -> None:
     times_ns = execution.times_ns
     span = (times_ns.started_ns, times_ns.ended_ns)
     events = [
