@@ -13,7 +13,7 @@ from pytriton.base.messages import InferRequest, InferResponse
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.server.tracing.facts import TraceFacts
-from pytriton.serving.server.tracing.request_trace import RequestTrace
+from pytriton.serving.server.tracing.request_trace import TracingSink
 from pytriton.serving.server.tracing.sampling import TraceSampling
 
 SECOND_NS = 1_000_000_000
@@ -255,7 +255,7 @@ class SelectiveTracing:
             model_id=2,
             start_ns=0,
         )
-        return RequestTrace(facts, sink, lambda facts: None)
+        return TracingSink(facts, sink, lambda facts: None)
 
 
 def response() -> InferResponse:

@@ -11,7 +11,7 @@ from pytriton.base.errors import CancelledError, InternalError, UnavailableError
 from pytriton.base.messages import ExecutionTimes, InferTensor, TraceContext
 from pytriton.serving.server.tracing import request_trace
 from pytriton.serving.server.tracing.facts import TraceFacts
-from pytriton.serving.server.tracing.request_trace import RequestTrace, record_tensors
+from pytriton.serving.server.tracing.request_trace import TracingSink, record_tensors
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)
@@ -35,7 +35,7 @@ class Traced:
             model_id=11,
             start_ns=0,
         )
-        self.trace = RequestTrace(self.facts, self.sink, self.ended.append)
+        self.trace = TracingSink(self.facts, self.sink, self.ended.append)
 
     @property
     def events(self):
@@ -71,7 +71,7 @@ def test_time_to_send_is_in_the_outer_span_only(traced, clock):
             clock.now_ns += 50
 
     started_ns = clock.now_ns
-    RequestTrace(traced.facts, SlowSink(), traced.ended.append).on_response(None, final=True)
+    TracingSink(traced.facts, SlowSink(), traced.ended.append).on_response(None, final=True)
 
     assert (traced.facts.answered_ns, traced.facts.end_ns) == (started_ns, started_ns + 50)
 
@@ -167,7 +167,7 @@ def test_bound_callable_goes_on_under_a_span_of_its_own(traced):
 
 
 def test_without_spans_only_calls_of_model_files_go_on_in_the_trace(traced):
-    trace = RequestTrace(traced.facts, traced.sink, traced.ended.append, has_spans=False)
+    trace = TracingSink(traced.facts, traced.sink, traced.ended.append, has_spans=False)
 
     assert trace.context(is_model_file=False) is None
     assert trace.context(is_model_file=True) == TraceContext(

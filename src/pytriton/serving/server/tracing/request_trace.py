@@ -57,7 +57,7 @@ def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTens
         )
 
 
-class RequestTrace:
+class TracingSink:
     """The trace of one request; see `pytriton.base.messages.TracedSink`.
 
     Args:

@@ -14,7 +14,7 @@ from pytriton.serving.server.tracing.facts import TraceFacts
 from pytriton.serving.server.tracing.file_exporter import FileExporter
 from pytriton.serving.server.tracing.file_writer import TraceFileWriter
 from pytriton.serving.server.tracing.request_trace import (
-    RequestTrace,
+    TracingSink,
     new_span_id,
     new_trace_id,
     record_tensors,
@@ -110,7 +110,7 @@ class Tracing:
 
     def begin(
         self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
-    ) -> RequestTrace | None:
+    ) -> TracingSink | None:
         """Begin the trace of a request, if its client asks for it or sampling selects it."""
         sampling = self.settings.sampling(spec.name)
         if sampling is None:
@@ -140,7 +140,7 @@ class Tracing:
 
     def begin_call(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
-    ) -> RequestTrace | None:
+    ) -> TracingSink | None:
         """Begin the trace of a request that a model makes for a traced request."""
         span = parse_traceparent(parent.traceparent)
         if span is None:
@@ -165,13 +165,13 @@ class Tracing:
 
     def _begin(
         self, facts: TraceFacts, request: InferRequest, sink: ResponseSink
-    ) -> RequestTrace | None:
+    ) -> TracingSink | None:
         exporter = self._exporter
         if not exporter.begin(facts):
             return None
         if facts.tensors is not None:
             record_tensors(facts, "TENSOR_QUEUE_INPUT", request.inputs.values())
-        return RequestTrace(facts, sink, exporter.end, has_spans=exporter.has_spans)
+        return TracingSink(facts, sink, exporter.end, has_spans=exporter.has_spans)
 
     async def close(self, timeout_s: float) -> None:
         """Export the rest, if that is possible in time."""
