@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from pytriton.base import dtypes
 from pytriton.serving.server.tracing.facts import TensorFact
 from pytriton.serving.server.tracing.sampling import TraceSampling
-from pytriton.serving.server.tracing.trace_collection import MAX_KEPT_BYTES, Target, TraceCollection
+from pytriton.serving.server.tracing.trace_collection import (
+    MAX_KEPT_BYTES,
+    TraceCollection,
+    TraceTarget,
+)
 from tests.server.tracing.trace_facts import facts
 
 
@@ -32,7 +36,7 @@ def test_traces_are_kept_until_somebody_asks_for_them():
     assert collection.is_written_soon
 
     batch = collection.take()
-    assert (batch.target, numbers(batch)) == (Target.MAIN, [1, 2])
+    assert (batch.target, numbers(batch)) == (TraceTarget.MAIN, [1, 2])
     assert not collection.is_written_soon
     assert collection.take() is None
 
@@ -43,7 +47,7 @@ def test_number_of_traces_fills_a_file():
     assert not collection.is_written_soon
 
     batch = end(collection, 2)
-    assert (batch.target, numbers(batch)) == (Target.NUMBERED, [1, 2])
+    assert (batch.target, numbers(batch)) == (TraceTarget.NUMBERED, [1, 2])
 
 
 def test_last_trace_of_a_limited_number_has_all_written():
@@ -52,7 +56,7 @@ def test_last_trace_of_a_limited_number_has_all_written():
     assert not collection.is_written_soon
 
     batch = end(collection, 2)
-    assert (batch.target, numbers(batch)) == (Target.NUMBERED, [1, 2])
+    assert (batch.target, numbers(batch)) == (TraceTarget.NUMBERED, [1, 2])
 
 
 def test_limited_number_waits_for_traces_that_have_not_ended():
@@ -72,7 +76,7 @@ def test_limited_number_counts_requests_that_left_no_trace():
 
 
 def test_changed_setting_has_the_rest_written():
-    for frequency, target in ((0, Target.MAIN), (5, Target.NUMBERED)):
+    for frequency, target in ((0, TraceTarget.MAIN), (5, TraceTarget.NUMBERED)):
         collection = collect(log_frequency=frequency)
         end(collection, 1)
         batch = collection.retire()
@@ -120,7 +124,7 @@ def test_every_trace_is_written_once(count, frequency, steps):
         elif step == "s" and collection.is_written_soon:
             batch = collection.take()
         if batch is not None:
-            assert batch.target is Target.MAIN or frequency or begun == count
+            assert batch.target is TraceTarget.MAIN or frequency or begun == count
             written += numbers(batch)
     for _ in range(begun - len(ended)):
         batch = collection.end([])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytriton.serving.server.tracing.trace_collection import Target, TraceCollection
+from pytriton.serving.server.tracing.trace_collection import TraceCollection, TraceTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,7 @@ class FileExporter:
 
     def _write(self, batch: TraceBatch | None) -> None:
         if batch is not None:
-            number = next(self._numbers) if batch.target is Target.NUMBERED else None
+            number = next(self._numbers) if batch.target is TraceTarget.NUMBERED else None
             self._writer.write(batch.traces, batch.size, number)
 
     async def close(self, timeout_s: float) -> None:

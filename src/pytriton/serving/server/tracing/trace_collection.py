@@ -17,7 +17,7 @@ MAX_KEPT_BYTES = 64 << 20
 _FACTS_BYTES = 2048  # about the size of the facts of a request, without tensors
 
 
-class Target(enum.Enum):
+class TraceTarget(enum.Enum):
     """Where traces are written to."""
 
     MAIN = "the file of the settings"
@@ -27,7 +27,7 @@ class Target(enum.Enum):
 class TraceBatch(NamedTuple):
     """Traces that are written together."""
 
-    target: Target
+    target: TraceTarget
     traces: list[Trace]
     size: int  # about the memory that they take
 
@@ -83,21 +83,21 @@ class TraceCollection:
         """Returns all kept traces."""
         if not self._kept:
             return None
-        return self._batch(Target.NUMBERED if self._frequency else Target.MAIN)
+        return self._batch(TraceTarget.NUMBERED if self._frequency else TraceTarget.MAIN)
 
     def _due(self) -> TraceBatch | None:
         if not self._kept:
             return None
         is_last = not self._open
         if self._frequency and len(self._kept) >= self._frequency:
-            return self._batch(Target.NUMBERED)
+            return self._batch(TraceTarget.NUMBERED)
         if is_last and self._begun == self._count:
-            return self._batch(Target.NUMBERED)
+            return self._batch(TraceTarget.NUMBERED)
         if (is_last and self.is_retired) or self._size > MAX_KEPT_BYTES:
             return self.take()
         return None
 
-    def _batch(self, target: Target) -> TraceBatch:
+    def _batch(self, target: TraceTarget) -> TraceBatch:
         batch = TraceBatch(target, self._kept, self._size)
         self._kept, self._size = [], 0
         return batch
