@@ -14,7 +14,7 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.columns import LEARN_EVERY
-from pytriton.serving.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing, model_spec
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed

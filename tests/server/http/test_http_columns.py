@@ -11,7 +11,7 @@ import pytest
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.http.columns import LEARNED_AFTER, ColumnExchange
-from pytriton.serving.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing
 from tests.server.http_fakes import Client, post

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.serving.server.tracing import file_exporter
 from pytriton.serving.server.tracing.file_exporter import FileExporter
-from pytriton.serving.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.server.tracing.trace_facts import facts
 
 

@@ -8,8 +8,7 @@ import asyncio
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnsupportedError
-from pytriton.serving.server.tracing.sampling import TraceSampling
-from pytriton.serving.server.tracing.settings import TraceService, TraceSettings
+from pytriton.serving.server.tracing.settings import TraceSampling, TraceService, TraceSettings
 
 OTLP = ["mode=opentelemetry", "opentelemetry,url=http://host/v1/traces"]
 

@@ -39,7 +39,7 @@ from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.delivery import deliver, dispatch_error, refuse
 from pytriton.serving.server.frontend.chunks import ChunkSender
 from pytriton.serving.server.frontend.records import packed
-from pytriton.serving.server.tracing.sampling import TraceSampling
+from pytriton.serving.server.tracing.settings import TraceSampling
 
 if TYPE_CHECKING:
     import socket

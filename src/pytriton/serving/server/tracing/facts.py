@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.messages import ExecutionTimes
-    from pytriton.serving.server.tracing.sampling import TraceSampling
+    from pytriton.serving.server.tracing.settings import TraceSampling
 
 
 class TracedExecution(NamedTuple):

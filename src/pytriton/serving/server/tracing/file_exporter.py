@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.serving.server.tracing.facts import TraceFacts
-    from pytriton.serving.server.tracing.sampling import TraceSampling
+    from pytriton.serving.server.tracing.settings import TraceSampling
     from pytriton.serving.server.tracing.trace_collection import Trace, TraceBatch
 
 # How long a trace waits to be written, together with those that end in the meantime.

@@ -10,7 +10,7 @@ from pytriton.serving.server.tracing.spans import make_spans
 
 if TYPE_CHECKING:
     from pytriton.serving.server.tracing.facts import TraceFacts
-    from pytriton.serving.server.tracing.sampling import TraceSampling
+    from pytriton.serving.server.tracing.settings import TraceSampling
     from pytriton.serving.server.tracing.spans import SpanRecord
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pytriton.serving.server.tracing.facts import TraceFacts
-    from pytriton.serving.server.tracing.sampling import TraceSampling
+    from pytriton.serving.server.tracing.settings import TraceSampling
 
 Trace = list["TraceFacts"]  # a request of a client, and the calls that were made for it
 
