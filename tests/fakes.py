@@ -12,8 +12,7 @@ from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import InferRequest, InferResponse
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
-from pytriton.serving.server.tracing.facts import TraceFacts
-from pytriton.serving.server.tracing.request_trace import TracingSink
+from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink
 from pytriton.serving.server.tracing.settings import TraceSampling
 
 SECOND_NS = 1_000_000_000

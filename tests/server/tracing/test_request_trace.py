@@ -10,8 +10,7 @@ from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, InternalError, UnavailableError
 from pytriton.base.messages import ExecutionTimes, InferTensor, TraceContext
 from pytriton.serving.server.tracing import request_trace
-from pytriton.serving.server.tracing.facts import TraceFacts
-from pytriton.serving.server.tracing.request_trace import TracingSink, record_tensors
+from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink, record_tensors
 from tests.fakes import FakeClock, RecordingSink, response
 
 TIMES = ExecutionTimes(queued_ns=1, started_ns=2, infer_start_ns=3, output_start_ns=4, ended_ns=5)

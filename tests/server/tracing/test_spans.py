@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.messages import ExecutionTimes
-from pytriton.serving.server.tracing.facts import TracedExecution, TraceFacts
+from pytriton.serving.server.tracing.request_trace import TracedExecution, TraceFacts
 from pytriton.serving.server.tracing.spans import make_spans
 
 TIMES = ExecutionTimes(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.serving.server.tracing.facts import TensorFact
+from pytriton.serving.server.tracing.request_trace import TensorFact
 from pytriton.serving.server.tracing.tensor_text import tensor_text
 from pytriton.serving.server.tracing.trace_text import trace_text
 from tests.server.tracing.trace_facts import facts

@@ -11,7 +11,7 @@ from pytriton.serving.server.tracing.trace_collection import TraceCollection, Tr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.serving.server.tracing.facts import TraceFacts
+    from pytriton.serving.server.tracing.request_trace import TraceFacts
     from pytriton.serving.server.tracing.settings import TraceSampling
     from pytriton.serving.server.tracing.trace_collection import Trace, TraceBatch
 

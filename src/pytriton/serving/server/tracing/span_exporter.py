@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytriton.serving.server.tracing.spans import make_spans
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.tracing.facts import TraceFacts
+    from pytriton.serving.server.tracing.request_trace import TraceFacts
     from pytriton.serving.server.tracing.settings import TraceSampling
     from pytriton.serving.server.tracing.spans import SpanRecord
 

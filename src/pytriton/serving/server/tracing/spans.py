@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytriton.serving.server.tracing.facts import receiving
+from pytriton.serving.server.tracing.request_trace import receiving
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.tracing.facts import TracedExecution, TraceFacts
+    from pytriton.serving.server.tracing.request_trace import TracedExecution, TraceFacts
 
 SERVER_SCOPE = "triton-server"
 BACKEND_SCOPE = "pbe"

@@ -7,7 +7,7 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.tracing.facts import TraceFacts
+    from pytriton.serving.server.tracing.request_trace import TraceFacts
     from pytriton.serving.server.tracing.settings import TraceSampling
 
 Trace = list["TraceFacts"]  # a request of a client, and the calls that were made for it

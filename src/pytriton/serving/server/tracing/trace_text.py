@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from pytriton.serving.server.tracing.facts import receiving
+from pytriton.serving.server.tracing.request_trace import receiving
 from pytriton.serving.server.tracing.tensor_text import tensor_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytriton.serving.server.tracing.facts import TensorFact, TraceFacts
+    from pytriton.serving.server.tracing.request_trace import TensorFact, TraceFacts
 
 
 def trace_text(requests: Iterable[TraceFacts]) -> str:

@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
-from pytriton.serving.server.tracing.facts import TraceFacts
 from pytriton.serving.server.tracing.file_exporter import FileExporter
 from pytriton.serving.server.tracing.file_writer import TraceFileWriter
 from pytriton.serving.server.tracing.request_trace import (
+    TraceFacts,
     TracingSink,
     new_span_id,
     new_trace_id,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         TraceOrigin,
     )
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.serving.server.tracing.facts import TraceExporter
+    from pytriton.serving.server.tracing.request_trace import TraceExporter
     from pytriton.serving.server.tracing.settings import TraceSettings
 
 logger = logging.getLogger(__name__)
