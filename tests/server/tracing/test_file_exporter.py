@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from pytriton.serving.server.tracing import file_exporter
-from pytriton.serving.server.tracing.file_exporter import FileExporter
+from pytriton.serving.server.tracing import trace_files
 from pytriton.serving.server.tracing.settings import TraceSampling
+from pytriton.serving.server.tracing.trace_files import FileExporter
 from tests.server.tracing.trace_facts import facts
 
 
@@ -162,7 +162,7 @@ def test_the_rest_is_written_in_the_end(rig):
 
 
 def test_trace_with_very_many_calls_has_the_first_of_them(rig, monkeypatch):
-    monkeypatch.setattr(file_exporter, "_MAX_REQUESTS", 3)
+    monkeypatch.setattr(trace_files, "_MAX_REQUESTS", 3)
     sampling = every(log_frequency=1)
     root = rig.begin(1, sampling)
     taken = [made for number in range(2, 6) if rig.exporter.begin(made := call(root, number))]

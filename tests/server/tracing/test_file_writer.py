@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from pytriton.serving.server.tracing import file_writer
-from pytriton.serving.server.tracing.file_writer import MainFile, TraceFileWriter
+from pytriton.serving.server.tracing import trace_files
+from pytriton.serving.server.tracing.trace_files import MainFile, TraceFileWriter
 from tests.server.tracing.trace_facts import facts
 
 
@@ -98,7 +98,7 @@ def test_failed_addition_leaves_the_file_as_it_was(path, monkeypatch):
             raise OSError(28, "No space left on device")
         return real_write(descriptor, data)
 
-    monkeypatch.setattr(file_writer.os, "write", fail)
+    monkeypatch.setattr(trace_files.os, "write", fail)
     with pytest.raises(OSError, match="No space"):
         main.add(b'{"id":2}')
     assert ids(path) == [1]
@@ -119,7 +119,7 @@ def test_numbered_file_that_cannot_be_written_leaves_no_part(path, monkeypatch, 
     def fail(descriptor, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(file_writer.os, "write", fail)
+    monkeypatch.setattr(trace_files.os, "write", fail)
     write(path, (0, 1))
 
     assert list(path.parent.iterdir()) == []
@@ -139,7 +139,7 @@ def test_pipe_gets_documents_line_by_line(tmp_path):
 
 
 def test_traces_that_come_faster_than_the_disk_are_dropped(path, monkeypatch, caplog):
-    monkeypatch.setattr(file_writer, "_MAX_WAITING_BYTES", -1)
+    monkeypatch.setattr(trace_files, "_MAX_WAITING_BYTES", -1)
     write(path, (None, 1), (None, 2))
 
     (message,) = caplog.messages

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytriton.base import dtypes
 from pytriton.serving.server.tracing.request_trace import TensorFact
 from pytriton.serving.server.tracing.settings import TraceSampling
-from pytriton.serving.server.tracing.trace_collection import (
+from pytriton.serving.server.tracing.trace_files import (
     MAX_KEPT_BYTES,
     TraceCollection,
     TraceTarget,

@@ -11,8 +11,7 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.serving.server.tracing.request_trace import TensorFact
-from pytriton.serving.server.tracing.tensor_text import tensor_text
-from pytriton.serving.server.tracing.trace_text import trace_text
+from pytriton.serving.server.tracing.trace_files import tensor_text, trace_text
 from tests.server.tracing.trace_facts import facts
 
 

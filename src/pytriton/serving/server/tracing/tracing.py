@@ -10,8 +10,6 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
-from pytriton.serving.server.tracing.file_exporter import FileExporter
-from pytriton.serving.server.tracing.file_writer import TraceFileWriter
 from pytriton.serving.server.tracing.request_trace import (
     TraceFacts,
     TracingSink,
@@ -22,6 +20,7 @@ from pytriton.serving.server.tracing.request_trace import (
 from pytriton.serving.server.tracing.settings import LEVEL
 from pytriton.serving.server.tracing.span_export import SpanExport
 from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.serving.server.tracing.trace_files import FileExporter, TraceFileWriter
 from pytriton.utils.trace_config import INSTALL_HINT, OFF
 
 if TYPE_CHECKING:

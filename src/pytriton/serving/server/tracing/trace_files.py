@@ -1,0 +1,506 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports traced requests to files, in the mode `triton`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import logging
+import os
+import pathlib
+import queue
+import stat
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import orjson
+
+from pytriton.base import dtypes
+from pytriton.serving.server.tracing.request_trace import receiving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pytriton.base.dtypes import DataType
+    from pytriton.serving.server.tracing.request_trace import TensorFact, TraceFacts
+    from pytriton.serving.server.tracing.settings import TraceSampling
+
+Trace = list["TraceFacts"]  # a request of a client, and the calls that were made for it
+
+# Traces are not kept longer than until they have about this size.
+MAX_KEPT_BYTES = 64 << 20
+_FACTS_BYTES = 2048  # about the size of the facts of a request, without tensors
+
+
+class TraceTarget(enum.Enum):
+    """Where traces are written to."""
+
+    MAIN = "the file of the settings"
+    NUMBERED = "the next file with a number"
+
+
+class TraceBatch(NamedTuple):
+    """Traces that are written together."""
+
+    target: TraceTarget
+    traces: list[Trace]
+    size: int  # about the memory that they take
+
+
+class TraceCollection:
+    """The traces of one setting.
+
+    With a log frequency they are written when there are that many. Without, they are written
+    whenever somebody asks for it; but those of a limited number together, after the last one.
+
+    Args:
+        sampling: The setting.
+    """
+
+    def __init__(self, sampling: TraceSampling) -> None:
+        self._frequency = sampling.log_frequency
+        self._count = sampling.count
+        self._begun = 0
+        self._open = 0
+        self._kept: list[Trace] = []
+        self._size = 0
+        self.is_retired = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.is_retired and not self._open and not self._kept
+
+    @property
+    def is_written_soon(self) -> bool:
+        """Whether its traces wait only for somebody who asks for them."""
+        return bool(self._kept) and not self._frequency and self._count < 0
+
+    def begin(self) -> None:
+        """Note that a trace has begun."""
+        self._begun += 1
+        self._open += 1
+
+    def end(self, trace: Trace) -> TraceBatch | None:
+        """Add a trace that has ended, or nothing of it; returns traces to write."""
+        self._open -= 1
+        if trace:
+            self._kept.append(trace)
+            self._size += sum(map(facts_bytes, trace))
+        return self._due()
+
+    def retire(self) -> TraceBatch | None:
+        """Note that no trace begins any more; returns traces to write."""
+        self.is_retired = True
+        return self._due()
+
+    def take(self) -> TraceBatch | None:
+        """Returns all kept traces."""
+        if not self._kept:
+            return None
+        return self._batch(TraceTarget.NUMBERED if self._frequency else TraceTarget.MAIN)
+
+    def _due(self) -> TraceBatch | None:
+        if not self._kept:
+            return None
+        is_last = not self._open
+        if self._frequency and len(self._kept) >= self._frequency:
+            return self._batch(TraceTarget.NUMBERED)
+        if is_last and self._begun == self._count:
+            return self._batch(TraceTarget.NUMBERED)
+        if (is_last and self.is_retired) or self._size > MAX_KEPT_BYTES:
+            return self.take()
+        return None
+
+    def _batch(self, target: TraceTarget) -> TraceBatch:
+        batch = TraceBatch(target, self._kept, self._size)
+        self._kept, self._size = [], 0
+        return batch
+
+
+def facts_bytes(facts: TraceFacts) -> int:
+    """Returns about the memory that the facts of a request take."""
+    return _FACTS_BYTES + sum(len(tensor.data) for tensor in facts.tensors or ())
+
+
+# How long a trace waits to be written, together with those that end in the meantime.
+_WRITE_AFTER_S = 1.0
+# Requests of one trace, with the calls that models make: a stream may make them without end.
+_MAX_REQUESTS = 10_000
+
+
+class TraceWriter(Protocol):
+    """Writes traces without blocking its caller."""
+
+    def write(self, traces: list[Trace], size: int, number: int | None) -> None:
+        """Add traces to the file of the settings, or write them to one with a number."""
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until everything is written, or for `timeout_s`."""
+
+
+class _OpenTrace:
+    """A request of a client that has not ended, or that made calls that have not."""
+
+    __slots__ = ("collection", "numbers", "open_count", "requests", "root")
+
+    def __init__(self, root: TraceFacts, collection: TraceCollection) -> None:
+        self.root = root
+        self.collection = collection
+        self.requests: Trace = []
+        self.numbers: dict[int, int] = {}  # of its requests, by the ids of their spans
+        self.open_count = 0
+
+
+class FileExporter:
+    """Gathers the requests of each trace, and has whole traces written; see `TraceExporter`.
+
+    Args:
+        writer: Writes traces.
+        call_later: Calls a function after some seconds.
+    """
+
+    has_spans = False
+
+    def __init__(
+        self, writer: TraceWriter, call_later: Callable[[float, Callable[[], None]], Any]
+    ) -> None:
+        self._writer = writer
+        self._call_later = call_later
+        self._open: dict[int, _OpenTrace] = {}  # by their ids
+        self._collections: dict[TraceSampling, TraceCollection] = {}
+        self._numbers = itertools.count()
+        self._is_writing_due = False
+
+    def begin(self, facts: TraceFacts) -> bool:
+        """Note that a request begins.
+
+        Returns:
+            False if it is a call for a trace that is over, or that has very many calls already.
+        """
+        if facts.is_call:
+            trace = self._open.get(facts.trace_id)
+            if trace is None or len(trace.requests) >= _MAX_REQUESTS:
+                return False
+            facts.parent_number = trace.numbers.get(facts.parent_id, trace.root.number)
+        else:
+            trace = self._open[facts.trace_id] = self._new_trace(facts)
+        sampling = trace.root.sampling
+        assert sampling is not None, "requests of clients are sampled"
+        facts.has_timestamps = sampling.has_timestamps
+        facts.tensors = [] if sampling.has_tensors else None
+        trace.open_count += 1
+        trace.requests.append(facts)
+        trace.numbers[facts.model_id] = facts.number
+        return True
+
+    def _new_trace(self, root: TraceFacts) -> _OpenTrace:
+        sampling = root.sampling
+        assert sampling is not None, "requests of clients are sampled"
+        collection = self._collections.get(sampling)
+        if collection is None:
+            collection = self._collections[sampling] = TraceCollection(sampling)
+        collection.begin()
+        return _OpenTrace(root, collection)
+
+    def end(self, facts: TraceFacts) -> None:
+        """Have a trace written with the last of its requests."""
+        trace = self._open[facts.trace_id]
+        trace.open_count -= 1
+        if trace.open_count:
+            return
+        del self._open[facts.trace_id]
+        # As in Triton, requests that were refused before they were queued leave no trace.
+        seen = [request for request in trace.requests if not request.is_refused]
+        collection = trace.collection
+        self._write(collection.end(seen))
+        if collection.is_written_soon and not self._is_writing_due:
+            self._is_writing_due = True
+            self._call_later(_WRITE_AFTER_S, self._write_soon)
+        self._forget_if_over(collection, trace.root.sampling)
+
+    def retire(self, sampling: TraceSampling) -> None:
+        """Have the traces of a setting written after the last one."""
+        collection = self._collections.get(sampling)
+        if collection is not None:
+            self._write(collection.retire())
+            self._forget_if_over(collection, sampling)
+
+    def _forget_if_over(self, collection: TraceCollection, sampling: TraceSampling | None) -> None:
+        if collection.is_over and sampling is not None:
+            self._collections.pop(sampling, None)
+
+    def _write_soon(self) -> None:
+        self._is_writing_due = False
+        for collection in self._collections.values():
+            if collection.is_written_soon:
+                self._write(collection.take())
+
+    def _write(self, batch: TraceBatch | None) -> None:
+        if batch is not None:
+            number = next(self._numbers) if batch.target is TraceTarget.NUMBERED else None
+            self._writer.write(batch.traces, batch.size, number)
+
+    async def close(self, timeout_s: float) -> None:
+        """Write what is left; requests that have not ended are left out."""
+        for collection in self._collections.values():
+            self._write(collection.take())
+        self._collections.clear()
+        await self._writer.close(timeout_s)
+
+
+# Elements that are written without letting other threads run: 4096 take a millisecond.
+_CHUNK = 4096
+
+
+def tensor_text(dtype: DataType, data: bytes) -> str:
+    """Returns the elements, separated by commas; strings are quoted as in JSON."""
+    return ",".join(_parts(dtype, data))
+
+
+def _parts(dtype: DataType, data: bytes) -> Iterator[str]:
+    if dtype is dtypes.BYTES:
+        elements = dtypes.decode_bytes(data)
+        for start in range(0, len(elements), _CHUNK):
+            yield ",".join([_quoted(element) for element in elements[start : start + _CHUNK]])
+        return
+    array = np.frombuffer(data, dtype.numpy)
+    is_fraction = dtype.name in ("FP16", "BF16", "FP32", "FP64")
+    for start in range(0, len(array), _CHUNK):
+        values = array[start : start + _CHUNK]
+        if is_fraction:
+            yield ",".join([f"{value:g}" for value in values.astype(np.float64).tolist()])
+        else:
+            yield ",".join([str(int(value)) for value in values.tolist()])  # True is 1
+
+
+def _quoted(element: bytes) -> str:
+    return orjson.dumps(element.decode(errors="backslashreplace")).decode()
+
+
+def trace_text(requests: Iterable[TraceFacts]) -> str:
+    """Returns the objects of a traced request and of its calls, separated by commas."""
+    ordered = sorted(requests, key=lambda facts: -facts.number)
+    return ",".join(text for facts in ordered for text in _objects(facts))
+
+
+def _objects(facts: TraceFacts) -> Iterator[str]:
+    times = facts.has_timestamps
+    if times:
+        for name, at_ns in receiving(facts):
+            yield _time(facts, name, at_ns)
+        yield _model(facts)
+        yield _time(facts, "REQUEST_START", facts.start_ns)
+        queued_ns = facts.executions[0].times_ns.queued_ns if facts.executions else facts.start_ns
+        yield _time(facts, "QUEUE_START", queued_ns)
+    for tensor in facts.tensors or ():
+        yield _tensor(facts, tensor)
+    if times:
+        yield from _computed(facts)
+        yield _time(facts, "REQUEST_END", facts.answered_ns)
+        for name, at_ns in facts.events:
+            yield _time(facts, name, at_ns)
+
+
+def _model(facts: TraceFacts) -> str:
+    fields: dict[str, object] = {
+        "id": facts.number,
+        "model_name": facts.model_name,
+        "model_version": facts.model_version,
+    }
+    if facts.request_id:
+        fields["request_id"] = facts.request_id
+    if facts.parent_number:
+        fields["parent_id"] = facts.parent_number
+    return orjson.dumps(fields).decode()
+
+
+def _computed(facts: TraceFacts) -> Iterator[str]:
+    if facts.is_ensemble:  # its steps have these times
+        return
+    for _, times_ns in facts.executions:
+        yield _time(facts, "COMPUTE_START", times_ns.started_ns)
+        yield _time(facts, "COMPUTE_INPUT_END", times_ns.infer_start_ns)
+        yield _time(facts, "COMPUTE_OUTPUT_START", times_ns.output_start_ns)
+        yield _time(facts, "COMPUTE_END", times_ns.ended_ns)
+
+
+def _time(facts: TraceFacts, name: str, at_ns: int) -> str:
+    return f'{{"id":{facts.number},"timestamps":[{{"name":"{name}","ns":{at_ns}}}]}}'
+
+
+def _tensor(facts: TraceFacts, tensor: TensorFact) -> str:
+    described = {
+        "name": tensor.name,
+        "data": tensor_text(tensor.dtype, tensor.data),
+        "shape": ",".join(map(str, tensor.shape)),
+        "dtype": tensor.dtype.name,
+    }
+    fields = {"id": facts.number, "activity": tensor.activity, "tensor": described}
+    return orjson.dumps(fields).decode()
+
+
+logger = logging.getLogger(__name__)
+
+# Traces that wait for the disk; more are dropped.
+_MAX_WAITING_BYTES = 256 << 20
+_MODE = 0o666  # less what the process's mask takes away
+
+
+class _Job(NamedTuple):
+    traces: list[Trace]
+    size: int
+    number: int | None  # None: the file of the settings
+
+
+class TraceFileWriter:
+    """Writes the files of one server; see `TraceWriter`.
+
+    Args:
+        path: The file of the settings; files with numbers are beside it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()  # of the number of bytes
+        self._thread: threading.Thread | None = None
+        self._main = MainFile(path)
+        self._has_failed = self._has_dropped = False
+        self._on_closed: list[asyncio.Future[None]] = []
+
+    def write(self, traces: list[Trace], size: int, number: int | None) -> None:
+        """Write traces soon, unless too many wait already."""
+        with self._lock:
+            if self._waiting_bytes > _MAX_WAITING_BYTES:
+                is_first, self._has_dropped = not self._has_dropped, True
+                if is_first:
+                    logger.warning("Traces are lost: %s is not written as fast", self._path)
+                return
+            self._waiting_bytes += size
+        if self._thread is None:
+            # A daemon, because a slow disk can block it for any time.
+            self._thread = threading.Thread(target=self._run, name="trace files", daemon=True)
+            self._thread.start()
+        self._jobs.put(_Job(traces, size, number))
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until everything is written, or for `timeout_s`."""
+        if self._thread is None:
+            return
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[None] = loop.create_future()
+        self._on_closed.append(closed)
+        self._jobs.put(None)
+        await asyncio.wait([closed], timeout=timeout_s)
+        if not closed.done():
+            logger.warning("The last traces could not be written within %g s.", timeout_s)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._write(job)
+            except OSError as error:
+                if not self._has_failed:
+                    logger.error("Traces cannot be written, and are lost: %s", error)  # noqa: TRY400  it is about the disk
+                self._has_failed = True
+            except Exception:
+                logger.exception("Traces cannot be written")
+            with self._lock:
+                self._waiting_bytes -= job.size
+        for closed in self._on_closed:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                closed.get_loop().call_soon_threadsafe(closed.set_result, None)
+
+    def _write(self, job: _Job) -> None:
+        texts = [text for trace in job.traces if (text := trace_text(trace))]
+        if not texts:
+            return
+        data = ",".join(texts).encode()
+        if job.number is None:
+            self._main.add(data)
+        else:
+            _write_whole(f"{self._path}.{job.number}", data)
+
+
+class MainFile:
+    """The file to which traces are added; an older file of that name is replaced.
+
+    Args:
+        path: Its path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: tuple[int, int, int] | None = None  # its device, number and size
+
+    def add(self, data: bytes) -> None:
+        """Add objects, separated by commas; raises OSError, and the file is as it was then."""
+        path = os.path.realpath(self._path)  # a link stays a link
+        try:
+            found = pathlib.Path(path).stat()
+        except FileNotFoundError:
+            found = None
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            _write_document(path, data)
+            return
+        if found is not None and self._known == _identity(found):
+            self._append(path, data, found.st_size)
+        else:  # there is none, it is not ours, or ours was moved away
+            _write_whole(path, data)
+        self._known = _identity(pathlib.Path(path).stat())
+
+    def _append(self, path: str, data: bytes, size: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        start = size - 1  # in the place of the closing bracket
+        try:
+            os.lseek(descriptor, start, os.SEEK_SET)
+            try:
+                _write_all(descriptor, b",%b]" % data)
+            except OSError:
+                os.ftruncate(descriptor, start)
+                os.lseek(descriptor, start, os.SEEK_SET)
+                os.write(descriptor, b"]")
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size
+
+
+def _write_document(path: str, data: bytes) -> None:
+    """Write to a pipe or a terminal, which gets documents one by one."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        _write_all(descriptor, b"[%b]\n" % data)
+    finally:
+        os.close(descriptor)
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    """Write a file that appears when it is complete."""
+    part = pathlib.Path(f"{path}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(part, flags, _MODE)
+    try:
+        try:
+            _write_all(descriptor, b"[%b]" % data)
+        finally:
+            os.close(descriptor)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
