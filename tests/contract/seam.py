@@ -42,7 +42,7 @@ from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.remote_client import RemoteClient
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
 from pytriton.serving.server.tracing.settings import TraceSettings
-from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.serving.server.tracing.spans import SpanExporter
 from pytriton.serving.server.tracing.tracing import Tracing
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of

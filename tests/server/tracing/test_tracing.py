@@ -11,7 +11,7 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
 from pytriton.base.messages import TraceContext, TraceOrigin
 from pytriton.serving.server.tracing.settings import TraceSettings
-from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.serving.server.tracing.spans import SpanExporter
 from pytriton.serving.server.tracing.tracing import Tracing, parse_traceparent
 from tests.fakes import RecordingSink, model_spec, request
 

@@ -18,8 +18,7 @@ from pytriton.serving.server.tracing.request_trace import (
     record_tensors,
 )
 from pytriton.serving.server.tracing.settings import LEVEL
-from pytriton.serving.server.tracing.span_export import SpanExport
-from pytriton.serving.server.tracing.span_exporter import SpanExporter
+from pytriton.serving.server.tracing.spans import SpanExport, SpanExporter
 from pytriton.serving.server.tracing.trace_files import FileExporter, TraceFileWriter
 from pytriton.utils.trace_config import INSTALL_HINT, OFF
 
