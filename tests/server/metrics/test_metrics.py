@@ -11,7 +11,7 @@ from pytriton.base.model_spec import ModelSpec
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
-from pytriton.serving.server.metrics.exposition import Family, Sample
+from pytriton.serving.server.metrics.exposition import Family, MetricSample
 from pytriton.serving.server.metrics.page import (
     MachineReading,
     MetricsPage,
@@ -234,8 +234,8 @@ def test_families_of_models_follow_with_their_labels_escaped_and_sorted():
         "histogram",
         "How long\\it\nwaits",
         [
-            Sample(3, {"le": "+Inf", "a": 'x"\\\n'}, "_bucket"),
-            Sample(0.5, {}, "_sum"),
+            MetricSample(3, {"le": "+Inf", "a": 'x"\\\n'}, "_bucket"),
+            MetricSample(0.5, {}, "_sum"),
         ],
     )
 
@@ -259,7 +259,7 @@ def test_families_of_models_follow_with_their_labels_escaped_and_sorted():
     ],
 )
 def test_numbers_are_written_as_prometheus_reads_them(value, expected):
-    assert Family("f", "gauge", "", [Sample(value, {})]).text().endswith(f"\nf {expected}\n")
+    assert Family("f", "gauge", "", [MetricSample(value, {})]).text().endswith(f"\nf {expected}\n")
 
 
 def test_metrics_of_models_are_written_as_triton_writes_them():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.serving.server.api.cluster_view import ModelKey, cluster_view
-from pytriton.serving.server.metrics.exposition import Family, Number, Sample, gauge
+from pytriton.serving.server.metrics.exposition import Family, MetricSample, Number, gauge
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
@@ -69,13 +69,15 @@ def cluster_families(
     models = list(models)
     view = cluster_view(status, models)
     for name, (help_text, read) in _COUNTERS.items():
-        samples = [Sample(read(each.statistics), _model_labels(_key(each))) for each in models]
+        samples = [
+            MetricSample(read(each.statistics), _model_labels(_key(each))) for each in models
+        ]
         yield Family(name, "counter", help_text, samples)
     yield Family(
         LAUNCHER_RESTARTS,
         "counter",
         "Number of times that the process which starts instances was started again",
-        [Sample(status.launcher_restarts, {})],
+        [MetricSample(status.launcher_restarts, {})],
     )
     yield _instances(view)
     yield gauge(
@@ -95,7 +97,7 @@ def cluster_families(
 def _instances(view: ClusterView) -> Family:
     counts = Counter((row.model, row.node, row.state) for row in view.instances)
     samples = [
-        Sample(count, {**_model_labels(model), "node": node, "state": state})
+        MetricSample(count, {**_model_labels(model), "node": node, "state": state})
         for (model, node, state), count in sorted(counts.items())
     ]
     return Family(
@@ -108,7 +110,7 @@ def _instances(view: ClusterView) -> Family:
 
 def _node_families(nodes: Iterable[NodeRow]) -> Iterator[Family]:
     nodes = list(nodes)
-    actors = [Sample(node.actor_count, {"node": node.name}) for node in nodes]
+    actors = [MetricSample(node.actor_count, {"node": node.name}) for node in nodes]
     yield Family(NODE_ACTORS, "gauge", "Number of processes of instances on a node", actors)
     total = [sample for node in nodes for sample in _resources(node.name, node.total)]
     yield Family(NODE_TOTAL, "gauge", "Resources of a node", total)
@@ -116,9 +118,10 @@ def _node_families(nodes: Iterable[NodeRow]) -> Iterator[Family]:
     yield Family(NODE_AVAILABLE, "gauge", "Resources of a node that are free", free)
 
 
-def _resources(node: str, amounts: Mapping[str, Number]) -> list[Sample]:
+def _resources(node: str, amounts: Mapping[str, Number]) -> list[MetricSample]:
     return [
-        Sample(amount, {"node": node, "resource": name}) for name, amount in sorted(amounts.items())
+        MetricSample(amount, {"node": node, "resource": name})
+        for name, amount in sorted(amounts.items())
     ]
 
 

@@ -18,7 +18,7 @@ Number = int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of a family; parts of a histogram have a suffix after the family's name."""
 
     value: Number
@@ -33,7 +33,7 @@ class Family:
     name: str
     kind: str  # one of KINDS
     help: str
-    samples: Sequence[Sample]
+    samples: Sequence[MetricSample]
 
     def text(self) -> str:
         """Returns the family's lines; empty for a family without values."""
@@ -113,7 +113,7 @@ def summary_lines(
 
 def gauge(name: str, help_text: str, value: Number) -> Family:
     """Make a gauge with one value and no label."""
-    return Family(name, "gauge", help_text, [Sample(value, {})])
+    return Family(name, "gauge", help_text, [MetricSample(value, {})])
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

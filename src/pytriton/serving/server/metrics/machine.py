@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytriton.serving.server.metrics.exposition import Family, Number, Sample, gauge
+from pytriton.serving.server.metrics.exposition import Family, MetricSample, Number, gauge
 from pytriton.serving.server.metrics.gpus import GpuReading
 
 
@@ -47,7 +47,7 @@ def accepting_families(pauses: int, *, is_paused: bool) -> Iterator[Family]:
         "nv_accept_pause_count",
         "counter",
         "Number of times that new clients had to wait for file descriptors",
-        [Sample(pauses, {})],
+        [MetricSample(pauses, {})],
     )
     yield gauge(
         "nv_accept_paused", "Whether new clients have to wait for file descriptors", int(is_paused)
@@ -67,7 +67,7 @@ def gpu_families(gpus: Sequence[GpuReading]) -> Iterable[Family]:
 
     def family(kind: str, name: str, help_text: str, values: Iterable[Number | None]) -> Family:
         samples = [
-            Sample(value, {"gpu_uuid": gpu.uuid})
+            MetricSample(value, {"gpu_uuid": gpu.uuid})
             for gpu, value in zip(gpus, values, strict=True)
             if value is not None
         ]

@@ -13,7 +13,7 @@ from pytriton.serving.engine.latencies import LatencyPlan
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics import cluster, model_families
-from pytriton.serving.server.metrics.exposition import KINDS, Family, Sample, family_text
+from pytriton.serving.server.metrics.exposition import KINDS, Family, MetricSample, family_text
 from pytriton.serving.server.metrics.gpus import GpuReading
 from pytriton.serving.server.metrics.machine import (
     MachineReading,
@@ -136,7 +136,9 @@ def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:
 def custom_families(metrics: CustomMetrics) -> Iterable[Family]:
     """Yields the custom metrics of models."""
     for family in metrics.families():
-        samples = [Sample(value, labels, suffix) for suffix, labels, value in family.readings()]
+        samples = [
+            MetricSample(value, labels, suffix) for suffix, labels, value in family.readings()
+        ]
         yield Family(family.name, family.kind.lower(), family.description, samples)
 
 
