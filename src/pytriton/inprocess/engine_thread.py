@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import Answer, IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.metrics.exposition import SampleFamily
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class EngineThread:
     """
 
     def __init__(
-        self, options: ServerOptions, custom_families: Callable[[], Iterable[Family]] = tuple
+        self, options: ServerOptions, custom_families: Callable[[], Iterable[SampleFamily]] = tuple
     ) -> None:
         self.options = options
         self.is_inherited = False  # this process is a forked child of the one that started it
@@ -306,7 +306,7 @@ class EngineThread:
                 raise type(error)(text) from error
             logger.error("%s: %s", error.kind, error.message)  # noqa: TRY400  the message is enough
 
-    def _families(self) -> Iterable[Family]:
+    def _families(self) -> Iterable[SampleFamily]:
         return [*self.core.custom_metrics(), *self._custom_families()]
 
     async def _stop(self, timeout_s: float) -> None:

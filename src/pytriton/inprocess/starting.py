@@ -10,7 +10,7 @@ from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.inprocess.metrics import shared_families
 from pytriton.inprocess.options import Options, server_settings
 from pytriton.runtime.transport.loop_spinner import allow_spinning
-from pytriton.serving.server.metrics.exposition import Family
+from pytriton.serving.server.metrics.exposition import SampleFamily
 from pytriton.serving.server.metrics.page import custom_families
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.resources import usable_cores
@@ -38,6 +38,6 @@ def stop_with(server: object, engine: EngineThread) -> Callable[[], object]:
     return finalizer.detach
 
 
-def _families() -> list[Family]:
+def _families() -> list[SampleFamily]:
     with shared_families() as shared:
         return list(custom_families(shared))

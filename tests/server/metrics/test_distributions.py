@@ -12,7 +12,7 @@ from pytriton.base.model_spec import ModelSpec
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan, Quantile
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
-from pytriton.serving.server.metrics.exposition import Family, MetricSample
+from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
 from pytriton.serving.server.metrics.gpus import GpuReading
 from pytriton.serving.server.metrics.page import MachineReading, MetricsPage
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
@@ -118,9 +118,9 @@ def test_summaries_of_a_model_with_cache():
 
 def test_kinds_come_in_tritons_order_with_the_custom_ones_last_in_each():
     custom = [
-        Family("my_gauge", "gauge", "", [MetricSample(1, {})]),
-        Family("my_histogram", "histogram", "", [MetricSample(1, {}, "_count")]),
-        Family("my_counter", "counter", "", [MetricSample(1, {})]),
+        SampleFamily("my_gauge", "gauge", "", [MetricSample(1, {})]),
+        SampleFamily("my_histogram", "histogram", "", [MetricSample(1, {}, "_count")]),
+        SampleFamily("my_counter", "counter", "", [MetricSample(1, {})]),
     ]
     heads = [line.split() for line in page(model(), custom=custom).splitlines() if "# TYPE" in line]
     kinds = [kind for _, _, _, kind in heads]

@@ -11,7 +11,7 @@ from pytriton.base.model_spec import ModelSpec
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
-from pytriton.serving.server.metrics.exposition import Family, MetricSample
+from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
 from pytriton.serving.server.metrics.page import (
     MachineReading,
     MetricsPage,
@@ -53,7 +53,7 @@ def model(name: str, *, version: int = 1, cache: bool = False) -> FakeModel:
 
 
 def page(
-    *models: FakeModel, options: MetricsOptions | None = None, custom: tuple[Family, ...] = ()
+    *models: FakeModel, options: MetricsOptions | None = None, custom: tuple[SampleFamily, ...] = ()
 ) -> str:
     machine = FakeMachine()
     made = MetricsPage(options or MetricsOptions(), read_machine=machine, clock=FakeClock())
@@ -229,7 +229,7 @@ def test_machine_reading_is_within_its_bounds():
 
 
 def test_families_of_models_follow_with_their_labels_escaped_and_sorted():
-    family = Family(
+    family = SampleFamily(
         "queue",
         "histogram",
         "How long\\it\nwaits",
@@ -259,7 +259,11 @@ def test_families_of_models_follow_with_their_labels_escaped_and_sorted():
     ],
 )
 def test_numbers_are_written_as_prometheus_reads_them(value, expected):
-    assert Family("f", "gauge", "", [MetricSample(value, {})]).text().endswith(f"\nf {expected}\n")
+    assert (
+        SampleFamily("f", "gauge", "", [MetricSample(value, {})])
+        .text()
+        .endswith(f"\nf {expected}\n")
+    )
 
 
 def test_metrics_of_models_are_written_as_triton_writes_them():

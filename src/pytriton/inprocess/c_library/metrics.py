@@ -12,7 +12,7 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_word
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
-from pytriton.serving.server.metrics.exposition import Family
+from pytriton.serving.server.metrics.exposition import SampleFamily
 from pytriton.serving.server.metrics.page import custom_families, server_family_names
 
 _PROMETHEUS = 0
@@ -31,7 +31,7 @@ class ProcessMetrics:
         with self._lock:
             return getattr(self._own, action)(**arguments)
 
-    def families(self) -> Iterable[Family]:
+    def families(self) -> Iterable[SampleFamily]:
         """Returns the families as a server shows them."""
         with self._lock:
             return list(custom_families(self._shared))

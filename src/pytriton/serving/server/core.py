@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.server.binding import function_loader
     from pytriton.serving.server.binding.binder import SupervisedModel
-    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.tracing import tracing
     from pytriton.serving.server.tracing.tracing import Tracing
@@ -125,7 +125,7 @@ class Core:
         self._functions.add(supervised)
         return supervised
 
-    def custom_metrics(self) -> Iterable[Family]:
+    def custom_metrics(self) -> Iterable[SampleFamily]:
         """Returns the custom metrics of models."""
         return ()
 

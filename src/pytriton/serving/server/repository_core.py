@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
     from pytriton.serving.server.metrics import page as metrics_page
-    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
 else:
     metrics_page = LazyModule("pytriton.serving.server.metrics.page")
@@ -162,7 +162,7 @@ class RepositoryCore(Core):
         """See `Core`."""
         return self.repositories.look_again if self._finder.is_far else None
 
-    def custom_metrics(self) -> Iterable[Family]:
+    def custom_metrics(self) -> Iterable[SampleFamily]:
         """See `Core`."""
         return metrics_page.custom_families(self._metrics)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend import zygote as front_end_zygote
     from pytriton.serving.server.frontend.pool import FrontEndPool
     from pytriton.serving.server.metrics import machine as machine_metrics
-    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.endpoints import Endpoint
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.api import PageApi
@@ -178,7 +178,7 @@ class Server:
             await asyncio.wait(scrapes, timeout=_FLUSH_S)
         self._page.close()
 
-    def _accepting_families(self) -> Iterator[Family]:
+    def _accepting_families(self) -> Iterator[SampleFamily]:
         pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
         return machine_metrics.accepting_families(pauses, is_paused=is_paused)

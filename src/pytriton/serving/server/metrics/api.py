@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.metrics import cluster as cluster_metrics
     from pytriton.serving.server.metrics import page as metrics_page
-    from pytriton.serving.server.metrics.exposition import Family
+    from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.gpus import GpuReader, GpuReading
     from pytriton.serving.server.metrics.machine import MachineReading
     from pytriton.serving.server.metrics.page import MetricsPage
@@ -78,9 +78,9 @@ class MetricsApi(HttpHandler):
         engine: Engine,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
-        custom: Callable[[], Iterable[Family]] = tuple,
+        custom: Callable[[], Iterable[SampleFamily]] = tuple,
         cluster: Callable[[], ClusterStatus | None] = _no_cluster,
-        accepting: Callable[[], Iterable[Family]] = tuple,
+        accepting: Callable[[], Iterable[SampleFamily]] = tuple,
     ) -> None:
         super().__init__(_limits(options), loop, options.metrics.address)
         self._engine = engine
@@ -153,7 +153,7 @@ class MetricsApi(HttpHandler):
         # A version that failed to load, or is unloaded, has no statistics to show.
         return [model for model in self._engine.models() if _has_served(model)]
 
-    def _others(self, models: list[ManagedModel]) -> Iterator[Family]:
+    def _others(self, models: list[ManagedModel]) -> Iterator[SampleFamily]:
         yield from self._accepting()
         yield from cluster_metrics.cluster_families(self._cluster(), models)
         yield from self._custom()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.serving.server.api.cluster_view import ModelKey, cluster_view
-from pytriton.serving.server.metrics.exposition import Family, MetricSample, Number, gauge
+from pytriton.serving.server.metrics.exposition import MetricSample, Number, SampleFamily, gauge
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
@@ -57,7 +57,7 @@ NAMES = (
 
 def cluster_families(
     status: ClusterStatus | None, models: Iterable[ManagedModel]
-) -> Iterator[Family]:
+) -> Iterator[SampleFamily]:
     """Yields the families; none for a server without a cluster.
 
     Args:
@@ -72,8 +72,8 @@ def cluster_families(
         samples = [
             MetricSample(read(each.statistics), _model_labels(_key(each))) for each in models
         ]
-        yield Family(name, "counter", help_text, samples)
-    yield Family(
+        yield SampleFamily(name, "counter", help_text, samples)
+    yield SampleFamily(
         LAUNCHER_RESTARTS,
         "counter",
         "Number of times that the process which starts instances was started again",
@@ -94,13 +94,13 @@ def cluster_families(
     yield from _node_families(view.nodes)
 
 
-def _instances(view: ClusterView) -> Family:
+def _instances(view: ClusterView) -> SampleFamily:
     counts = Counter((row.model, row.node, row.state) for row in view.instances)
     samples = [
         MetricSample(count, {**_model_labels(model), "node": node, "state": state})
         for (model, node, state), count in sorted(counts.items())
     ]
-    return Family(
+    return SampleFamily(
         INSTANCES,
         "gauge",
         "Number of instances per-model by node and state; node is empty outside of the cluster",
@@ -108,14 +108,14 @@ def _instances(view: ClusterView) -> Family:
     )
 
 
-def _node_families(nodes: Iterable[NodeRow]) -> Iterator[Family]:
+def _node_families(nodes: Iterable[NodeRow]) -> Iterator[SampleFamily]:
     nodes = list(nodes)
     actors = [MetricSample(node.actor_count, {"node": node.name}) for node in nodes]
-    yield Family(NODE_ACTORS, "gauge", "Number of processes of instances on a node", actors)
+    yield SampleFamily(NODE_ACTORS, "gauge", "Number of processes of instances on a node", actors)
     total = [sample for node in nodes for sample in _resources(node.name, node.total)]
-    yield Family(NODE_TOTAL, "gauge", "Resources of a node", total)
+    yield SampleFamily(NODE_TOTAL, "gauge", "Resources of a node", total)
     free = [sample for node in nodes for sample in _resources(node.name, node.available)]
-    yield Family(NODE_AVAILABLE, "gauge", "Resources of a node that are free", free)
+    yield SampleFamily(NODE_AVAILABLE, "gauge", "Resources of a node that are free", free)
 
 
 def _resources(node: str, amounts: Mapping[str, Number]) -> list[MetricSample]:

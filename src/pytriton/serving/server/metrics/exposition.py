@@ -27,7 +27,7 @@ class MetricSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class SampleFamily:
     """A named metric with all its values."""
 
     name: str
@@ -111,9 +111,9 @@ def summary_lines(
     )
 
 
-def gauge(name: str, help_text: str, value: Number) -> Family:
+def gauge(name: str, help_text: str, value: Number) -> SampleFamily:
     """Make a gauge with one value and no label."""
-    return Family(name, "gauge", help_text, [MetricSample(value, {})])
+    return SampleFamily(name, "gauge", help_text, [MetricSample(value, {})])
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

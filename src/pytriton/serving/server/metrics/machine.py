@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytriton.serving.server.metrics.exposition import Family, MetricSample, Number, gauge
+from pytriton.serving.server.metrics.exposition import MetricSample, Number, SampleFamily, gauge
 from pytriton.serving.server.metrics.gpus import GpuReading
 
 
@@ -31,7 +31,7 @@ def read_machine() -> MachineReading:
     )
 
 
-def pool_families(total_bytes: int) -> Iterable[Family]:
+def pool_families(total_bytes: int) -> Iterable[SampleFamily]:
     """Yields the families of the pool of pinned memory.
 
     The pool is never used: tensors are in memory shared with the instances.
@@ -41,9 +41,9 @@ def pool_families(total_bytes: int) -> Iterable[Family]:
     yield gauge("nv_pinned_memory_pool_used_bytes", pool.format("used"), 0)
 
 
-def accepting_families(pauses: int, *, is_paused: bool) -> Iterator[Family]:
+def accepting_families(pauses: int, *, is_paused: bool) -> Iterator[SampleFamily]:
     """Yields the families about new clients, which wait while file descriptors are short."""
-    yield Family(
+    yield SampleFamily(
         "nv_accept_pause_count",
         "counter",
         "Number of times that new clients had to wait for file descriptors",
@@ -54,7 +54,7 @@ def accepting_families(pauses: int, *, is_paused: bool) -> Iterator[Family]:
     )
 
 
-def cpu_families(machine: MachineReading) -> Iterable[Family]:
+def cpu_families(machine: MachineReading) -> Iterable[SampleFamily]:
     """Yields the families of the CPU and the memory."""
     memory = "CPU {} memory (RAM), in bytes"
     yield gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", machine.cpu_utilization)
@@ -62,16 +62,18 @@ def cpu_families(machine: MachineReading) -> Iterable[Family]:
     yield gauge("nv_cpu_memory_used_bytes", memory.format("used"), machine.memory_used_bytes)
 
 
-def gpu_families(gpus: Sequence[GpuReading]) -> Iterable[Family]:
+def gpu_families(gpus: Sequence[GpuReading]) -> Iterable[SampleFamily]:
     """Yields the families of GPUs; what a device does not tell has no value."""
 
-    def family(kind: str, name: str, help_text: str, values: Iterable[Number | None]) -> Family:
+    def family(
+        kind: str, name: str, help_text: str, values: Iterable[Number | None]
+    ) -> SampleFamily:
         samples = [
             MetricSample(value, {"gpu_uuid": gpu.uuid})
             for gpu, value in zip(gpus, values, strict=True)
             if value is not None
         ]
-        return Family(name, kind, help_text, samples)
+        return SampleFamily(name, kind, help_text, samples)
 
     yield family(
         "gauge",

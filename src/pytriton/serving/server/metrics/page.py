@@ -13,7 +13,12 @@ from pytriton.serving.engine.latencies import LatencyPlan
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics import cluster, model_families
-from pytriton.serving.server.metrics.exposition import KINDS, Family, MetricSample, family_text
+from pytriton.serving.server.metrics.exposition import (
+    KINDS,
+    MetricSample,
+    SampleFamily,
+    family_text,
+)
 from pytriton.serving.server.metrics.gpus import GpuReading
 from pytriton.serving.server.metrics.machine import (
     MachineReading,
@@ -78,7 +83,10 @@ class MetricsPage:
         return ModelTexts(self._families, gpu_uuids or {})
 
     def finish(
-        self, models: ModelTexts, custom: Iterable[Family] = (), gpus: Sequence[GpuReading] = ()
+        self,
+        models: ModelTexts,
+        custom: Iterable[SampleFamily] = (),
+        gpus: Sequence[GpuReading] = (),
     ) -> list[bytes]:
         """Make the page.
 
@@ -97,14 +105,14 @@ class MetricsPage:
         parts.sort(key=lambda part: KINDS.index(part[0]))
         return [text.encode() for _, text in parts if text]
 
-    def render(self, models: Iterable[ReportedModel], custom: Iterable[Family] = ()) -> bytes:
+    def render(self, models: Iterable[ReportedModel], custom: Iterable[SampleFamily] = ()) -> bytes:
         """Make the page of a machine without GPUs in one step."""
         texts = self.begin()
         for model in models:
             texts.add(model)
         return b"".join(self.finish(texts, custom))
 
-    def _server_families(self, gpus: Sequence[GpuReading]) -> Iterable[Family]:
+    def _server_families(self, gpus: Sequence[GpuReading]) -> Iterable[SampleFamily]:
         yield from pool_families(self._options.pinned_memory_pool_bytes)
         yield from gpu_families(gpus)
         if self._options.cpu:
@@ -133,13 +141,13 @@ def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:
     )
 
 
-def custom_families(metrics: CustomMetrics) -> Iterable[Family]:
+def custom_families(metrics: CustomMetrics) -> Iterable[SampleFamily]:
     """Yields the custom metrics of models."""
     for family in metrics.families():
         samples = [
             MetricSample(value, labels, suffix) for suffix, labels, value in family.readings()
         ]
-        yield Family(family.name, family.kind.lower(), family.description, samples)
+        yield SampleFamily(family.name, family.kind.lower(), family.description, samples)
 
 
 def server_family_names() -> frozenset[str]:
