@@ -26,7 +26,7 @@ from pytriton.serving.server.metrics.exposition import (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ModelReading:
     """One model version, with what several families read."""
 
     model: ReportedModel
@@ -35,7 +35,7 @@ class Reading:
     latencies: Latencies | None
 
     @classmethod
-    def of(cls, model: ReportedModel, gpu_uuids: Mapping[int, str]) -> Reading:
+    def of(cls, model: ReportedModel, gpu_uuids: Mapping[int, str]) -> ModelReading:
         """Read a model; its labels have the device if all its instances are on one GPU."""
         spec = model.spec
         labels = {f"_{tag}": value for tag, value in spec.metric_tags.items()}
@@ -56,10 +56,10 @@ class ModelFamily:
     name: str
     kind: str
     help: str
-    lines: Callable[[Reading], str]
+    lines: Callable[[ModelReading], str]
 
 
-_Read = Callable[[Reading], Number]
+_Read = Callable[[ModelReading], Number]
 _WITH_CACHED = "(includes cached requests)"
 _WITHOUT_CACHED = "(does not include cached requests)"
 _COMPUTE_HELP = {
@@ -89,13 +89,13 @@ def _gauge(name: str, help_text: str, read: _Read) -> ModelFamily:
 def _cache_counter(name: str, help_text: str, read: _Read) -> ModelFamily:
     family = _counter(name, help_text, read)
 
-    def lines(reading: Reading) -> str:
+    def lines(reading: ModelReading) -> str:
         return family.lines(reading) if reading.model.spec.response_cache else ""
 
     return ModelFamily(name, family.kind, help_text, lines)
 
 
-def _failures(reading: Reading) -> str:
+def _failures(reading: ModelReading) -> str:
     # `version` is the last label, and `reason` comes right before it.
     at = reading.labels.rindex("version=")
     before, version = reading.labels[:at], reading.labels[at:]
@@ -112,7 +112,7 @@ def _histogram(
     histogram: Callable[[Latencies], Histogram | None],
     total: _Read,
 ) -> ModelFamily:
-    def lines(reading: Reading) -> str:
+    def lines(reading: ModelReading) -> str:
         counted = None if reading.latencies is None else histogram(reading.latencies)
         if counted is None:
             return ""
@@ -122,7 +122,7 @@ def _histogram(
     return ModelFamily(name, "histogram", help_text, lines)
 
 
-def _batch_sizes(reading: Reading) -> str:
+def _batch_sizes(reading: ModelReading) -> str:
     if reading.latencies is None or not reading.latencies.batch_sizes:
         return ""
     bounds, statistics = reading.latencies.batch_sizes, reading.model.statistics
@@ -136,7 +136,7 @@ def _summary(
     summary: Callable[[Summaries], QuantileSummary | None],
     duration: Callable[[InferenceDurations], Duration],
 ) -> ModelFamily:
-    def lines(reading: Reading) -> str:
+    def lines(reading: ModelReading) -> str:
         latencies = reading.latencies
         if latencies is None or latencies.summaries is None:
             return ""

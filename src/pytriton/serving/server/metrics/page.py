@@ -28,7 +28,7 @@ from pytriton.serving.server.metrics.machine import (
     pool_families,
     read_machine,
 )
-from pytriton.serving.server.metrics.model_families import ModelFamily, Reading
+from pytriton.serving.server.metrics.model_families import ModelFamily, ModelReading
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 
 
@@ -41,7 +41,7 @@ class ModelTexts:
 
     def add(self, model: ReportedModel) -> None:
         """Read a model; this takes about 50 us."""
-        reading = Reading.of(model, self._gpu_uuids)
+        reading = ModelReading.of(model, self._gpu_uuids)
         for family, texts in self._columns:
             texts.append(family.lines(reading))
 
