@@ -15,7 +15,7 @@ from pytriton.serving.engine.latencies import Latencies, LatencyPlan
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.server.command.arguments import parse
 from pytriton.serving.server.metrics.cluster import cluster_families
-from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.metrics.gpus import DeviceReading
 from pytriton.serving.server.metrics.page import MetricsPage, server_family_names
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 from tests.fakes import model_spec
@@ -48,7 +48,7 @@ def shown() -> str:
     texts.add(FakeModel(plan, name="caching", response_cache=True))
     models = [model("Add", FakeInstance("Add_0_0", "alpha", 7))]
     families = cluster_families(cluster(actor("Add_0_1")), models)
-    gpus = [GpuReading("GPU", 1.0, 1, 1, 1.0, 1.0, 1.0)]
+    gpus = [DeviceReading("GPU", 1.0, 1, 1, 1.0, 1.0, 1.0)]
     return b"".join(page.finish(texts, families, gpus)).decode()
 
 

@@ -13,7 +13,7 @@ from pytriton.serving.engine.config import config_from_text, normalise_config, s
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan, Quantile
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
-from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.metrics.gpus import DeviceReading
 from pytriton.serving.server.metrics.page import MachineReading, MetricsPage
 from pytriton.serving.server.options.metrics_options import DEFAULT_QUANTILES, MetricsOptions
 
@@ -159,7 +159,7 @@ def test_tags_of_a_model_are_labels():
 
 
 def test_model_on_one_gpu_has_its_uuid():
-    gpus = [GpuReading("GPU-a", 0.5), GpuReading("GPU-b", 0.25)]
+    gpus = [DeviceReading("GPU-a", 0.5), DeviceReading("GPU-b", 0.25)]
     on_gpu = model("instance_group [ { kind: KIND_GPU gpus: [ 1 ] } ]")
     text = page(on_gpu, model("instance_group [ { kind: KIND_CPU } ]", "other"), gpus=gpus)
 
@@ -177,7 +177,7 @@ def test_page_is_valid_for_prometheus():
     ]
     for one in models:
         answer(one)
-    text = page(*models, plan=plan, gpus=[GpuReading("GPU-a", 0.5, 2, 1, 3.0, 4.0, 5.0)])
+    text = page(*models, plan=plan, gpus=[DeviceReading("GPU-a", 0.5, 2, 1, 3.0, 4.0, 5.0)])
 
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}
 

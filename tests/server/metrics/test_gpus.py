@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from pytriton.serving.server.metrics.gpus import GpuReading, NvmlReader, find_gpus
+from pytriton.serving.server.metrics.gpus import DeviceReading, NvmlReader, find_gpus
 from pytriton.serving.server.metrics.machine import gpu_families
 
 
@@ -66,8 +66,8 @@ def test_devices_are_read_in_tritons_units():
 
     assert reader.uuids == {0: "GPU-aa", 1: "GPU-bb"}
     assert reader.read() == [
-        GpuReading("GPU-aa", 0.25, 1000, 10, 70.5, 700.0, 1.5),
-        GpuReading("GPU-bb", None, 1001, 11),
+        DeviceReading("GPU-aa", 0.25, 1000, 10, 70.5, 700.0, 1.5),
+        DeviceReading("GPU-bb", None, 1001, 11),
     ]
 
 

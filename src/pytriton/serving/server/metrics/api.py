@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.metrics import cluster as cluster_metrics
     from pytriton.serving.server.metrics import page as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
-    from pytriton.serving.server.metrics.gpus import GpuReader, GpuReading
+    from pytriton.serving.server.metrics.gpus import DeviceReading, GpuReader
     from pytriton.serving.server.metrics.machine import MachineReading
     from pytriton.serving.server.metrics.page import MetricsPage
     from pytriton.serving.server.options.server_options import Limits, ServerOptions
@@ -91,7 +91,7 @@ class MetricsApi(HttpHandler):
         self._tasks = BackgroundTasks(loop)
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
         self._gpus: GpuReader | None = None
-        self._gpu_readings: Sequence[GpuReading] = ()
+        self._gpu_readings: Sequence[DeviceReading] = ()
         self._gpus_read_at = -math.inf
         self._gpu_task: asyncio.Task[None] | None = None
 
@@ -143,7 +143,7 @@ class MetricsApi(HttpHandler):
         """Returns the metrics of now, for those who ask elsewhere."""
         return b"".join(await self._read(self._models(), self._gpus))
 
-    async def machine(self) -> tuple[MachineReading | None, Sequence[GpuReading]]:
+    async def machine(self) -> tuple[MachineReading | None, Sequence[DeviceReading]]:
         """Returns the numbers of the machine, if they are served, and of its GPUs."""
         if self._gpus is not None:
             await self._refresh_gpus(self._gpus)

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuReading:
+class DeviceReading:
     """One device; None stands for what it does not tell."""
 
     uuid: str
@@ -30,7 +30,7 @@ class GpuReader(Protocol):
 
     uuids: Mapping[int, str]  # by the number that instances have
 
-    def read(self) -> list[GpuReading]:
+    def read(self) -> list[DeviceReading]:
         """Returns the readings; may take some milliseconds, or long if a device is in trouble."""
 
 
@@ -58,11 +58,11 @@ class NvmlReader:
             uuid: self._energy_mj(each) for uuid, each in self._handles.items()
         }
 
-    def read(self) -> list[GpuReading]:
+    def read(self) -> list[DeviceReading]:
         """Read all devices."""
         return [self._read_device(uuid, handle) for uuid, handle in self._handles.items()]
 
-    def _read_device(self, uuid: str, handle: Any) -> GpuReading:
+    def _read_device(self, uuid: str, handle: Any) -> DeviceReading:
         nvml = self._nvml
         rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -70,7 +70,7 @@ class NvmlReader:
         limit_mw = self._ask(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         energy_mj, start_mj = self._energy_mj(handle), self._energy_at_start[uuid]
         has_energy = energy_mj is not None and start_mj is not None
-        return GpuReading(
+        return DeviceReading(
             uuid=uuid,
             utilization=None if rates is None else rates.gpu / 100,
             memory_total_bytes=None if memory is None else memory.total,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytriton.serving.server.metrics.exposition import MetricSample, Number, SampleFamily, gauge
-from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.metrics.gpus import DeviceReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def cpu_families(machine: MachineReading) -> Iterable[SampleFamily]:
     yield gauge("nv_cpu_memory_used_bytes", memory.format("used"), machine.memory_used_bytes)
 
 
-def gpu_families(gpus: Sequence[GpuReading]) -> Iterable[SampleFamily]:
+def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
     """Yields the families of GPUs; what a device does not tell has no value."""
 
     def family(

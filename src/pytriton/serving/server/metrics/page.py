@@ -19,7 +19,7 @@ from pytriton.serving.server.metrics.exposition import (
     SampleFamily,
     family_text,
 )
-from pytriton.serving.server.metrics.gpus import GpuReading
+from pytriton.serving.server.metrics.gpus import DeviceReading
 from pytriton.serving.server.metrics.machine import (
     MachineReading,
     accepting_families,
@@ -86,7 +86,7 @@ class MetricsPage:
         self,
         models: ModelTexts,
         custom: Iterable[SampleFamily] = (),
-        gpus: Sequence[GpuReading] = (),
+        gpus: Sequence[DeviceReading] = (),
     ) -> list[bytes]:
         """Make the page.
 
@@ -112,7 +112,7 @@ class MetricsPage:
             texts.add(model)
         return b"".join(self.finish(texts, custom))
 
-    def _server_families(self, gpus: Sequence[GpuReading]) -> Iterable[SampleFamily]:
+    def _server_families(self, gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
         yield from pool_families(self._options.pinned_memory_pool_bytes)
         yield from gpu_families(gpus)
         if self._options.cpu:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
-    from pytriton.serving.server.metrics.gpus import GpuReading
+    from pytriton.serving.server.metrics.gpus import DeviceReading
     from pytriton.serving.server.metrics.machine import MachineReading
 
     ReadCluster = Callable[[], ClusterStatus | None]
-    ReadMachine = Callable[[], Awaitable[tuple[MachineReading | None, Sequence[GpuReading]]]]
+    ReadMachine = Callable[[], Awaitable[tuple[MachineReading | None, Sequence[DeviceReading]]]]
 
 MIN_INTERVAL_S = 0.9
 MAX_HISTORY_BYTES = 1 << 20
