@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from pytriton.serving.server.metrics.driver_thread import call_driver
+from pytriton.serving.server.metrics.machine import call_driver
 
 HANGING = """
 import asyncio, time
-from pytriton.serving.server.metrics.driver_thread import call_driver
+from pytriton.serving.server.metrics.machine import call_driver
 
 async def main():
     task = asyncio.ensure_future(call_driver(lambda: time.sleep(3600)))

@@ -9,8 +9,12 @@ import types
 
 import pytest
 
-from pytriton.serving.server.metrics.gpus import DeviceReading, NvmlReader, find_gpus
-from pytriton.serving.server.metrics.machine import gpu_families
+from pytriton.serving.server.metrics.machine import (
+    DeviceReading,
+    NvmlReader,
+    find_gpus,
+    gpu_families,
+)
 
 
 class NVMLError(Exception):

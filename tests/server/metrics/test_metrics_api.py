@@ -14,7 +14,7 @@ from pytriton.serving.server.http.reader import HttpRequest, RequestHead
 from pytriton.serving.server.metrics import api as api_module
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.metrics.exposition import gauge
-from pytriton.serving.server.metrics.gpus import DeviceReading
+from pytriton.serving.server.metrics.machine import DeviceReading
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from tests.fakes import model_spec
 from tests.server.cluster_fakes import actor, cluster

@@ -15,8 +15,7 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
-from pytriton.serving.server.metrics.driver_thread import call_driver
-from pytriton.serving.server.metrics.gpus import find_gpus
+from pytriton.serving.server.metrics.machine import call_driver, find_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.metrics import cluster as cluster_metrics
     from pytriton.serving.server.metrics import page as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
-    from pytriton.serving.server.metrics.gpus import DeviceReading, GpuReader
-    from pytriton.serving.server.metrics.machine import MachineReading
+    from pytriton.serving.server.metrics.machine import DeviceReading, GpuReader, MachineReading
     from pytriton.serving.server.metrics.page import MetricsPage
     from pytriton.serving.server.options.server_options import Limits, ServerOptions
 else:  # for the first scrape

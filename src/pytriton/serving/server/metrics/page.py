@@ -19,8 +19,8 @@ from pytriton.serving.server.metrics.exposition import (
     SampleFamily,
     family_text,
 )
-from pytriton.serving.server.metrics.gpus import DeviceReading
 from pytriton.serving.server.metrics.machine import (
+    DeviceReading,
     MachineReading,
     accepting_families,
     cpu_families,

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
-    from pytriton.serving.server.metrics.gpus import DeviceReading
-    from pytriton.serving.server.metrics.machine import MachineReading
+    from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading
 
     ReadCluster = Callable[[], ClusterStatus | None]
     ReadMachine = Callable[[], Awaitable[tuple[MachineReading | None, Sequence[DeviceReading]]]]
