@@ -11,7 +11,7 @@ from pytriton.inprocess.metrics import shared_families
 from pytriton.inprocess.options import Options, server_settings
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.metrics.exposition import SampleFamily
-from pytriton.serving.server.metrics.page import custom_families
+from pytriton.serving.server.metrics.families import custom_families
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.resources import usable_cores
 

@@ -13,7 +13,7 @@ from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, Kept, put_word
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.metrics.exposition import SampleFamily
-from pytriton.serving.server.metrics.page import custom_families, server_family_names
+from pytriton.serving.server.metrics.families import custom_families, server_family_names
 
 _PROMETHEUS = 0
 

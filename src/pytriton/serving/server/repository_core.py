@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
-    from pytriton.serving.server.metrics import page as metrics_page
+    from pytriton.serving.server.metrics import families as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
 else:
-    metrics_page = LazyModule("pytriton.serving.server.metrics.page")
+    metrics_page = LazyModule("pytriton.serving.server.metrics.families")
 
 
 async def make_core(

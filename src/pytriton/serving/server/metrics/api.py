@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.metrics import cluster as cluster_metrics
-    from pytriton.serving.server.metrics import page as metrics_page
+    from pytriton.serving.server.metrics import families as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
+    from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import DeviceReading, GpuReader, MachineReading
-    from pytriton.serving.server.metrics.page import MetricsPage
     from pytriton.serving.server.options.server_options import Limits, ServerOptions
 else:  # for the first scrape
     cluster_metrics = LazyModule("pytriton.serving.server.metrics.cluster")
-    metrics_page = LazyModule("pytriton.serving.server.metrics.page")
+    metrics_page = LazyModule("pytriton.serving.server.metrics.families")
 
 logger = logging.getLogger(__name__)
 
