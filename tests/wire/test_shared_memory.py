@@ -16,7 +16,7 @@ from pytriton.serving.server.codec.child import run_job
 from pytriton.serving.server.codec.messages import (
     Job,
     JobKind,
-    ModelDescription,
+    ParsedModel,
     decode_reply,
     encode,
 )
@@ -82,7 +82,7 @@ def test_binary_data_of_other_inputs_follows_the_json():
 
 def test_places_survive_the_process_that_parses_large_json():
     text = orjson.dumps(BODY)
-    job = Job(JobKind.INFER, len(text), 1 << 20, len(text), ModelDescription.of(SPEC))
+    job = Job(JobKind.INFER, len(text), 1 << 20, len(text), ParsedModel.of(SPEC))
 
     reply, payload = run_job(job, text)
     copy = decode_reply(encode(reply))

@@ -30,7 +30,7 @@ from pytriton.serving.server.codec.messages import (
     LENGTH,
     Job,
     JobKind,
-    ModelDescription,
+    ParsedModel,
     ReadLoad,
     ReadRequest,
     Refused,
@@ -72,7 +72,7 @@ def run_job(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
 
 
 def _request(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
-    spec = (job.model or ModelDescription("", [], [])).spec()
+    spec = (job.model or ParsedModel("", [], [])).spec()
     output_format = ALL_JSON
     memory_bytes = _memory_bytes(len(text))
     if job.kind is JobKind.GENERATE:

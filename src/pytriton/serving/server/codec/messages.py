@@ -39,7 +39,7 @@ class InputDescription(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
-class ModelDescription(msgspec.Struct, frozen=True, array_like=True):
+class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
     """The properties of a model that are needed to parse a request."""
 
     name: str
@@ -47,7 +47,7 @@ class ModelDescription(msgspec.Struct, frozen=True, array_like=True):
     outputs: list[str]
 
     @classmethod
-    def of(cls, spec: ModelSpec) -> ModelDescription:
+    def of(cls, spec: ModelSpec) -> ParsedModel:
         """Make a description from the specification of a model."""
         inputs = [
             InputDescription(tensor.name, tensor.dtype.name, tensor.dims, tensor.shape)
@@ -85,7 +85,7 @@ class Job(msgspec.Struct, frozen=True):
     text_bytes: int
     max_bytes: int  # the largest size of a tensor
     body_bytes: int = 0  # the size of the whole body, whose binary tensors are not sent
-    model: ModelDescription | None = None
+    model: ParsedModel | None = None
 
 
 class TensorDescription(msgspec.Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ from pytriton.serving.server.api.background import WORKERS, Background
 from pytriton.serving.server.codec.messages import (
     Job,
     JobKind,
-    ModelDescription,
+    ParsedModel,
     ReadLoad,
     ReadRequest,
     Refused,
@@ -94,7 +94,7 @@ class CodecPool:
         event loop.
         """
         text = memoryview(body)[:header_length]
-        job = Job(JobKind.INFER, len(text), max_bytes, len(body), ModelDescription.of(spec))
+        job = Job(JobKind.INFER, len(text), max_bytes, len(body), ParsedModel.of(spec))
         reply, payload = await self._run_job(job, text, allocate)
         assert isinstance(reply, ReadRequest)
         request = _request(reply, payload, memoryview(body)[header_length:], spec)
@@ -105,7 +105,7 @@ class CodecPool:
         self, body: Buffer, spec: ModelSpec, allocate: Allocate = allocate_nothing
     ) -> InferRequest:
         """Parse a generate request like `pytriton.protocol.generate.parse_generate`."""
-        job = Job(JobKind.GENERATE, len(body), 0, len(body), ModelDescription.of(spec))
+        job = Job(JobKind.GENERATE, len(body), 0, len(body), ParsedModel.of(spec))
         reply, payload = await self._run_job(job, body, allocate)
         assert isinstance(reply, ReadRequest)
         return _request(reply, payload, memoryview(b""), spec)
