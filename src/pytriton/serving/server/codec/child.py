@@ -31,11 +31,11 @@ from pytriton.serving.server.codec.messages import (
     Job,
     JobKind,
     ParsedModel,
+    ParsedTensor,
     ReadLoad,
     ReadRequest,
     Refused,
     Reply,
-    TensorDescription,
     decode_job,
     encode,
 )
@@ -102,7 +102,7 @@ def _unread_body(size: int) -> Buffer:
 
 def _reply(request: InferRequest, output_format: OutputFormat) -> ReadRequest:
     descriptions = [
-        TensorDescription(
+        ParsedTensor(
             each.name,
             each.dtype.name,
             each.shape,

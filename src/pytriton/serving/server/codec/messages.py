@@ -88,7 +88,7 @@ class Job(msgspec.Struct, frozen=True):
     model: ParsedModel | None = None
 
 
-class TensorDescription(msgspec.Struct, frozen=True, array_like=True):
+class ParsedTensor(msgspec.Struct, frozen=True, array_like=True):
     """An input. Its bytes follow this message, or are in the body of the request after its JSON."""
 
     name: str
@@ -102,7 +102,7 @@ class TensorDescription(msgspec.Struct, frozen=True, array_like=True):
 class ReadRequest(msgspec.Struct, frozen=True, tag="request"):
     """An inference request without its bytes."""
 
-    tensors: list[TensorDescription]
+    tensors: list[ParsedTensor]
     id: str
     outputs: tuple[str, ...] | None
     parameters: dict[str, ParameterValue]
