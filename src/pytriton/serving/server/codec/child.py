@@ -34,7 +34,7 @@ from pytriton.serving.server.codec.messages import (
     ParsedTensor,
     ReadLoad,
     ReadRequest,
-    Refused,
+    RefusedText,
     Reply,
     decode_job,
     encode,
@@ -68,7 +68,7 @@ def run_job(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:
         )
     except ServerError as raised:
         error = raised
-    return Refused(error.code, error.message[:MAX_MESSAGE_CHARACTERS]), []
+    return RefusedText(error.code, error.message[:MAX_MESSAGE_CHARACTERS]), []
 
 
 def _request(job: Job, text: bytes) -> tuple[Reply, list[Buffer]]:

@@ -132,7 +132,7 @@ class ReadLoad(msgspec.Struct, frozen=True, tag="load"):
         return list(self.file_sizes.values())
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
     """The error of an invalid text; `code` is one of `pytriton.base.errors.ErrorCode`."""
 
     code: int
@@ -144,7 +144,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
         return []
 
 
-Reply = ReadRequest | ReadLoad | Refused
+Reply = ReadRequest | ReadLoad | RefusedText
 
 encode = msgspec.msgpack.encode
 decode_job = msgspec.msgpack.Decoder(Job).decode

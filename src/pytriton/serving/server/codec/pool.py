@@ -21,7 +21,7 @@ from pytriton.serving.server.codec.messages import (
     ParsedModel,
     ReadLoad,
     ReadRequest,
-    Refused,
+    RefusedText,
     Reply,
 )
 from pytriton.serving.server.codec.process import CodecProcess
@@ -144,7 +144,7 @@ class CodecPool:
             raise
         finally:
             self._schedule_end_idle()
-        if isinstance(reply, Refused):
+        if isinstance(reply, RefusedText):
             raise error_from_code(reply.code, reply.message)
         return reply, payload
 
