@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.announcement import Addresses
-from pytriton.binding.server_link import NoServerError, ServerLink
+from pytriton.binding.server_link import ServerGoneError, ServerLink
 from pytriton.binding.triton_base import MODEL_TIMEOUT_S, TritonBase
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.url import TritonUrl
@@ -97,10 +97,10 @@ class RemoteTriton(TritonBase):
             while not self._is_connected:
                 try:
                     self._join(deadline_s)
-                except NoServerError as error:  # noqa: PERF203  each attempt takes a while
+                except ServerGoneError as error:  # noqa: PERF203  each attempt takes a while
                     self._wait_for_server(deadline_s, error)
 
-    def _wait_for_server(self, deadline_s: float, error: NoServerError) -> None:
+    def _wait_for_server(self, deadline_s: float, error: ServerGoneError) -> None:
         """Waits before the next attempt; raises an error after the deadline or a stop."""
         address = self._url.without_scheme
         if time.monotonic() > deadline_s:
@@ -121,7 +121,7 @@ class RemoteTriton(TritonBase):
         try:
             sock = rendezvous.connect(self._url.port, DEFAULT_TRITON_STARTUP_TIMEOUT_S)
         except (ConnectionError, BlockingIOError) as error:
-            raise NoServerError(str(error)) from error
+            raise ServerGoneError(str(error)) from error
         link = ServerLink(sock, lambda: self._on_end(link))
         self._owner_pid = os.getpid()
         atexit.register(self.stop)
@@ -130,7 +130,7 @@ class RemoteTriton(TritonBase):
             self._ports = link.open(Join(self._access_token or ""), limit_s)
             self._link = self._model_server = link
             if link.has_ended:  # before `_on_end` knew that it is ours
-                raise NoServerError("the server ended")  # noqa: TRY301
+                raise ServerGoneError("the server ended")  # noqa: TRY301
             self._serve_models()
         except BaseException:
             self._link = self._model_server = None

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _OPENING_CALL = 0  # the number of the first message, `ServerStart` or `Join`
 
 
-class NoServerError(PyTritonRuntimeError):
+class ServerGoneError(PyTritonRuntimeError):
     """There is no server, or it has ended; another one may be started later."""
 
 
@@ -71,7 +71,7 @@ class ServerLink:
         answer = self._await_answer(_OPENING_CALL, what, timeout_s)
         if isinstance(answer, CallDone):
             if is_join and answer.error_code == ErrorCode.UNAVAILABLE:
-                raise NoServerError(answer.error)
+                raise ServerGoneError(answer.error)
             raise _error_of(answer)
         return answer
 
@@ -153,7 +153,7 @@ class ServerLink:
                     f"Expected process {self._process}, which is connected to the server, got its "
                     f"child {os.getpid()}: a forked process needs its own object"
                 ) from error
-            raise NoServerError("the server is not running") from error
+            raise ServerGoneError("the server is not running") from error
 
     def _wait_for(self, call: int, what: str, timeout_s: float) -> None:
         answer = self._await_answer(call, what, timeout_s)
@@ -168,7 +168,7 @@ class ServerLink:
                 raise TimeoutError(f"{what} did not end within {timeout_s:g} s")
         answer = self._answers.pop(call, None)
         if answer is None:
-            raise NoServerError(f"the server ended during {what}")
+            raise ServerGoneError(f"the server ended during {what}")
         return answer
 
     def _receive_messages(self) -> None:
