@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytriton.binding.server_link import ServerLink
+from pytriton.binding.server_process import ServerLink
 from pytriton.runtime.transport.control import Bind, ControlLink, Unbind
 from pytriton.runtime.transport.link import stream_pair
 

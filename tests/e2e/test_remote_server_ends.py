@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytriton.binding import remote_triton
-from pytriton.binding.server_link import ServerLink
+from pytriton.binding.server_process import ServerLink
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.model_config import Tensor

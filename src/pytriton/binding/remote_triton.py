@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.announcement import Addresses
-from pytriton.binding.server_link import ServerGoneError, ServerLink
+from pytriton.binding.server_process import ServerGoneError, ServerLink
 from pytriton.binding.triton_base import MODEL_TIMEOUT_S, TritonBase
 from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.client.url import TritonUrl

@@ -3,24 +3,203 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.errors import ErrorCode
 from pytriton.base.package import IMPORT_FOLDER
-from pytriton.binding.server_link import ServerLink
-from pytriton.exceptions import PyTritonRuntimeError
-from pytriton.runtime.transport.control import ServerStart, Started
+from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
+from pytriton.runtime.transport.control import (
+    Bind,
+    CallDone,
+    ControlLink,
+    Join,
+    ModelsServed,
+    ServerStart,
+    ServerStop,
+    Started,
+    Unbind,
+)
 from pytriton.runtime.transport.link import stream_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Callable, Iterable
 
     from pytriton.runtime.functions.bound_config import AnyModel
 
 logger = logging.getLogger(__name__)
+
+_OPENING_CALL = 0  # the number of the first message, `ServerStart` or `Join`
+
+
+class ServerGoneError(PyTritonRuntimeError):
+    """There is no server, or it has ended; another one may be started later."""
+
+
+class ServerLink:
+    """A connection to a server, open until either side closes it."""
+
+    def __init__(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
+        self._link = ControlLink(sock)
+        self._on_end = on_end
+        self._calls = itertools.count(1)
+        self._answers: dict[int, CallDone | Started] = {}
+        self._changed = threading.Condition()
+        self._send_lock = threading.Lock()
+        self._process = os.getpid()
+        self.has_ended: bool = False
+
+    def open(self, message: ServerStart | Join, timeout_s: float) -> Started:
+        """Start the receiving thread, send the first message, and wait for the reply.
+
+        Raises:
+            PyTritonValidationError: A setting or an argument is wrong.
+            PyTritonRuntimeError: The server refused.
+            NoServerError: The server has ended, or is stopping.
+            TimeoutError: The server did not answer in time.
+        """
+        threading.Thread(
+            target=self._receive_messages, name="pytriton-control", daemon=True
+        ).start()
+        self._send(message)
+        is_join = isinstance(message, Join)
+        what = "joining it" if is_join else "the start of the server"
+        answer = self._await_answer(_OPENING_CALL, what, timeout_s)
+        if isinstance(answer, CallDone):
+            if is_join and answer.error_code == ErrorCode.UNAVAILABLE:
+                raise ServerGoneError(answer.error)
+            raise _error_of(answer)
+        return answer
+
+    def bind(self, model: AnyModel, on_unrecoverable: Callable[[], None], timeout_s: float) -> None:
+        """Serve a model; returns when it is ready."""
+        message = model.message()
+        sockets, concurrency = model.open_instances(on_unrecoverable)
+        call = next(self._calls)
+        try:
+            self._send(
+                Bind(
+                    call,
+                    message,
+                    model.version,
+                    concurrency,
+                    model.initial_states(),
+                    model.ray,
+                    model.takes_parameters,
+                ),
+                [sock.fileno() for sock in sockets],
+            )
+        finally:
+            for sock in sockets:
+                sock.close()
+        try:
+            self._wait_for(call, f"loading of model {model.name}", timeout_s)
+        except (TimeoutError, KeyboardInterrupt):
+            with contextlib.suppress(PyTritonRuntimeError):  # the server has ended
+                self._send_unbind(model)  # else it is served some time, though this has failed
+            raise
+
+    def unbind(self, model: AnyModel, timeout_s: float) -> None:
+        """Remove a model from the server."""
+        self._wait_for(self._send_unbind(model), f"unloading of model {model.name}", timeout_s)
+
+    def unbind_all(self, models: Iterable[AnyModel], timeout_s: float) -> None:
+        """Remove models, all at the same time; `close` removes those that fail."""
+        end = time.monotonic() + timeout_s
+        calls = {}
+        with contextlib.suppress(
+            PyTritonRuntimeError
+        ):  # the server has ended, and the models with it
+            for model in models:
+                calls[self._send_unbind(model)] = f"unloading of model {model.name}"
+        for call, what in calls.items():
+            try:
+                self._wait_for(call, what, max(0.0, end - time.monotonic()))
+            except (PyTritonRuntimeError, TimeoutError) as error:  # noqa: PERF203  there are only a few models
+                logger.debug("%s failed: %s", what, error)
+
+    def _send_unbind(self, model: AnyModel) -> int:
+        call = next(self._calls)
+        self._send(Unbind(call, model.name, model.version))
+        return call
+
+    def report_serving(self) -> None:
+        """Let the server be ready, as its first models are served."""
+        self._send(ModelsServed())
+
+    def request_stop(self) -> None:
+        """Request that the server finishes open requests and then ends."""
+        self._send(ServerStop())
+
+    def close(self) -> None:
+        """Close the connection; the server then removes the models of this process."""
+        self._link.shut_down()
+
+    def _send(
+        self,
+        message: ServerStart | Join | Bind | Unbind | ModelsServed | ServerStop,
+        descriptors: list[int] | None = None,
+    ) -> None:
+        try:
+            with self._send_lock:
+                self._link.send(message, descriptors or ())
+        except OSError as error:
+            if os.getpid() != self._process:
+                raise PyTritonRuntimeError(
+                    f"Expected process {self._process}, which is connected to the server, got its "
+                    f"child {os.getpid()}: a forked process needs its own object"
+                ) from error
+            raise ServerGoneError("the server is not running") from error
+
+    def _wait_for(self, call: int, what: str, timeout_s: float) -> None:
+        answer = self._await_answer(call, what, timeout_s)
+        if isinstance(answer, CallDone) and answer.error:
+            raise _error_of(answer)
+
+    def _await_answer(self, call: int, what: str, timeout_s: float) -> CallDone | Started:
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: call in self._answers or self.has_ended, timeout_s
+            ):
+                raise TimeoutError(f"{what} did not end within {timeout_s:g} s")
+        answer = self._answers.pop(call, None)
+        if answer is None:
+            raise ServerGoneError(f"the server ended during {what}")
+        return answer
+
+    def _receive_messages(self) -> None:
+        try:
+            while True:
+                message = self._link.receive()
+                with self._changed:
+                    if isinstance(message, Started):
+                        self._answers[_OPENING_CALL] = message
+                    elif isinstance(message, CallDone):
+                        self._answers[message.call] = message
+                    self._changed.notify_all()
+        except (EOFError, OSError, ValueError) as error:
+            logger.debug("the connection to the server ended: %r", error)
+            with self._send_lock:
+                self._link.close()
+        with self._changed:
+            self.has_ended = True
+            self._changed.notify_all()
+        self._on_end()
+
+
+def _error_of(answer: CallDone) -> PyTritonRuntimeError | PyTritonValidationError:
+    if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
+        return PyTritonValidationError(answer.error)
+    return PyTritonRuntimeError(answer.error)
+
 
 # The folder that contains the package replaces the working directory at the start of `sys.path`,
 # so that a user's file with the name of one of our modules is not imported instead. Modules are no
