@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from pytriton.binding.command_line import TritonServerConfig
+from pytriton.base.triton_config import TritonServerConfig
 from pytriton.exceptions import PyTritonError
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 

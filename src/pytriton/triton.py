@@ -25,8 +25,7 @@ from pytriton.base.security import (
     TritonSecurityConfig,
 )
 from pytriton.base.settings import BY_KEY
-from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig
-from pytriton.binding.command_line import TritonServerConfig
+from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig, TritonServerConfig
 from pytriton.binding.remote_triton import RemoteTriton
 from pytriton.binding.server_process import ServerProcess
 from pytriton.binding.triton_base import MODEL_TIMEOUT_S, MONITORING_PERIOD_S, TritonBase
