@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster import messages
 from pytriton.runtime.cluster.messages import (
     SILENT_BEATS,

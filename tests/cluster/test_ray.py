@@ -19,7 +19,7 @@ import time
 import pytest
 
 from pytriton.base.errors import UnavailableError
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster.executor import RayExecutor
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Placement, WorkerSpec
 from tests.cluster.ray_cluster import RayNodes
@@ -44,7 +44,7 @@ import asyncio, sys
 from pytriton.runtime.cluster.executor import RayExecutor
 from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.executor.worker import WorkerSpec
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 
 async def main():
     executor = RayExecutor(RayOptions(address=sys.argv[1]), asyncio.get_running_loop())

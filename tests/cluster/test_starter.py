@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.runtime.cluster import starter as launcher_process
 from pytriton.runtime.cluster.executor import RayExecutor
 from pytriton.runtime.cluster.messages import (

@@ -9,7 +9,7 @@ import enum
 import pytest
 
 import tritonserver
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.inprocess.options import check_types, server_settings
 from pytriton.serving.server.options.server_options import ServerOptions
 from tritonserver import LogFormat, ModelControlMode, Options, RateLimitMode

@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 
 MAX_FRONTEND_PROCESSES = 64
@@ -443,3 +445,26 @@ BY_NAME: Mapping[str, Setting] = {
     setting.name: setting for group in SETTINGS.values() for setting in group
 }
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in BY_NAME.values()}
+
+
+DEFAULT_START_TIMEOUT_S = 120.0
+
+
+class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cluster is found, and how its actors find the server.
+
+    Attributes:
+        address: The cluster's address, as Ray takes it; "": that of the variable RAY_ADDRESS, or
+            the cluster of this machine.
+        instance_address: The address of the server as actors reach it; "": that of this machine, as
+            Ray knows it.
+        instance_port: The port of the server that actors connect to; 0: a free one.
+        working_dir: A folder with modules, which Ray copies to its nodes; "": none.
+        start_timeout_s: How long the start of an instance may take, unless its model says it.
+    """
+
+    address: str = ""
+    instance_address: str = ""
+    instance_port: int = 0
+    working_dir: str = ""
+    start_timeout_s: float = DEFAULT_START_TIMEOUT_S

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, NamedTuple
 
-from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
-from pytriton.base.settings import BY_NAME, Setting
+from pytriton.base.settings import BY_NAME, DEFAULT_START_TIMEOUT_S, Setting
 from pytriton.inprocess.enums import (
     InstanceGroupKind,
     LogFormat,

@@ -13,7 +13,7 @@ import pytest
 from pytriton.base.dtypes import FP32
 from pytriton.base.errors import ErrorCode, UnavailableError
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.model_config import (
     ControlKind,
     ModelConfig,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pytriton.base.messages import InferRequest
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.base.triton_config import TritonConfig
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.options.server_options import ServerOptions
 

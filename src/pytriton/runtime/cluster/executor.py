@@ -12,7 +12,7 @@ from pytriton.runtime.executor.remote.instance_port import InstancePort
 from pytriton.runtime.executor.remote.remote_launcher import RemoteLauncher
 
 if TYPE_CHECKING:
-    from pytriton.base.ray_options import RayOptions
+    from pytriton.base.settings import RayOptions
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.runtime.executor.worker import Launcher
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.ray_options import RayOptions
+    from pytriton.base.settings import RayOptions
     from pytriton.runtime.cluster.messages import ToServer
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.runtime.executor.remote.starter import ProcessPlace, StartOrder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
+from pytriton.base.settings import DEFAULT_START_TIMEOUT_S
 from pytriton.serving.repository.reading.backend_choice import BackendFolders, Executor
 
 

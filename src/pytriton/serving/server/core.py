@@ -24,7 +24,7 @@ from pytriton.serving.server.tracing.settings import TraceSettings
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from pytriton.base.ray_options import RayOptions
+    from pytriton.base.settings import RayOptions
     from pytriton.runtime.cluster import executor as cluster_executor
     from pytriton.runtime.executor.remote.starter import ClusterExecutor, ClusterStatus
     from pytriton.runtime.executor.worker import Launcher

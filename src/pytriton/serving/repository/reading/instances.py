@@ -15,7 +15,7 @@ from msgspec import structs
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import model_config_pb2
-from pytriton.base.ray_options import DEFAULT_START_TIMEOUT_S
+from pytriton.base.settings import DEFAULT_START_TIMEOUT_S
 from pytriton.runtime.executor.worker import Placement
 from pytriton.serving.engine.rate_limiter import InstanceLimits
 from pytriton.serving.repository.loading.instance_scaler import ScalingSettings

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.ray_options import RayOptions
+from pytriton.base.settings import RayOptions
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource
 from pytriton.serving.repository.reading.backend_choice import Executor

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.ray_options import RayOptions
 from pytriton.base.security import TRITON_ACCESS_HEADER
+from pytriton.base.settings import RayOptions
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.api.authorization import (
