@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytriton.model_config import DynamicBatcher, ModelConfig
-from pytriton.tools.commands.serve.options import Options, read_options
+from pytriton.tools.commands.serve.options import ServeOptions, read_options
 from pytriton.tools.commands.serve.targets import Target
 
 
@@ -16,7 +16,7 @@ def test_defaults_are_for_this_machine_only(monkeypatch):
     monkeypatch.delenv("TRITON_ACCESS_TOKEN", raising=False)
     options = read_options(["models.py"])
 
-    assert options == Options((Target("models.py"),))
+    assert options == ServeOptions((Target("models.py"),))
     config = options.server_config()
     assert (config.http_address, config.grpc_address, config.metrics_address) == (
         "127.0.0.1", "127.0.0.1", "127.0.0.1",
@@ -49,7 +49,7 @@ def test_token_may_come_from_the_environment(monkeypatch):
 def test_options_reach_another_process():
     options = read_options(["m.py:a,b", "n.py", "--host", "::1", "--http-port", "0", "--reload"])
 
-    assert Options.from_json(json.loads(json.dumps(options.to_json()))) == options
+    assert ServeOptions.from_json(json.loads(json.dumps(options.to_json()))) == options
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pytriton.tools.commands.serve.worker import Report
 
 if TYPE_CHECKING:
     from pytriton.base.announcement import Addresses
-    from pytriton.tools.commands.serve.options import Options
+    from pytriton.tools.commands.serve.options import ServeOptions
 
 # The folder of the package replaces the working directory at the start of `sys.path`, as a user's
 # file may have the name of one of our modules.
@@ -35,7 +35,7 @@ class Child:
         self._socket: socket.socket | None = None
         self._received = bytearray()
 
-    def start(self, options: Options, addresses: Addresses, *, colours: bool) -> None:
+    def start(self, options: ServeOptions, addresses: Addresses, *, colours: bool) -> None:
         """Start the process."""
         document: dict[str, Any] = {
             "options": options.to_json(), "addresses": addresses, "colours": colours,

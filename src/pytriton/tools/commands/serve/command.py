@@ -19,7 +19,7 @@ from pytriton.tools.commands.serve.screen import Screen
 from pytriton.tools.commands.serve.servers import CommandServer
 
 if TYPE_CHECKING:
-    from pytriton.tools.commands.serve.options import Options
+    from pytriton.tools.commands.serve.options import ServeOptions
 
 _INTERRUPTED = 130  # the exit code in a shell of a program that Ctrl-C ended
 _CHECK_PERIOD_S = 1.0
@@ -80,7 +80,7 @@ class _Ending:
             raise KeyboardInterrupt
 
 
-def _serve(options: Options, ending: _Ending, screen: Screen) -> bool:
+def _serve(options: ServeOptions, ending: _Ending, screen: Screen) -> bool:
     """Serve until the end is asked for; returns False if the server ended by itself."""
     server = CommandServer(options)
     try:

@@ -20,7 +20,7 @@ from pytriton.tools.commands.serve.targets import TargetError, contents_of, impo
 
 if TYPE_CHECKING:
     from pytriton.binding.triton_base import TritonBase
-    from pytriton.tools.commands.serve.options import Options
+    from pytriton.tools.commands.serve.options import ServeOptions
     from pytriton.tools.commands.serve.targets import Found
 
 _FOREIGN = ("site-packages", "dist-packages")
@@ -38,7 +38,7 @@ class Loaded:
     skipped: list[str]
 
 
-def load(options: Options, triton: TritonBase) -> Loaded:
+def load(options: ServeOptions, triton: TritonBase) -> Loaded:
     """Import the code and bind its models.
 
     Raises:
@@ -64,13 +64,13 @@ def load(options: Options, triton: TritonBase) -> Loaded:
     return Loaded(names, skipped)
 
 
-def _check_name(options: Options, found: list[Found]) -> None:
+def _check_name(options: ServeOptions, found: list[Found]) -> None:
     if options.name is not None and len(found) > 1:
         names = ", ".join(each.name for each in found)
         raise TargetError(f"--name is for one model, but there are {len(found)}: {names}.")
 
 
-def _bind(found: Found, options: Options, triton: TritonBase) -> str:
+def _bind(found: Found, options: ServeOptions, triton: TritonBase) -> str:
     declaration = declaration_of(found.function) or ModelDeclaration()
     read_signature(found.function)  # before objects are made, which may take long
     elsewhere = _elsewhere(declaration, options)
@@ -89,7 +89,7 @@ def _bind(found: Found, options: Options, triton: TritonBase) -> str:
     return name
 
 
-def _elsewhere(declaration: ModelDeclaration, options: Options) -> Ray | None:
+def _elsewhere(declaration: ModelDeclaration, options: ServeOptions) -> Ray | None:
     """Returns the instances on a cluster, as many as the command says; None: they are here."""
     declared = declaration.instances
     if not isinstance(declared, Ray):
@@ -134,7 +134,7 @@ def _is_ours(filename: str) -> bool:
     )
 
 
-def watched_files(options: Options) -> list[str]:
+def watched_files(options: ServeOptions) -> list[str]:
     """Returns the files that a change of the code can be in.
 
     These are the targets, what is imported from their folders, and the other Python files beside

@@ -39,7 +39,7 @@ Ctrl-C"""
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class ServeOptions:
     """What the command line says; None for what it does not say."""
 
     targets: tuple[Target, ...]
@@ -84,7 +84,7 @@ class Options:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Options:
+    def from_json(cls, document: dict[str, Any]) -> ServeOptions:
         """Read what `to_json` has made."""
         targets = tuple(
             Target(each["source"], tuple(each["objects"])) for each in document["targets"]
@@ -92,7 +92,7 @@ class Options:
         return cls(**(document | {"targets": targets}))
 
 
-def read_options(arguments: Sequence[str]) -> Options:
+def read_options(arguments: Sequence[str]) -> ServeOptions:
     """Read the command line; a wrong one ends the program with exit code 2."""
     parser = _parser()
     values = vars(parser.parse_args(arguments))
@@ -103,7 +103,7 @@ def read_options(arguments: Sequence[str]) -> Options:
     objects = sum(max(1, len(target.objects)) for target in values["targets"])
     if values["name"] is not None and objects > 1:
         parser.error(f"--name is for one model, got {objects}")
-    return Options(**values)
+    return ServeOptions(**values)
 
 
 def _parser() -> OptionParser:

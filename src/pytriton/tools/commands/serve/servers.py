@@ -10,13 +10,13 @@ from pytriton.base.security import TritonSecurityConfig
 from pytriton.triton import RemoteTriton, Triton
 
 if TYPE_CHECKING:
-    from pytriton.tools.commands.serve.options import Options
+    from pytriton.tools.commands.serve.options import ServeOptions
 
 
 class CommandServer(Triton):
     """A server whose log shows only what the user asked for, and whose advice names options."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ServeOptions) -> None:
         super().__init__(
             config=options.server_config(),
             security_config=TritonSecurityConfig(access_token=options.access_token),

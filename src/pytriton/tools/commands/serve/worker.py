@@ -19,7 +19,7 @@ import msgspec
 
 from pytriton.base.announcement import Addresses
 from pytriton.tools.commands.serve.loading import LoadError, load, users_traceback, watched_files
-from pytriton.tools.commands.serve.options import Options
+from pytriton.tools.commands.serve.options import ServeOptions
 from pytriton.tools.commands.serve.servers import CommandBinder
 
 _END_TIMEOUT_S = 1.0  # for what Python does at the end of a process
@@ -78,7 +78,7 @@ def _leave_signals_to_parent() -> None:
 
 
 def _serve(parent: socket.socket, document: dict[str, Any]) -> None:
-    options = Options.from_json(document["options"])
+    options = ServeOptions.from_json(document["options"])
     # The server ends first, and that is no error here.
     logging.getLogger("pytriton.binding.remote_triton").setLevel(logging.CRITICAL)
     binder = CommandBinder(Addresses(*document["addresses"]))
