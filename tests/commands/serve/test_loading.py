@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pytriton.model_config import Ray
-from pytriton.tools.commands.serve.loading import LoadError, load
+from pytriton.tools.commands.serve.loading import ServeError, load
 from pytriton.tools.commands.serve.options import read_options
 
 MODELS = """
@@ -51,5 +51,5 @@ def test_wrong_declaration_is_told_with_its_line(tmp_path, monkeypatch):
     file = tmp_path / "chatty.py"
     file.write_text("from pytriton.decorators import model\n\nmodel(openai='chatt')(print)\n")
 
-    with pytest.raises(LoadError, match=r"^chatty\.py, line 3: Expected chat, .* got 'chatt'\.$"):
+    with pytest.raises(ServeError, match=r"^chatty\.py, line 3: Expected chat, .* got 'chatt'\.$"):
         load(read_options([str(file)]), FakeTriton())

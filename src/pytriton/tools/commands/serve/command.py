@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.announcement import slow_end_is_told
 from pytriton.exceptions import PyTritonError
-from pytriton.tools.commands.serve.loading import LoadError, load
+from pytriton.tools.commands.serve.loading import ServeError, load
 from pytriton.tools.commands.serve.options import read_options
 from pytriton.tools.commands.serve.reloading import Reloader
 from pytriton.tools.commands.serve.screen import Screen
@@ -40,7 +40,7 @@ def run(arguments: list[str], _show: Callable[[str], None], complain: Callable[[
     with ending.on_signals():
         try:
             is_ended_by_user = _serve(options, ending, screen)
-        except (LoadError, PyTritonError, OSError, TimeoutError) as error:
+        except (ServeError, PyTritonError, OSError, TimeoutError) as error:
             complain(str(error))
             return 1
     if not is_ended_by_user:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FOREIGN = ("site-packages", "dist-packages")
 
 
-class LoadError(Exception):
+class ServeError(Exception):
     """The code cannot be served; the text is for the terminal."""
 
 
@@ -54,13 +54,13 @@ def load(options: ServeOptions, triton: TritonBase) -> Loaded:
         _check_name(options, found)
         names = [_bind(each, options, triton) for each in found]
     except (TargetError, PyTritonError) as error:
-        raise LoadError(f"{_place_of(error)}{error}") from error
+        raise ServeError(f"{_place_of(error)}{error}") from error
     except KeyboardInterrupt:
         raise
     except SystemExit as error:
-        raise LoadError(f"The code ended the program with exit code {error.code}.") from error
+        raise ServeError(f"The code ended the program with exit code {error.code}.") from error
     except BaseException as error:
-        raise LoadError(users_traceback(error)) from error
+        raise ServeError(users_traceback(error)) from error
     return Loaded(names, skipped)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from pytriton.base.announcement import Addresses
-from pytriton.tools.commands.serve.loading import LoadError, load, users_traceback, watched_files
+from pytriton.tools.commands.serve.loading import ServeError, load, users_traceback, watched_files
 from pytriton.tools.commands.serve.options import ServeOptions
 from pytriton.tools.commands.serve.servers import CommandBinder
 
@@ -86,7 +86,7 @@ def _serve(parent: socket.socket, document: dict[str, Any]) -> None:
         loaded = load(options, binder)
         binder.connect()
     except Exception as error:  # noqa: BLE001  the parent shows it
-        text = str(error) if isinstance(error, LoadError) else users_traceback(error)
+        text = str(error) if isinstance(error, ServeError) else users_traceback(error)
         _send(parent, Report(watched_files(options), error=text))
         return
     lines = binder.announcement(colours=document["colours"], end=document["end"])
