@@ -9,14 +9,14 @@ import pytest
 
 from pytriton.model_config import DynamicBatcher, ModelConfig
 from pytriton.tools.commands.serve.options import ServeOptions, read_options
-from pytriton.tools.commands.serve.targets import Target
+from pytriton.tools.commands.serve.targets import ServeTarget
 
 
 def test_defaults_are_for_this_machine_only(monkeypatch):
     monkeypatch.delenv("TRITON_ACCESS_TOKEN", raising=False)
     options = read_options(["models.py"])
 
-    assert options == ServeOptions((Target("models.py"),))
+    assert options == ServeOptions((ServeTarget("models.py"),))
     config = options.server_config()
     assert (config.http_address, config.grpc_address, config.metrics_address) == (
         "127.0.0.1", "127.0.0.1", "127.0.0.1",

@@ -8,7 +8,12 @@ import textwrap
 
 import pytest
 
-from pytriton.tools.commands.serve.targets import Target, TargetError, contents_of, import_target
+from pytriton.tools.commands.serve.targets import (
+    ServeTarget,
+    TargetError,
+    contents_of,
+    import_target,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +29,7 @@ def found_in(tmp_path, monkeypatch):
 
     def find(source, target="code_of_a_test.py"):
         (tmp_path / "code_of_a_test.py").write_text(textwrap.dedent(source))
-        parsed = Target.parse(target)
+        parsed = ServeTarget.parse(target)
         return contents_of(import_target(parsed), parsed)
 
     return find
@@ -138,7 +143,7 @@ def test_file_with_the_name_of_another_module_does_not_replace_it(tmp_path):
     (tmp_path / "json.py").write_text("def f(a: float) -> float: ...\n")
     before = sys.modules["json"]
 
-    module = import_target(Target.parse(str(tmp_path / "json.py")))
+    module = import_target(ServeTarget.parse(str(tmp_path / "json.py")))
 
     assert module.__name__ == "served_json"
     assert sys.modules["json"] is before

@@ -14,7 +14,7 @@ from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.base.settings import BY_NAME
 from pytriton.base.triton_config import TritonConfig
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.tools.commands.serve.targets import Target, TargetError
+from pytriton.tools.commands.serve.targets import ServeTarget, TargetError
 from pytriton.utils.option_parser import OptionParser
 
 # Settings of the server that the command has under the same names.
@@ -42,7 +42,7 @@ Ctrl-C"""
 class ServeOptions:
     """What the command line says; None for what it does not say."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[ServeTarget, ...]
     host: str = "127.0.0.1"
     http_port: int | None = None
     grpc_port: int | None = None
@@ -87,7 +87,7 @@ class ServeOptions:
     def from_json(cls, document: dict[str, Any]) -> ServeOptions:
         """Read what `to_json` has made."""
         targets = tuple(
-            Target(each["source"], tuple(each["objects"])) for each in document["targets"]
+            ServeTarget(each["source"], tuple(each["objects"])) for each in document["targets"]
         )
         return cls(**(document | {"targets": targets}))
 
@@ -97,7 +97,7 @@ def read_options(arguments: Sequence[str]) -> ServeOptions:
     parser = _parser()
     values = vars(parser.parse_args(arguments))
     try:
-        values["targets"] = tuple(Target.parse(text) for text in values["targets"])
+        values["targets"] = tuple(ServeTarget.parse(text) for text in values["targets"])
     except TargetError as error:
         parser.error(str(error))
     objects = sum(max(1, len(target.objects)) for target in values["targets"])

@@ -21,14 +21,14 @@ class TargetError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class ServeTarget:
     """A file or module, and the names of the objects in it; none for all that can be served."""
 
     source: str
     objects: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> ServeTarget:
         """Read `SOURCE` or `SOURCE:object[,object...]`."""
         source, colon, names = text.rpartition(":")
         if not colon:
@@ -59,7 +59,7 @@ class Contents:
     skipped: list[str]
 
 
-def import_target(target: Target) -> ModuleType:
+def import_target(target: ServeTarget) -> ModuleType:
     """Import the file or module; whatever its code raises is raised.
 
     Raises:
@@ -97,7 +97,7 @@ def _import_file(path: pathlib.Path) -> ModuleType:
     return module
 
 
-def contents_of(module: ModuleType, target: Target) -> Contents:
+def contents_of(module: ModuleType, target: ServeTarget) -> Contents:
     """Find what is served of a module.
 
     These are the objects that the target names; else all models that the module declares with
@@ -127,7 +127,7 @@ def contents_of(module: ModuleType, target: Target) -> Contents:
     return Contents(found, [each.split(". Instead, ")[0] for each in problems])
 
 
-def _named(module: ModuleType, path: str, target: Target) -> Found:
+def _named(module: ModuleType, path: str, target: ServeTarget) -> Found:
     member: Any = module
     for name in path.split("."):
         if not hasattr(member, name):
@@ -156,7 +156,7 @@ def _declared(module: ModuleType) -> list[Any]:
     return [each for each in models if _module_of(each) == module.__name__] or models
 
 
-def _undeclared(module: ModuleType, target: Target) -> list[str]:
+def _undeclared(module: ModuleType, target: ServeTarget) -> list[str]:
     """Returns a line on what would be served if nothing in the module had `@model`."""
     names = [
         name
@@ -196,7 +196,7 @@ def _is_callable_class(member: Any) -> bool:
     )
 
 
-def _nothing(target: Target, skipped: list[str]) -> str:
+def _nothing(target: ServeTarget, skipped: list[str]) -> str:
     lines = [f"Expected functions with type annotations in {target.source}, found none."]
     if skipped:
         lines += ["What is there cannot be served:", *(f"  {each}" for each in skipped)]
