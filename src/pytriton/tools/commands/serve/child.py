@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.base.announcement import ways_to_end
 from pytriton.base.package import IMPORT_FOLDER
-from pytriton.tools.commands.serve.worker import Report
+from pytriton.tools.commands.serve.worker import CodeReport
 
 if TYPE_CHECKING:
     from pytriton.base.announcement import Addresses
@@ -57,7 +57,7 @@ class Child:
         assert self._socket is not None
         return self._socket.fileno()
 
-    def receive(self) -> Report | None:
+    def receive(self) -> CodeReport | None:
         """Returns the report if it is complete.
 
         Raises:
@@ -70,7 +70,7 @@ class Child:
         self._received += piece
         if not self._received.endswith(b"\n"):
             return None
-        report = msgspec.json.decode(bytes(self._received), type=Report)
+        report = msgspec.json.decode(bytes(self._received), type=CodeReport)
         self._received.clear()
         return report
 

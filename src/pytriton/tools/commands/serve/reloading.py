@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import ServeOptions
     from pytriton.tools.commands.serve.screen import Screen
     from pytriton.tools.commands.serve.servers import CommandServer
-    from pytriton.tools.commands.serve.worker import Report
+    from pytriton.tools.commands.serve.worker import CodeReport
 
 _LOOK_PERIOD_S = 0.2
 _END_TIMEOUT_S = 5.0  # for children whose server has ended
@@ -100,7 +100,7 @@ class Reloader:
         else:
             self._on_ready(child, report)
 
-    def _on_ready(self, child: Child, report: Report) -> None:
+    def _on_ready(self, child: Child, report: CodeReport) -> None:
         if self._serving is not None:
             self._serving.ask_to_end()
             self._ending.append(self._serving)
@@ -116,7 +116,7 @@ class Reloader:
                 self._screen.note(f"Not served: {reason}")
         self._told = set(report.skipped)
 
-    def _on_failure(self, report: Report) -> None:
+    def _on_failure(self, report: CodeReport) -> None:
         self._screen.lines(report.error.splitlines())
         if self._serving is not None:
             self._screen.bad("The new code cannot be served. The models are those of before; "

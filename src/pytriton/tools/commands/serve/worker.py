@@ -25,7 +25,7 @@ from pytriton.tools.commands.serve.servers import CommandBinder
 _END_TIMEOUT_S = 1.0  # for what Python does at the end of a process
 
 
-class Report(msgspec.Struct):
+class CodeReport(msgspec.Struct):
     """What became of the code.
 
     Args:
@@ -87,15 +87,15 @@ def _serve(parent: socket.socket, document: dict[str, Any]) -> None:
         binder.connect()
     except Exception as error:  # noqa: BLE001  the parent shows it
         text = str(error) if isinstance(error, ServeError) else users_traceback(error)
-        _send(parent, Report(watched_files(options), error=text))
+        _send(parent, CodeReport(watched_files(options), error=text))
         return
     lines = binder.announcement(colours=document["colours"], end=document["end"])
-    _send(parent, Report(watched_files(options), "", loaded.names, lines, loaded.skipped))
+    _send(parent, CodeReport(watched_files(options), "", loaded.names, lines, loaded.skipped))
     parent.recv(1)  # ends when the parent closes its side, or itself ends
     binder.stop()
 
 
-def _send(parent: socket.socket, report: Report) -> None:
+def _send(parent: socket.socket, report: CodeReport) -> None:
     parent.sendall(msgspec.json.encode(report) + b"\n")
 
 
