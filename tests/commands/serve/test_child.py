@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.base.announcement import Addresses
-from pytriton.tools.commands.serve.child import Child
+from pytriton.tools.commands.serve.child import CodeProcess
 from pytriton.tools.commands.serve.options import read_options
 
 CODE = """
@@ -17,7 +17,7 @@ raise RuntimeError("no model")
 def test_thread_of_code_that_fails_does_not_keep_its_process(tmp_path):
     path = tmp_path / "models.py"
     path.write_text(CODE)
-    child = Child()
+    child = CodeProcess()
     child.start(read_options([str(path)]), Addresses("http://127.0.0.1:1", ""), colours=False)
     report = None
     while report is None:

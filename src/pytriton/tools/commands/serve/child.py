@@ -27,7 +27,7 @@ _BOOTSTRAP = (
 )
 
 
-class Child:
+class CodeProcess:
     """A process that imports the code, binds its models, and ends when it is told to."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytriton.base.announcement import slow_end_is_told
-from pytriton.tools.commands.serve.child import Child
+from pytriton.tools.commands.serve.child import CodeProcess
 from pytriton.tools.commands.serve.loading import watched_files
 from pytriton.tools.commands.serve.watching import WatchedFiles
 
@@ -32,9 +32,9 @@ class Reloader:
         self._server = server
         self._screen = screen
         self._files = WatchedFiles()
-        self._serving: Child | None = None
-        self._starting: Child | None = None
-        self._ending: list[Child] = []
+        self._serving: CodeProcess | None = None
+        self._starting: CodeProcess | None = None
+        self._ending: list[CodeProcess] = []
         self._has_announced = False
         self._told: set[str] = set()  # why something is not served
 
@@ -74,8 +74,8 @@ class Reloader:
         if changed:
             self._on_change(changed)
 
-    def _start(self) -> Child:
-        child = Child()
+    def _start(self) -> CodeProcess:
+        child = CodeProcess()
         child.start(self._options, self._server.addresses, colours=self._screen.colours)
         return child
 
@@ -86,7 +86,7 @@ class Reloader:
             self._starting.abandon()
         self._starting = self._start()
 
-    def _on_news(self, child: Child) -> None:
+    def _on_news(self, child: CodeProcess) -> None:
         try:
             report = child.receive()
         except (EOFError, ConnectionError):
@@ -100,7 +100,7 @@ class Reloader:
         else:
             self._on_ready(child, report)
 
-    def _on_ready(self, child: Child, report: CodeReport) -> None:
+    def _on_ready(self, child: CodeProcess, report: CodeReport) -> None:
         if self._serving is not None:
             self._serving.ask_to_end()
             self._ending.append(self._serving)
@@ -124,7 +124,7 @@ class Reloader:
         else:
             self._screen.bad("This cannot be served. Save a file to try again")
 
-    def _on_end(self, child: Child) -> None:
+    def _on_end(self, child: CodeProcess) -> None:
         """A child ended by itself: after its report, or because its code ended the process."""
         code = child.exit_code()
         child.ask_to_end()
