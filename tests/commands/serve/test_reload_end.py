@@ -10,7 +10,7 @@ import pytest
 from pytriton.tools.commands.serve import reloading
 from pytriton.tools.commands.serve.options import read_options
 from pytriton.tools.commands.serve.reloading import Reloader
-from pytriton.tools.commands.serve.screen import Screen
+from pytriton.tools.commands.serve.screen import ServeScreen
 
 
 class FakeChild:
@@ -46,7 +46,7 @@ def end(monkeypatch):
     def run(error):
         stopped = threading.Event()
         stopped.set()
-        Reloader(read_options(["m.py", "--reload"]), FakeServer(error), Screen()).run(stopped)
+        Reloader(read_options(["m.py", "--reload"]), FakeServer(error), ServeScreen()).run(stopped)
 
     return child, run
 

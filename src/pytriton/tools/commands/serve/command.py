@@ -15,7 +15,7 @@ from pytriton.exceptions import PyTritonError
 from pytriton.tools.commands.serve.loading import ServeError, load
 from pytriton.tools.commands.serve.options import read_options
 from pytriton.tools.commands.serve.reloading import Reloader
-from pytriton.tools.commands.serve.screen import Screen
+from pytriton.tools.commands.serve.screen import ServeScreen
 from pytriton.tools.commands.serve.servers import CommandServer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(arguments: list[str], _show: Callable[[str], None], complain: Callable[[
         The exit code: 0 after SIGTERM, 1 if it cannot be served, 130 after Ctrl-C.
     """
     options = read_options(arguments)
-    ending, screen = _Ending(), Screen()
+    ending, screen = _Ending(), ServeScreen()
     with ending.on_signals():
         try:
             is_ended_by_user = _serve(options, ending, screen)
@@ -80,7 +80,7 @@ class _Ending:
             raise KeyboardInterrupt
 
 
-def _serve(options: ServeOptions, ending: _Ending, screen: Screen) -> bool:
+def _serve(options: ServeOptions, ending: _Ending, screen: ServeScreen) -> bool:
     """Serve until the end is asked for; returns False if the server ended by itself."""
     server = CommandServer(options)
     try:

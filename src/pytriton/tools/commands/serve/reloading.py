@@ -16,7 +16,7 @@ from pytriton.tools.commands.serve.watching import WatchedFiles
 
 if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import ServeOptions
-    from pytriton.tools.commands.serve.screen import Screen
+    from pytriton.tools.commands.serve.screen import ServeScreen
     from pytriton.tools.commands.serve.servers import CommandServer
     from pytriton.tools.commands.serve.worker import CodeReport
 
@@ -27,7 +27,7 @@ _END_TIMEOUT_S = 5.0  # for children whose server has ended
 class Reloader:
     """Runs children: one that serves, one that is starting, and those that are ending."""
 
-    def __init__(self, options: ServeOptions, server: CommandServer, screen: Screen) -> None:
+    def __init__(self, options: ServeOptions, server: CommandServer, screen: ServeScreen) -> None:
         self._options = options
         self._server = server
         self._screen = screen

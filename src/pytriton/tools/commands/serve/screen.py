@@ -9,7 +9,7 @@ from pytriton.base.announcement import say, says_in_colour
 from pytriton.utils.terminal import Colour, paint
 
 
-class Screen:
+class ServeScreen:
     """Writes lines."""
 
     def __init__(self) -> None:
