@@ -8,8 +8,8 @@ import json
 import pytest
 
 from pytriton.model_config import DynamicBatcher, ModelConfig
+from pytriton.tools.commands.serve.loading import ServeTarget
 from pytriton.tools.commands.serve.options import ServeOptions, read_options
-from pytriton.tools.commands.serve.targets import ServeTarget
 
 
 def test_defaults_are_for_this_machine_only(monkeypatch):

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from pytriton.tools.commands.serve.targets import (
+from pytriton.tools.commands.serve.loading import (
     ServeTarget,
     TargetError,
     contents_of,

@@ -4,24 +4,216 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import importlib.util
+import inspect
 import pathlib
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.package import PACKAGE_FOLDER
-from pytriton.decorators.declaration import ModelDeclaration, declaration_of
+from pytriton.decorators.declaration import ModelDeclaration, declaration_of, default_name
 from pytriton.exceptions import PyTritonError
 from pytriton.model_config.ray_instances import Ray
 from pytriton.runtime.signatures.served import instances_of
-from pytriton.runtime.signatures.signature import read_signature
-from pytriton.tools.commands.serve.targets import TargetError, contents_of, import_target
+from pytriton.runtime.signatures.signature import SignatureError, read_signature
 
 if TYPE_CHECKING:
     from pytriton.binding.triton_base import TritonBase
     from pytriton.tools.commands.serve.options import ServeOptions
-    from pytriton.tools.commands.serve.targets import Found
+
+
+class TargetError(Exception):
+    """There is nothing to serve; the text says what was expected and what was found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeTarget:
+    """A file or module, and the names of the objects in it; none for all that can be served."""
+
+    source: str
+    objects: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> ServeTarget:
+        """Read `SOURCE` or `SOURCE:object[,object...]`."""
+        source, colon, names = text.rpartition(":")
+        if not colon:
+            return cls(text)
+        if not all(name.isidentifier() for part in names.split(",") for name in part.split(".")):
+            raise TargetError(f"Expected FILE.py:object with the name of an object, got {text!r}")
+        return cls(source, tuple(names.split(",")))
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the source is a path, and not the name of a module."""
+        return self.source.endswith(".py") or "/" in self.source or "\\" in self.source
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A callable that is served, and the name of its model."""
+
+    name: str
+    function: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a target has: callables to serve, and why others are not."""
+
+    found: list[Found]
+    skipped: list[str]
+
+
+def import_target(target: ServeTarget) -> ModuleType:
+    """Import the file or module; whatever its code raises is raised.
+
+    Raises:
+        TargetError: There is no such file or module.
+    """
+    if not target.is_file:
+        sys.path.insert(0, str(pathlib.Path.cwd()))
+        try:
+            is_known = importlib.util.find_spec(target.source) is not None
+        except (ImportError, ValueError):
+            is_known = False
+        if not is_known:
+            hint = ""
+            if pathlib.Path(f"{target.source}.py").exists():
+                hint = f" Did you mean {target.source}.py?"
+            raise TargetError(f"Expected a file or a module, got {target.source!r}.{hint}")
+        return importlib.import_module(target.source)
+    path = pathlib.Path(target.source).resolve()
+    if not path.is_file():
+        raise TargetError(f"Expected a file, but {target.source} does not exist.")
+    return _import_file(path)
+
+
+def _import_file(path: pathlib.Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent))
+    name = path.stem
+    if not name.isidentifier() or name in sys.modules:  # it would replace another module
+        name = f"served_{name}".replace("-", "_").replace(".", "_")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"Expected a Python file, got {path}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and annotations look it up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def contents_of(module: ModuleType, target: ServeTarget) -> Contents:
+    """Find what is served of a module.
+
+    These are the objects that the target names; else all models that the module declares with
+    `@model`; else all its annotated functions and classes whose names are public.
+
+    Raises:
+        TargetError: There is nothing to serve.
+    """
+    if target.objects:
+        found = [_named(module, name, target) for name in target.objects]
+        return Contents(found, [])
+    declared = _declared(module)
+    if declared:
+        found = [Found(default_name(each), each) for each in declared]
+        return Contents(found, _undeclared(module, target))
+    found, problems = [], []
+    for name, member in _own_callables(module):
+        try:
+            read_signature(member)
+        except SignatureError as error:  # noqa: PERF203  each reason is told
+            problems.append(str(error))
+        else:
+            found.append(Found(name, member))
+    if not found:
+        raise TargetError(_nothing(target, problems))
+    # Helpers of the models need no advice.
+    return Contents(found, [each.split(". Instead, ")[0] for each in problems])
+
+
+def _named(module: ModuleType, path: str, target: ServeTarget) -> Found:
+    member: Any = module
+    for name in path.split("."):
+        if not hasattr(member, name):
+            known = [name for name, _ in _own_callables(module)]
+            raise TargetError(
+                f"Expected an object `{path}` in {target.source}, which has "
+                f"{', '.join(known) or 'no functions'}."
+            )
+        member = getattr(member, name)
+    if not callable(member):
+        raise TargetError(
+            f"Expected a function, a class or an object that can be called, but `{path}` in "
+            f"{target.source} is of type {type(member).__name__}."
+        )
+    declaration = declaration_of(member)
+    has_name = declaration is not None and declaration.name
+    return Found(default_name(member) if has_name else path.rsplit(".", maxsplit=1)[-1], member)
+
+
+def _declared(module: ModuleType) -> list[Any]:
+    """Returns the declared models that are defined here; else those that are imported here."""
+    models: list[Any] = []
+    for member in vars(module).values():
+        if declaration_of(member) is not None and not any(member is each for each in models):
+            models.append(member)
+    return [each for each in models if _module_of(each) == module.__name__] or models
+
+
+def _undeclared(module: ModuleType, target: ServeTarget) -> list[str]:
+    """Returns a line on what would be served if nothing in the module had `@model`."""
+    names = [
+        name
+        for name, member in _own_callables(module)
+        if declaration_of(member) is None and _is_readable(member)
+    ]
+    if not names:
+        return []
+    return [f"{', '.join(names)}: without @model, which others in {target.source} have"]
+
+
+def _is_readable(member: Any) -> bool:
+    try:
+        read_signature(member)
+    except SignatureError:
+        return False
+    return True
+
+
+def _own_callables(module: ModuleType) -> list[tuple[str, Any]]:
+    return [
+        (name, member)
+        for name, member in vars(module).items()
+        if not name.startswith("_")
+        and _module_of(member) == module.__name__
+        and (inspect.isroutine(member) or _is_callable_class(member))
+    ]
+
+
+def _module_of(member: Any) -> str:
+    return str(getattr(member, "__module__", ""))
+
+
+def _is_callable_class(member: Any) -> bool:
+    return inspect.isclass(member) and any(
+        "__call__" in vars(base) for base in member.__mro__ if base.__module__ == member.__module__
+    )
+
+
+def _nothing(target: ServeTarget, skipped: list[str]) -> str:
+    lines = [f"Expected functions with type annotations in {target.source}, found none."]
+    if skipped:
+        lines += ["What is there cannot be served:", *(f"  {each}" for each in skipped)]
+    else:
+        lines.append("For example: def double(x: float) -> float: return 2 * x")
+    return "\n".join(lines)
+
 
 _FOREIGN = ("site-packages", "dist-packages")
 

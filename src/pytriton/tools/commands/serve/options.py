@@ -14,7 +14,7 @@ from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.base.settings import BY_NAME
 from pytriton.base.triton_config import TritonConfig
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.tools.commands.serve.targets import ServeTarget, TargetError
+from pytriton.tools.commands.serve.loading import ServeTarget, TargetError
 from pytriton.utils.option_parser import OptionParser
 
 # Settings of the server that the command has under the same names.
