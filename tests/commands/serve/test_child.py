@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from pytriton.base.announcement import Addresses
-from pytriton.tools.commands.serve.child import CodeProcess
 from pytriton.tools.commands.serve.options import read_options
+from pytriton.tools.commands.serve.reloading import CodeProcess
 
 CODE = """
 import threading

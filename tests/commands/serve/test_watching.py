@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from pytriton.tools.commands.serve.watching import WatchedFiles
+from pytriton.tools.commands.serve.reloading import WatchedFiles
 
 
 @pytest.fixture
