@@ -10,7 +10,7 @@ import pytest
 from pytriton.tools.commands.serve import reloading
 from pytriton.tools.commands.serve.options import read_options
 from pytriton.tools.commands.serve.reloading import Reloader
-from pytriton.tools.commands.serve.screen import ServeScreen
+from pytriton.tools.commands.serve.servers import ServeScreen
 
 
 class FakeChild:

@@ -15,8 +15,7 @@ from pytriton.exceptions import PyTritonError
 from pytriton.tools.commands.serve.loading import ServeError, load
 from pytriton.tools.commands.serve.options import read_options
 from pytriton.tools.commands.serve.reloading import Reloader
-from pytriton.tools.commands.serve.screen import ServeScreen
-from pytriton.tools.commands.serve.servers import CommandServer
+from pytriton.tools.commands.serve.servers import CommandServer, ServeScreen
 
 if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import ServeOptions

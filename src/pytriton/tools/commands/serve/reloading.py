@@ -24,8 +24,7 @@ from pytriton.tools.commands.serve.worker import CodeReport
 if TYPE_CHECKING:
     from pytriton.base.announcement import Addresses
     from pytriton.tools.commands.serve.options import ServeOptions
-    from pytriton.tools.commands.serve.screen import ServeScreen
-    from pytriton.tools.commands.serve.servers import CommandServer
+    from pytriton.tools.commands.serve.servers import CommandServer, ServeScreen
 
 # The folder of the package replaces the working directory at the start of `sys.path`, as a user's
 # file may have the name of one of our modules.

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.announcement import Addresses, Announced, announcement
+from pytriton.base.announcement import Addresses, Announced, announcement, say, says_in_colour
 from pytriton.base.security import TritonSecurityConfig
 from pytriton.triton import RemoteTriton, Triton
+from pytriton.utils.terminal import Colour, paint
 
 if TYPE_CHECKING:
     from pytriton.tools.commands.serve.options import ServeOptions
@@ -76,3 +78,29 @@ def _announcement(
 ) -> list[str]:
     models = [Announced(model.config, model.examples) for model in triton._models.values()]  # noqa: SLF001  of the two classes above
     return announcement(addresses, models, colours=colours, end=end)
+
+
+class ServeScreen:
+    """Writes lines."""
+
+    def __init__(self) -> None:
+        self.colours = says_in_colour()
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Write lines as they are."""
+        say(lines)
+
+    def note(self, text: str) -> None:
+        """Write a line that is less important than others."""
+        self._write(text, Colour.DIM)
+
+    def good(self, text: str) -> None:
+        """Write a line on something that worked."""
+        self._write(text, Colour.GREEN)
+
+    def bad(self, text: str) -> None:
+        """Write a line on something that failed."""
+        self._write(text, Colour.RED)
+
+    def _write(self, text: str, colour: Colour) -> None:
+        say([paint(text, colour) if self.colours else text])
