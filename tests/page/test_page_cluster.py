@@ -21,7 +21,7 @@ from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.endpoints import Endpoint
 from pytriton.serving.server.options.server_options import ServerOptions
-from pytriton.serving.server.server import Server
+from pytriton.serving.server.server import NetworkServer
 from tests.e2e.waiting import eventually
 from tests.fakes import FakeInstance
 from tests.page.browser import started_browser
@@ -89,7 +89,7 @@ class PageServer:
         options = ServerOptions(http=endpoint, grpc=off, metrics=endpoint)
         self.core = ClusterCore(options, loop)
         self.core.add_models(loop)
-        server = Server(self.core, options, loop)
+        server = NetworkServer(self.core, options, loop)
         await server.start()
         self.port = server.metrics_port
         self._ready.set()

@@ -34,7 +34,7 @@ from pytriton.serving.server.process.event_loop import (
 from pytriton.serving.server.process.log_output import open_missing_streams
 from pytriton.serving.server.process.logs import keep_lines, set_up_logging
 from pytriton.serving.server.process.resources import raise_limit, usable_cores
-from pytriton.serving.server.server import Server, authorizations, prepare_front_ends
+from pytriton.serving.server.server import NetworkServer, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -54,7 +54,7 @@ class RunningServer(Protocol):
         """Its models."""
 
     @property
-    def server(self) -> Server:
+    def server(self) -> NetworkServer:
         """Its ports."""
 
     async def stop(self, timeout_s: float) -> object:
@@ -74,7 +74,7 @@ class BoundServing:
         zygote: StartedZygote | None = None,
     ) -> None:
         self.core = core = Core(options, loop)
-        self.server = Server(core, options, loop, zygote)
+        self.server = NetworkServer(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(
             core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function

@@ -58,7 +58,7 @@ _NAMES = {
 _FLUSH_S = 1.0  # for the last metrics to reach their readers
 
 
-class Server:
+class NetworkServer:
     """The ports of one server process. Its models belong to the core."""
 
     def __init__(

@@ -16,7 +16,7 @@ from pytriton.serving.server.command.serving_protocol import (
     Remaining,
 )
 from pytriton.serving.server.repository_core import RepositoryCore, make_core
-from pytriton.serving.server.server import Server, authorizations, prepare_front_ends
+from pytriton.serving.server.server import NetworkServer, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class RepositoryServing:
         zygote: StartedZygote | None = None,
     ) -> None:
         self.core = core
-        self.server = Server(core, options, loop, zygote)
+        self.server = NetworkServer(core, options, loop, zygote)
         self._loop = loop
         self._binder_port = BinderPort(
             core.engine, core.cache, authorizations(options), loop, core.turns, core.load_function
