@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RunningServer(Protocol):
+class OpenServer(Protocol):
     """A server whose ports are open."""
 
     @property
@@ -87,7 +87,7 @@ class BoundServing:
         self._binder_port.start(self.server.ports)
 
     async def stop(self, timeout_s: float) -> None:
-        """See `RunningServer`."""
+        """See `OpenServer`."""
         end = self._loop.time() + timeout_s
         self._binder_port.stop_listening()
         self.server.refuse_requests()
@@ -97,7 +97,7 @@ class BoundServing:
         await self._binder_port.stop()
 
     async def abandon(self) -> None:
-        """See `RunningServer`."""
+        """See `OpenServer`."""
         await self._binder_port.stop()
 
 
@@ -188,8 +188,8 @@ async def _serve(
 
 
 async def _start_unless_ended(
-    starting: Awaitable[RunningServer], ended: asyncio.Future[bool]
-) -> RunningServer | None:
+    starting: Awaitable[OpenServer], ended: asyncio.Future[bool]
+) -> OpenServer | None:
     """Returns the started server; None if it should end before, since loading may take long."""
     task = asyncio.ensure_future(starting)
     ends: set[asyncio.Future[Any]] = {task, ended}
