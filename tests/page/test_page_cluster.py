@@ -19,7 +19,7 @@ from pytriton.runtime.executor.remote.starter import ClusterStatus
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.server.core import Core
-from pytriton.serving.server.options.endpoints import Endpoint
+from pytriton.serving.server.options.endpoints import EndpointOptions
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.server import NetworkServer
 from tests.e2e.waiting import eventually
@@ -85,7 +85,7 @@ class PageServer:
 
     async def _run(self):
         loop = asyncio.get_running_loop()
-        endpoint, off = Endpoint(port=0, address=LOCAL), Endpoint(port=0, allow=False)
+        endpoint, off = EndpointOptions(port=0, address=LOCAL), EndpointOptions(port=0, allow=False)
         options = ServerOptions(http=endpoint, grpc=off, metrics=endpoint)
         self.core = ClusterCore(options, loop)
         self.core.add_models(loop)

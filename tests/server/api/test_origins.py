@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from pytriton.serving.server.api.origins import OriginPolicy
-from pytriton.serving.server.options.endpoints import Endpoint
+from pytriton.serving.server.options.endpoints import EndpointOptions
 from tests.server.http_models import Service
 
 EVERYWHERE = OriginPolicy("0.0.0.0")
@@ -148,7 +148,7 @@ def test_foreign_request_is_refused_before_its_body(headers):
 
 
 def test_foreign_head_is_refused_again_and_an_own_one_is_kept():
-    service = Service(http=Endpoint(port=0, address="127.0.0.1"))
+    service = Service(http=EndpointOptions(port=0, address="127.0.0.1"))
     for host, status in ((b"evil.example", 403), (b"localhost", 200)) * 2:
         client = service.connect()
         client.send(b"GET /v2 HTTP/1.1\r\nHost: %b\r\n\r\n" % host)

@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.serving.server.cloud.vertex_ai import check_vertex_ai
-from pytriton.serving.server.options.endpoints import Endpoint, VertexAiOptions
+from pytriton.serving.server.options.endpoints import EndpointOptions, VertexAiOptions
 from tests.server.cloud_fakes import (
     HEALTH,
     PREDICT,
@@ -241,7 +241,7 @@ def test_header_leads_to_metrics():
 
 
 def test_metrics_that_are_off_are_off_here_too():
-    service = vertex_ai(metrics=Endpoint(port=0, allow=False))
+    service = vertex_ai(metrics=EndpointOptions(port=0, allow=False))
 
     assert status_of(service, predict(REDIRECT + b"metrics")) == 404
 

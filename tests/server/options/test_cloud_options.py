@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.options.endpoints import (
-    Endpoint,
+    EndpointOptions,
     SageMakerOptions,
     Surroundings,
     VertexAiOptions,
@@ -16,7 +16,7 @@ from pytriton.serving.server.options.endpoints import (
 from pytriton.serving.server.options.server_options import ServerOptions
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h"}
-OFF = Endpoint(port=8080, allow=False)
+OFF = EndpointOptions(port=8080, allow=False)
 PORTS = {"http_port": 100, "grpc_port": 101, "metrics_port": 102}
 
 
@@ -44,7 +44,7 @@ def test_no_provider_is_served_by_default():
 def test_vertex_ai_turns_its_endpoint_on_and_the_others_off():
     options = options_in({**ROUTES, "AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "7080"})
 
-    assert options.vertex_ai == Endpoint(port=7080)
+    assert options.vertex_ai == EndpointOptions(port=7080)
     assert options.vertex_ai_options == VertexAiOptions(predict_route="/p", health_route="/h")
     assert not options.http.allow
     assert not options.grpc.allow

@@ -16,7 +16,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
-from pytriton.serving.server.options.endpoints import Endpoint, Surroundings, VertexAiOptions
+from pytriton.serving.server.options.endpoints import EndpointOptions, Surroundings, VertexAiOptions
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.repository_options import RepositoryOptions
 from pytriton.serving.server.options.server_options import (
@@ -45,7 +45,7 @@ def test_empty_config_gives_tritons_defaults():
         limits=Limits(http_max_input_bytes=2**31 - 1),
         allow_client_shared_memory=True,
     )
-    assert options.http == Endpoint(port=8000, address="0.0.0.0", allow=True)
+    assert options.http == EndpointOptions(port=8000, address="0.0.0.0", allow=True)
     assert (options.grpc.port, options.metrics.port) == (8001, 8002)
     assert (options.id, options.exit_timeout_s, options.strict_readiness) == ("triton", 30, True)
 
@@ -126,11 +126,11 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
     assert None not in config.values()
     assert options_from(config) == ServerOptions(
         id="me",
-        http=Endpoint(address="127.0.0.1", port=1),
-        grpc=Endpoint(address="::1", port=2, allow=False),
-        metrics=Endpoint(address="127.0.0.2", port=3, allow=False),
-        sagemaker=Endpoint(port=4),
-        vertex_ai=Endpoint(port=6),
+        http=EndpointOptions(address="127.0.0.1", port=1),
+        grpc=EndpointOptions(address="::1", port=2, allow=False),
+        metrics=EndpointOptions(address="127.0.0.2", port=3, allow=False),
+        sagemaker=EndpointOptions(port=4),
+        vertex_ai=EndpointOptions(port=6),
         vertex_ai_options=VertexAiOptions(default_model="m"),
         http_restricted=(RestrictedGroup(apis=("trace",), header="k", value="v"),),
         grpc_restricted=(RestrictedGroup(apis=("logging",), header="l", value="w"),),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend.pool import FrontEndPool
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
-    from pytriton.serving.server.options.endpoints import Endpoint
+    from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.api import PageApi
     from pytriton.serving.server.process.clients import ClientTaker
@@ -201,7 +201,7 @@ class NetworkServer:
 
     def _listen(
         self,
-        endpoint: Endpoint,
+        endpoint: EndpointOptions,
         clients: ClientTaker,
         name: str,
         *,
@@ -232,7 +232,7 @@ def authorizations(options: ServerOptions) -> dict[RestrictedProtocol, Authoriza
     }
 
 
-def _bind(endpoint: Endpoint, name: str) -> socket.socket:
+def _bind(endpoint: EndpointOptions, name: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -247,7 +247,7 @@ def _bind(endpoint: Endpoint, name: str) -> socket.socket:
     return sock
 
 
-def _bind_failure(endpoint: Endpoint, name: str, error: OSError) -> str:
+def _bind_failure(endpoint: EndpointOptions, name: str, error: OSError) -> str:
     place = f"{endpoint.address}:{endpoint.port}"
     if error.errno == errno.EADDRINUSE:
         return f"failed to start {name} service: Unavailable - Socket '{place}' already in use "

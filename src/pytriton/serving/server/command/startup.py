@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         OpenPorts,
         Serving,
     )
-    from pytriton.serving.server.options.endpoints import Endpoint
+    from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
 
 _PORT_IN_USE = re.compile(r"failed to start (.+) service: .* already in use")
@@ -366,7 +366,7 @@ def _warn_of_open_control(options: ServerOptions) -> None:
             )
 
 
-def _is_loopback(endpoint: Endpoint) -> bool:
+def _is_loopback(endpoint: EndpointOptions) -> bool:
     try:
         return ipaddress.ip_address(endpoint.address).is_loopback
     except ValueError:  # a name

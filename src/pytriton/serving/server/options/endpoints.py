@@ -107,7 +107,7 @@ _ANY_ADDRESS = "0.0.0.0"
 _CLOUD_PORT = 8080
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The address and port of one protocol."""
 
     port: int  # 0: a free one
@@ -119,11 +119,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
     """All endpoints of a server."""
 
-    http: Endpoint
-    grpc: Endpoint
-    metrics: Endpoint
-    sagemaker: Endpoint
-    vertex_ai: Endpoint
+    http: EndpointOptions
+    grpc: EndpointOptions
+    metrics: EndpointOptions
+    sagemaker: EndpointOptions
+    vertex_ai: EndpointOptions
 
 
 def read_endpoints(flags: Flags, variables: Mapping[str, str]) -> Endpoints:
@@ -134,13 +134,13 @@ def read_endpoints(flags: Flags, variables: Mapping[str, str]) -> Endpoints:
     """
     # Vertex AI sends requests to one port only, so the others are served if they are asked for.
     by_default = not is_prediction(variables)
-    http = Endpoint(**flags.record("http", allow=by_default))
+    http = EndpointOptions(**flags.record("http", allow=by_default))
     endpoints = Endpoints(
         http=http,
-        grpc=Endpoint(**flags.record("grpc", allow=by_default)),
-        metrics=Endpoint(**flags.record("metrics", address=http.address)),
-        sagemaker=Endpoint(**flags.record("sagemaker")),
-        vertex_ai=Endpoint(
+        grpc=EndpointOptions(**flags.record("grpc", allow=by_default)),
+        metrics=EndpointOptions(**flags.record("metrics", address=http.address)),
+        sagemaker=EndpointOptions(**flags.record("sagemaker")),
+        vertex_ai=EndpointOptions(
             **flags.record("vertex_ai", allow=not by_default, port=_vertex_ai_port(variables))
         ),
     )

@@ -28,7 +28,7 @@ from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.options.endpoints import (
     ONE_CORE,
     PAGE_TOKEN_VARIABLE,
-    Endpoint,
+    EndpointOptions,
     SageMakerOptions,
     Surroundings,
     VertexAiOptions,
@@ -158,11 +158,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server process; the defaults are Triton's."""
 
     id: str = "triton"
-    http: Endpoint = Endpoint(port=DEFAULT_HTTP_PORT)
-    grpc: Endpoint = Endpoint(port=DEFAULT_GRPC_PORT)
-    metrics: Endpoint = Endpoint(port=DEFAULT_METRICS_PORT)
-    sagemaker: Endpoint = Endpoint(port=8080, allow=False)
-    vertex_ai: Endpoint = Endpoint(port=8080, allow=False)
+    http: EndpointOptions = EndpointOptions(port=DEFAULT_HTTP_PORT)
+    grpc: EndpointOptions = EndpointOptions(port=DEFAULT_GRPC_PORT)
+    metrics: EndpointOptions = EndpointOptions(port=DEFAULT_METRICS_PORT)
+    sagemaker: EndpointOptions = EndpointOptions(port=8080, allow=False)
+    vertex_ai: EndpointOptions = EndpointOptions(port=8080, allow=False)
     sagemaker_options: SageMakerOptions = SageMakerOptions()
     vertex_ai_options: VertexAiOptions = VertexAiOptions()
     http_restricted: tuple[RestrictedGroup, ...] = ()
@@ -195,7 +195,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is a page, which needs the metrics port."""
         return self.page.allow and self.metrics.allow
 
-    def services(self) -> dict[ClientService, Endpoint]:
+    def services(self) -> dict[ClientService, EndpointOptions]:
         """Returns the endpoints of all services, in the order in which they are opened."""
         return {
             ClientService.GRPC: self.grpc,

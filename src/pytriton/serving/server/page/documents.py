@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.cluster_view import ClusterView, InstanceRow
-    from pytriton.serving.server.options.endpoints import Endpoint
+    from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
 
 READY = ModelState.READY.value
@@ -117,7 +117,7 @@ def server_document(
     }
 
 
-def _address(endpoint: Endpoint, port: int) -> dict[str, Any]:
+def _address(endpoint: EndpointOptions, port: int) -> dict[str, Any]:
     return {"address": endpoint.address, "port": port}
 
 
