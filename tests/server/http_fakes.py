@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
 from pytriton.serving.server.http.reader import HttpRequest
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 
 HIGH_WATER_BYTES = 64 << 10
 LOW_WATER_BYTES = 16 << 10
@@ -211,7 +211,7 @@ class Later(HttpExchange):
 class ScriptedHandler(HttpHandler):
     """Echoes a request at once; `/later` and `/fail` do what they are called."""
 
-    def __init__(self, limits: Limits, loop: FakeLoop) -> None:
+    def __init__(self, limits: ClientLimits, loop: FakeLoop) -> None:
         super().__init__(limits, loop, "0.0.0.0")
         self.requests: list[HttpRequest] = []
         self.later: list[Later] = []
@@ -236,7 +236,7 @@ class Client:
 
     def __init__(self, handler: HttpHandler | None = None, **limits) -> None:
         self.loop = FakeLoop() if handler is None else handler.loop
-        self.handler = handler or ScriptedHandler(Limits(**limits), self.loop)
+        self.handler = handler or ScriptedHandler(ClientLimits(**limits), self.loop)
         self.connection = self.handler.make_connection()
         self.transport = FakeTransport(self.loop, self.connection)
         self.connection.connection_made(self.transport)

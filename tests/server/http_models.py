@@ -21,7 +21,7 @@ from pytriton.serving.server.codec.child import run_job
 from pytriton.serving.server.codec.messages import decode_job, decode_reply, encode
 from pytriton.serving.server.codec.pool import CodecPool
 from pytriton.serving.server.http.api import HttpApi
-from pytriton.serving.server.options.server_options import Limits, ServerOptions
+from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 from tests.server.http_fakes import Answer, Client, FakeLoop
@@ -132,7 +132,7 @@ class Service:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         *,
         control=None,
         loop=None,
@@ -142,7 +142,7 @@ class Service:
     ) -> None:
         self.loop = loop or FakeLoop()
         self.engine = Engine()
-        self.options = ServerOptions(limits=limits or Limits(), **options)
+        self.options = ServerOptions(limits=limits or ClientLimits(), **options)
         self.control = control or BoundControl(self.engine, self.loop)
         traces = TraceSettings.read(self.options.trace_settings)
         self.background = background or InlineBackground()

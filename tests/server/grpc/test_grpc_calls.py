@@ -12,7 +12,7 @@ from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, Inva
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import Status
 from pytriton.protocol.http2 import frames
-from pytriton.serving.server.options.server_options import Limits, ServerOptions
+from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from tests.server.grpc_fakes import GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data, ping, window_update
 
@@ -115,7 +115,7 @@ def test_stream_that_ends_inside_a_message_is_refused(client):
 
 
 def test_message_that_is_too_large_is_refused_before_it_is_kept():
-    client = GrpcClient(ServerOptions(limits=Limits(grpc_max_message_bytes=100)))
+    client = GrpcClient(ServerOptions(limits=ClientLimits(grpc_max_message_bytes=100)))
     stream = client.open("ModelInfer")
     client.receive(data(stream, b"\0" + (101).to_bytes(4, "big") + bytes(50)))
 
@@ -371,7 +371,7 @@ def test_cuda_region_without_a_name_is_refused_as_one_with_a_name():
 
 
 def test_stalled_client_is_cut_off():
-    limits = Limits(write_stall_timeout_s=5)
+    limits = ClientLimits(write_stall_timeout_s=5)
     client = GrpcClient(ServerOptions(limits=limits), window=1000)
     stream = client.call("ModelInfer", infer_request())
     client.engine.answer(content=bytes(100_000))

@@ -10,13 +10,13 @@ import pytest
 from pytriton.protocol.http2 import Limits as Http2Limits
 from pytriton.protocol.http2 import frames
 from pytriton.serving.server.grpc import connection
-from pytriton.serving.server.options.server_options import Limits, ServerOptions
+from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from tests.server.grpc_fakes import FakeEngine, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data
 
 SECOND_NS = 1_000_000_000
 START_NS = time.monotonic_ns()
-LIMITS = Limits(header_timeout_s=10, body_stall_timeout_s=20, write_stall_timeout_s=30)
+LIMITS = ClientLimits(header_timeout_s=10, body_stall_timeout_s=20, write_stall_timeout_s=30)
 OPTIONS = ServerOptions(limits=LIMITS)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnsupportedError
 from pytriton.base.messages import InferTensor
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body
 
@@ -293,7 +293,7 @@ def test_compression_named_twice_is_an_unknown_one(service):
 
 
 def test_bomb_is_refused_before_it_takes_memory():
-    service = Service(Limits(http_max_input_bytes=8 << 20))
+    service = Service(ClientLimits(http_max_input_bytes=8 << 20))
     packer = zlib.compressobj()
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(64)) + packer.flush()
     before = psutil.Process().memory_info().rss

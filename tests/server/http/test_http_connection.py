@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from pytriton.serving.server.http.connection import TRANSITIONS, ConnectionState
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import (
     Client,
     FakeLoop,
@@ -282,7 +282,7 @@ def test_half_sent_request_does_not_keep_a_server_from_stopping(client):
 @pytest.mark.parametrize("leave", ["send_eof", "reset"])
 def test_client_may_leave_at_every_byte(text, leave):
     loop = FakeLoop()
-    handler = ScriptedHandler(Limits(), loop)
+    handler = ScriptedHandler(ClientLimits(), loop)
     for at in range(len(text)):
         client = Client(handler)
         client.send(text[:at])

@@ -9,7 +9,7 @@ import logging
 import psutil
 import pytest
 
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import (
     DELIVERIES,
     Client,
@@ -301,7 +301,7 @@ def test_length_with_many_zeros_is_a_length():
 
 def test_announced_bodies_take_no_memory():
     loop = FakeLoop()
-    handler = ScriptedHandler(Limits(http_max_input_bytes=4 << 30), loop)
+    handler = ScriptedHandler(ClientLimits(http_max_input_bytes=4 << 30), loop)
     before = psutil.Process().memory_info().rss
     clients = [Client(handler) for _ in range(20)]
     for client in clients:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import (
     Client,
     FakeLoop,
@@ -57,7 +57,7 @@ def mutated(source: random.Random) -> bytes:
 def test_random_client_gets_answers_or_the_end(seed):
     source = random.Random(seed)
     loop = FakeLoop()
-    handler = ScriptedHandler(Limits(http_max_header_bytes=4096), loop)
+    handler = ScriptedHandler(ClientLimits(http_max_header_bytes=4096), loop)
     for _ in range(50):
         client = Client(handler)
         client.transport.client_reads = source.random() < 0.9

@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.serving.server.api.pace import MIN_BYTES_PER_S
 from pytriton.serving.server.http.timeouts import LINGER_S
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.server.http_fakes import (
     HIGH_WATER_BYTES,
     Client,
@@ -179,7 +179,7 @@ def test_refused_client_that_ends_is_gone():
 
 def test_one_timer_watches_all_slow_clients_and_ends_with_them():
     loop = FakeLoop()
-    handler = ScriptedHandler(Limits(http_idle_timeout_s=0), loop)
+    handler = ScriptedHandler(ClientLimits(http_idle_timeout_s=0), loop)
     clients = [Client(handler) for _ in range(50)]
     for client in clients:
         client.send(get(b"/")[:-3], byte_by_byte())
@@ -305,7 +305,7 @@ def test_timeout_of_zero_keeps_idle_connections_for_ever():
 
 def test_one_timer_watches_all_idle_clients_and_ends_with_them():
     loop = FakeLoop()
-    handler = ScriptedHandler(Limits(http_idle_timeout_s=100), loop)
+    handler = ScriptedHandler(ClientLimits(http_idle_timeout_s=100), loop)
     for _ in range(50):
         Client(handler).send(get(b"/a"))
     loop.advance(5)

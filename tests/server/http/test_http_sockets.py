@@ -14,7 +14,7 @@ import time
 import pytest
 import uvloop
 
-from pytriton.serving.server.options.server_options import Limits
+from pytriton.serving.server.options.server_options import ClientLimits
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
 
@@ -26,7 +26,7 @@ class LiveServer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, **limits) -> None:
         self.loop = loop
-        self.handler = ScriptedHandler(Limits(**limits), loop)
+        self.handler = ScriptedHandler(ClientLimits(**limits), loop)
         self.problems: list[dict] = []
         loop.set_exception_handler(lambda _, context: self.problems.append(context))
         listener = socket.create_server(("127.0.0.1", 0))

@@ -21,8 +21,8 @@ from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.repository_options import RepositoryOptions
 from pytriton.serving.server.options.server_options import (
     AccessLogOptions,
+    ClientLimits,
     KeepaliveOptions,
-    Limits,
     LogOptions,
     PageOptions,
     ServerOptions,
@@ -42,7 +42,7 @@ def test_empty_config_gives_tritons_defaults():
     options = options_from(TritonConfig().to_dict())
 
     assert options == ServerOptions(
-        limits=Limits(http_max_input_bytes=2**31 - 1),
+        limits=ClientLimits(http_max_input_bytes=2**31 - 1),
         allow_client_shared_memory=True,
     )
     assert options.http == EndpointOptions(port=8000, address="0.0.0.0", allow=True)
@@ -153,7 +153,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),
-        limits=Limits(http_max_input_bytes=16),
+        limits=ClientLimits(http_max_input_bytes=16),
         repository=RepositoryOptions(
             paths=("models",),
             backend_directory="backends",

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Event, Limits
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
+    from pytriton.serving.server.options.server_options import ClientLimits as ServerLimits
     from pytriton.serving.server.options.server_options import KeepaliveOptions
-    from pytriton.serving.server.options.server_options import Limits as ServerLimits
     from pytriton.serving.server.process.clients import ConnectionSet
 
 READ_BYTES = 256 << 10

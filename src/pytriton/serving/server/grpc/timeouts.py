@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytriton.protocol.http2 import IncompleteInput
-    from pytriton.serving.server.options.server_options import Limits
+    from pytriton.serving.server.options.server_options import ClientLimits
 
 _MS = 1_000_000  # in nanoseconds
 _MIN_TICK_MS = 10
@@ -128,7 +128,7 @@ class StallWatch:
 
     __slots__ = ("_calls", "_connection_input", "_limits", "_unsent_bytes", "_writing")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
         self._unsent_bytes: int | None = None  # None while the transport accepts output
         self._writing = Pace()
@@ -174,7 +174,7 @@ class _InputTimer:
 
     __slots__ = ("_last", "_limits", "_pace")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
         self._last: IncompleteInput | None = None
         self._pace = Pace()

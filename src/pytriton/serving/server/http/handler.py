@@ -14,7 +14,7 @@ from pytriton.serving.server.process.clients import ConnectionSet
 if TYPE_CHECKING:
     import asyncio
 
-    from pytriton.serving.server.options.server_options import Limits
+    from pytriton.serving.server.options.server_options import ClientLimits
 
 
 class HttpHandler:
@@ -26,7 +26,7 @@ class HttpHandler:
         address: The address that the port listens on.
     """
 
-    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop, address: str) -> None:
+    def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop, address: str) -> None:
         self.limits = limits
         self.origins = OriginPolicy(address)
         self.loop = loop
@@ -100,7 +100,7 @@ class PendingExchange(HttpExchange):
 class RequestHandler(Protocol[ConnectionT]):
     """The owner of connections, which answers their requests."""
 
-    limits: Limits
+    limits: ClientLimits
     origins: OriginPolicy
     loop: asyncio.AbstractEventLoop
     connections: ConnectionSet[ConnectionT]

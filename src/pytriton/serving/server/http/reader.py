@@ -21,7 +21,7 @@ from pytriton.serving.server.api.status import HTTP_RESTRICTED
 
 if TYPE_CHECKING:
     from pytriton.serving.server.api.origins import OriginPolicy
-    from pytriton.serving.server.options.server_options import Limits
+    from pytriton.serving.server.options.server_options import ClientLimits
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class RequestReader:
     def __init__(
         self,
         sink: RequestSink,
-        limits: Limits,
+        limits: ClientLimits,
         origins: OriginPolicy,
         cached_heads: dict[bytes, RequestHead],
         *,
@@ -337,7 +337,7 @@ class RequestReader:
             self._sink.on_refusal(status, message)
 
 
-def _head_refusal(head: RequestHead, version: str, limits: Limits) -> tuple[int, str] | None:
+def _head_refusal(head: RequestHead, version: str, limits: ClientLimits) -> tuple[int, str] | None:
     """Returns why RFC 9112 or a limit forbids a well-formed head; None if they do not."""
     coding = head.headers.get(b"transfer-encoding", b"chunked").lower()
     expectation = head.headers.get(b"expect", b"100-continue").lower()
@@ -367,7 +367,7 @@ def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
     return 400, f"expected a name or an address as Host, got {host.decode('latin-1')!a}"
 
 
-def _size_refusal(head: RequestHead, size: int, limits: Limits) -> tuple[int, str]:
+def _size_refusal(head: RequestHead, size: int, limits: ClientLimits) -> tuple[int, str]:
     """Returns the refusal of a body that is too large, in Triton's words for what it has in it."""
     most = limits.http_max_input_bytes
     json_length = head.headers.get(b"inference-header-content-length")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pytriton.serving.server.http.reader import RequestHead, RequestReader
-    from pytriton.serving.server.options.server_options import Limits
+    from pytriton.serving.server.options.server_options import ClientLimits
 
 # How long a refused client may continue to send. If the connection were closed at once, unread
 # bytes would make the system reset it, and the refusal might be lost (RFC 9112, 9.6).
@@ -42,7 +42,7 @@ class ClientTimeouts:
         "_writing",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
         self._reading = Pace()
         self._writing = Pace()

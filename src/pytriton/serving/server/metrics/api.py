@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import DeviceReading, GpuReader, MachineReading
-    from pytriton.serving.server.options.server_options import Limits, ServerOptions
+    from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
     cluster_metrics = LazyModule("pytriton.serving.server.metrics.cluster")
     metrics_page = LazyModule("pytriton.serving.server.metrics.families")
@@ -188,7 +188,7 @@ class MetricsApi(HttpHandler):
             self._gpu_readings = ()
 
 
-def _limits(options: ServerOptions) -> Limits:
+def _limits(options: ServerOptions) -> ClientLimits:
     """Returns the limits of this port: what the page's form sends needs no gigabytes."""
     limits = options.limits
     most = min(limits.http_max_input_bytes, MAX_BODY_BYTES)

@@ -140,7 +140,7 @@ class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_connection_age_grace_ms: int | None = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits for one client; beyond them it is refused or disconnected."""
 
     http_max_input_bytes: int = 64 << 20
@@ -177,7 +177,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: AccessLogOptions = AccessLogOptions()
     metrics_options: MetricsOptions = MetricsOptions()
     page: PageOptions = PageOptions()  # it is served on the metrics port
-    limits: Limits = Limits()
+    limits: ClientLimits = ClientLimits()
     repository: RepositoryOptions = RepositoryOptions()
     ray: RayOptions = RayOptions()  # of models that run there
     exit_on_error: bool = True
@@ -271,13 +271,13 @@ def _restricted(
         raise FlagError(name, error.message) from None
 
 
-def _limits(flags: Flags) -> Limits:
+def _limits(flags: Flags) -> ClientLimits:
     size = flags.value("http_max_input_size")
     if size <= 0:
         raise FlagError(
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
-    return Limits(http_max_input_bytes=size, **flags.record("limits"))
+    return ClientLimits(http_max_input_bytes=size, **flags.record("limits"))
 
 
 def _tls(flags: Flags) -> TlsOptions | None:
