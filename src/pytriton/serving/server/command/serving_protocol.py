@@ -47,7 +47,7 @@ class Remaining(NamedTuple):
     live_models: int = 0  # versions whose instances have not stopped
 
 
-class Serving(Protocol):
+class ServerLifecycle(Protocol):
     """A server, from loading its models to its shutdown. It is used on the event loop's thread."""
 
     async def load(self, report: Callable[[LoadProgress], None]) -> None:
@@ -78,4 +78,4 @@ class Serving(Protocol):
         """Refuse new requests, finish those in flight, stop everything; True if all was in time."""
 
 
-Build = Callable[["ServerOptions", "asyncio.AbstractEventLoop"], Awaitable[Serving]]
+Build = Callable[["ServerOptions", "asyncio.AbstractEventLoop"], Awaitable[ServerLifecycle]]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.command.serving_protocol import Remaining, Serving
+    from pytriton.serving.server.command.serving_protocol import Remaining, ServerLifecycle
     from pytriton.serving.server.options.server_options import ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def exit_signals(
 
 
 async def shut_down(
-    serving: Serving, options: ServerOptions, signals: ExitSignals, second_s: float = 1.0
+    serving: ServerLifecycle, options: ServerOptions, signals: ExitSignals, second_s: float = 1.0
 ) -> Exit:
     """Shut a server down in order, within its exit timeout.
 
@@ -120,7 +120,7 @@ async def shut_down(
     return Exit.AT_ONCE
 
 
-async def _serve_on(serving: Serving, grace_s: float, signals: ExitSignals) -> None:
+async def _serve_on(serving: ServerLifecycle, grace_s: float, signals: ExitSignals) -> None:
     """Serve for some time, until the second signal.
 
     In the first half, load balancers notice that the server is not ready. Then clients are asked to

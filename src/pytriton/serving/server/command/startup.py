@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Backend,
         LoadProgress,
         OpenPorts,
-        Serving,
+        ServerLifecycle,
     )
     from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -226,7 +226,7 @@ def creation_error(error: ServerError) -> StartError:
     return StartError(f"error: creating server: {error.kind} - {error.message}")
 
 
-def _known_models(serving: Serving, options: ServerOptions) -> list[IndexEntry]:
+def _known_models(serving: ServerLifecycle, options: ServerOptions) -> list[IndexEntry]:
     """Returns the models to show; in mode explicit, those of which no version was wanted are not.
 
     The index has every folder of the repositories.
@@ -262,7 +262,7 @@ def _failure_line(entry: IndexEntry) -> str:
 
 
 async def start_up(
-    serving: Serving,
+    serving: ServerLifecycle,
     options: ServerOptions,
     progress: ProgressLine,
     width: int | None = None,
@@ -305,7 +305,7 @@ async def start_up(
     return ports
 
 
-async def _load(serving: Serving, progress: ProgressLine) -> ServerError | None:
+async def _load(serving: ServerLifecycle, progress: ProgressLine) -> ServerError | None:
     loop = asyncio.get_running_loop()
     start = loop.time()
     loading = loop.create_task(serving.load(progress.update))
