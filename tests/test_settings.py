@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base.settings import BY_KEY, Takes
 from pytriton.base.triton_config import TritonConfig
-from pytriton.inprocess.c_library.options import Options as LibraryOptions
+from pytriton.inprocess.c_library.options import OptionHandles as LibraryOptions
 from pytriton.inprocess.options import Options, server_settings
 from pytriton.runtime.native_backend.api_table import FUNCTIONS
 from pytriton.serving.server.options.server_options import ServerOptions

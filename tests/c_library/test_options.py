@@ -8,22 +8,22 @@ import ctypes
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.inprocess.c_library.options import Options
+from pytriton.inprocess.c_library.options import OptionHandles
 from pytriton.runtime.native_backend.api_table import FUNCTIONS
 from pytriton.runtime.native_backend.callbacks import exported
 
 
 @pytest.fixture
-def options() -> Options:
-    return Options()
+def options() -> OptionHandles:
+    return OptionHandles()
 
 
-def call(options: Options, name: str, *arguments: object) -> None:
+def call(options: OptionHandles, name: str, *arguments: object) -> None:
     functions = {**exported(options), **options.setters()}
     functions[f"TRITONSERVER_ServerOptions{name}"](*arguments)
 
 
-def made(options: Options) -> int:
+def made(options: OptionHandles) -> int:
     place = ctypes.c_uint64()
     call(options, "New", ctypes.addressof(place))
     return place.value

@@ -48,7 +48,7 @@ class Settings:
             raise InvalidArgumentError(error.message) from None
 
 
-class Options:
+class OptionHandles:
     """The settings that the application has made."""
 
     def __init__(self) -> None:

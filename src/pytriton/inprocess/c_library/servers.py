@@ -14,7 +14,7 @@ from pytriton.base.errors import (
 )
 from pytriton.inprocess.c_library.delivery import Delivery
 from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
-from pytriton.inprocess.c_library.options import Options
+from pytriton.inprocess.c_library.options import OptionHandles
 from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import Handles, put_bool, put_word, required_text
@@ -69,7 +69,7 @@ class CallerServers:
 
     def __init__(
         self,
-        options: Options,
+        options: OptionHandles,
         documents: Documents,
         parameters: Parameters,
         metrics: ProcessMetrics,

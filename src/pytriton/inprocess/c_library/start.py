@@ -10,7 +10,7 @@ from pytriton.inprocess.c_library.error_objects import LibraryErrors
 from pytriton.inprocess.c_library.inference import Inferences
 from pytriton.inprocess.c_library.log import Log
 from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
-from pytriton.inprocess.c_library.options import Options
+from pytriton.inprocess.c_library.options import OptionHandles
 from pytriton.inprocess.c_library.server_models import ServedModelFunctions
 from pytriton.inprocess.c_library.servers import CallerServers
 from pytriton.inprocess.c_library.traces import Traces
@@ -45,7 +45,7 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     """
     errors = LibraryErrors(errors_address)
     documents, parameters, attributes = Documents(), Parameters(), BufferAttributes()
-    options, metrics, reports, log = Options(), ProcessMetrics(), MetricReports(), Log()
+    options, metrics, reports, log = OptionHandles(), ProcessMetrics(), MetricReports(), Log()
     servers = CallerServers(options, documents, parameters, metrics, reports)
     allocators = Allocators(errors, attributes)
     requests = CallerRequests(servers.find, allocators, attributes)
