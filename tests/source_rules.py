@@ -44,10 +44,8 @@ BESIDE_THE_CHAIN = {
     # Draws what it is given; the only package that knows matplotlib.
     "plots": frozenset(),
     # The user's process talks to the server over a channel and does not load it.
-    "command_line": LEAVES,
-    "server_link": LEAVES | {"transport", "functions"},
-    "server_process": LEAVES | {"transport", "functions", "server_link"},
-    "remote_triton": LEAVES | {"client", "transport", "functions", "server_link", "triton_base"},
+    "server_process": LEAVES | {"transport", "functions"},
+    "remote_triton": LEAVES | {"client", "transport", "functions", "server_process", "triton_base"},
     "triton_base": LEAVES | {"functions", "decorators", "models", "proxy"},
     # The server in a program's own process, and tensors that it exchanges by DLPack.
     "inprocess": LEAVES | {"pb_utils", "transport", "executor", "engine", "repository", "server"},
@@ -58,7 +56,6 @@ EXTRA = {
     "triton": frozenset(
         {
             "client",
-            "command_line",
             "decorators",
             "proxy",
             "remote_triton",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.python_process import StartedZygote
 
-    StartServer = Callable[..., Awaitable["RunningServer"]]
+    StartServer = Callable[..., Awaitable["OpenServer"]]
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import errno
 import functools
 import logging
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,11 +22,11 @@ from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
-from pytriton.serving.server.page.routes import LazyPage
+from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.serving.server.cloud import vertex_ai
@@ -33,13 +34,18 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend import pool as front_end_pool
     from pytriton.serving.server.frontend import zygote as front_end_zygote
     from pytriton.serving.server.frontend.pool import FrontEndPool
+    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.handler import HttpExchange
+    from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.page import api as page_api
     from pytriton.serving.server.page.api import PageApi
     from pytriton.serving.server.process.clients import ClientTaker
 else:
+    page_api = LazyModule("pytriton.serving.server.page.api")
     machine_metrics = LazyModule("pytriton.serving.server.metrics.machine")
     vertex_ai = LazyModule("pytriton.serving.server.cloud.vertex_ai")
     front_end_pool = LazyModule("pytriton.serving.server.frontend.pool")
@@ -56,6 +62,32 @@ _NAMES = {
     ClientService.VERTEX_AI: "Vertex AI",
 }
 _FLUSH_S = 1.0  # for the last metrics to reach their readers
+
+
+class LazyPage:
+    """Makes the page for the first request to it.
+
+    Its code is imported then: it takes 13 ms, and nobody looks at the page of most servers.
+    """
+
+    def __init__(self, make: Callable[[], PageApi]) -> None:
+        self._make = make
+        self._page: PageApi | None = None
+
+    def owns(self, path: bytes) -> bool:
+        """Returns whether the page answers requests for a path."""
+        return owns(path)
+
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
+        """Answer a request now, or return the exchange that will answer it."""
+        if self._page is None:
+            self._page = self._make()
+        return self._page.handle(connection, request)
+
+    def close(self) -> None:
+        """Cancel what is running when the server stops."""
+        if self._page is not None:
+            self._page.close()
 
 
 class NetworkServer:
@@ -98,7 +130,7 @@ class NetworkServer:
         )
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
-        self._page = LazyPage(functools.partial(self._make_page, client))
+        self._page = LazyPage(functools.partial(self._make_page, client, time.time()))
         if options.has_page:
             self._metrics.other_paths = self._page
         self._acceptors: list[Acceptor] = []
@@ -128,7 +160,6 @@ class NetworkServer:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
             self.metrics_port = self._listen(options.metrics, opener, "Metrics", is_essential=True)
             self._metrics.start()
-            self._page.ports = self.ports
 
     @property
     def connection_counts(self) -> tuple[int, int]:
@@ -183,10 +214,8 @@ class NetworkServer:
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
         return machine_metrics.accepting_families(pauses, is_paused=is_paused)
 
-    def _make_page(
-        self, client: LocalClient, kind: type[PageApi], ports: Started, started_s: float
-    ) -> PageApi:
-        return kind(
+    def _make_page(self, client: LocalClient, started_s: float) -> PageApi:
+        return page_api.PageApi(
             self.core.engine,
             self.core.control,
             client,
@@ -195,7 +224,7 @@ class NetworkServer:
             self._metrics.machine,
             self.core.cluster_status,
             self.core.tracing,
-            ports,
+            self.ports,
             started_s,
         )
 

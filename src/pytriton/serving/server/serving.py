@@ -53,7 +53,7 @@ def prepare(options: ServerOptions, workers: StartedZygote | None = None) -> Bui
 
 
 class RepositoryServing:
-    """The parts of a server. See `pytriton.serving.server.command.serving_protocol.ServerLifecycle`."""
+    """The parts of a server; see `ServerLifecycle`."""
 
     def __init__(
         self,

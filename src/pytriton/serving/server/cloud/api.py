@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.handler import HttpExchange
 
-    pass
-
     Handle = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]
 
 _HEADER_LENGTH = b"inference-header-content-length"
