@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.server.command.serving_protocol import (
+from pytriton.serving.server.command.lifecycle import (
     Backend,
     LoadProgress,
     OpenPorts,

@@ -11,10 +11,10 @@ import sys
 
 import pytest
 
-from pytriton.serving.server.command.serving_protocol import Remaining
-from pytriton.serving.server.command.shutdown import (
+from pytriton.serving.server.command.lifecycle import (
     Exit,
     ExitSignals,
+    Remaining,
     exit_lines,
     exit_signals,
     shut_down,

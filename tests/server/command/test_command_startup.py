@@ -13,9 +13,8 @@ import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.serving.engine.client import IndexEntry
+from pytriton.serving.server.command.lifecycle import Exit, LoadProgress
 from pytriton.serving.server.command.run import run
-from pytriton.serving.server.command.serving_protocol import LoadProgress
-from pytriton.serving.server.command.shutdown import Exit
 from pytriton.serving.server.command.startup import ProgressLine
 from pytriton.serving.server.options.server_options import ServerOptions
 from tests.server.serving_fakes import FakeServing

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.server.command.serving_protocol import Backend
+from pytriton.serving.server.command.lifecycle import Backend
 from pytriton.serving.server.command.startup import (
     agent_table,
     backend_table,

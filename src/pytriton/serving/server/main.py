@@ -20,7 +20,7 @@ from pytriton.runtime.transport.control import CallDone, ControlLink, ServerStar
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.server.binding.binder import BinderSession
 from pytriton.serving.server.binding.binder_port import BinderPort
-from pytriton.serving.server.command.serving_protocol import OpenPorts
+from pytriton.serving.server.command.lifecycle import OpenPorts
 from pytriton.serving.server.command.startup import log_ports
 from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.endpoints import Surroundings

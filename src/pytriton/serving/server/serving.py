@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.serving.engine.model import ModelState
 from pytriton.serving.server.binding.binder_port import BinderPort
-from pytriton.serving.server.command.serving_protocol import (
+from pytriton.serving.server.command.lifecycle import (
     Backend,
     LoadProgress,
     OpenPorts,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.serving.engine.client import IndexEntry
-    from pytriton.serving.server.command.serving_protocol import Build
+    from pytriton.serving.server.command.lifecycle import Build
     from pytriton.serving.server.options.server_options import ServerOptions
 
 _KILL_S = 0.5  # for processes to end that were killed after the timeout

@@ -18,7 +18,7 @@ from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.runtime.transport.zygote import set_process_title
 from pytriton.serving.server.api.documents import TRITON_VERSION
 from pytriton.serving.server.command.arguments import CommandLine, help_page, parse
-from pytriton.serving.server.command.shutdown import Exit, exit_signals, shut_down
+from pytriton.serving.server.command.lifecycle import Exit, exit_signals, shut_down
 from pytriton.serving.server.command.startup import (
     ProgressLine,
     StartError,
@@ -39,7 +39,7 @@ from pytriton.serving.server.process.resources import usable_cores
 from pytriton.utils.terminal import has_colours, width_of
 
 if TYPE_CHECKING:
-    from pytriton.serving.server.command.serving_protocol import Build
+    from pytriton.serving.server.command.lifecycle import Build
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from pytriton.utils.terminal import Colour, has_colours, is_terminal, paint, wid
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import IndexEntry
-    from pytriton.serving.server.command.serving_protocol import (
+    from pytriton.serving.server.command.lifecycle import (
         Backend,
         LoadProgress,
         OpenPorts,
