@@ -20,8 +20,9 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
 from pytriton.serving.server.options.server_options import LogOptions
-from pytriton.serving.server.process.log_output import (
-    ConsoleHandler, discard_unwritable_output, open_missing_streams
+from pytriton.serving.server.process.log_output import ConsoleHandler
+from pytriton.serving.server.process.resources import (
+    discard_unwritable_output, open_missing_streams
 )
 from pytriton.serving.server.process.logs import set_up_logging
 open_missing_streams()
@@ -309,7 +310,7 @@ def test_process_without_standard_streams_starts_and_logs_to_its_file(tmp_path):
 def test_numbers_of_missing_streams_are_not_given_to_files():
     script = """
 import os, sys
-from pytriton.serving.server.process.log_output import open_missing_streams
+from pytriton.serving.server.process.resources import open_missing_streams
 open_missing_streams()
 with open(sys.argv[1], "wb") as file:
     print(file.fileno() > 2, os.get_inheritable(2), sys.stderr.write("x"))

@@ -31,9 +31,12 @@ from pytriton.serving.server.process.event_loop import (
     freeze_memory,
     new_event_loop,
 )
-from pytriton.serving.server.process.log_output import open_missing_streams
 from pytriton.serving.server.process.logs import keep_lines, set_up_logging
-from pytriton.serving.server.process.resources import raise_limit, usable_cores
+from pytriton.serving.server.process.resources import (
+    open_missing_streams,
+    raise_limit,
+    usable_cores,
+)
 from pytriton.serving.server.server import NetworkServer, authorizations, prepare_front_ends
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.runtime.executor.python_process import can_fork_workers, fork_zygote
 from pytriton.runtime.worker_process.zygote import run_in_fork
-from pytriton.serving.server.process.log_output import open_missing_streams
-from pytriton.serving.server.process.resources import raise_limit
+from pytriton.serving.server.process.resources import open_missing_streams, raise_limit
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.python_process import StartedZygote

@@ -202,40 +202,6 @@ class ConsoleHandler(LogHandler):
             _report_loss(other, f"the log cannot be written to {name}: {error}")
 
 
-def open_missing_streams() -> None:
-    """Let the standard streams that the process was started without lead nowhere.
-
-    Otherwise the next file or socket gets the number of such a stream. Programs that write to
-    standard error would write into it, and libuv aborts when it closes it.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            with contextlib.suppress(OSError):
-                os.fstat(number)
-                continue  # another file has this number already
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
-            stream = os.fdopen(number, "w" if number else "r", closefd=False)
-            setattr(sys, name, stream)
-            # As for other streams: a worker puts its own in its place, and this must stay open.
-            setattr(sys, f"__{name}__", stream)
-
-
-def discard_unwritable_output() -> None:
-    """Discard unwritten output if its reader has gone, so that the exit does not fail."""
-    for stream in (sys.stdout, sys.stderr):
-        _flush_or_discard(stream)
-
-
-def _flush_or_discard(stream: TextIO) -> None:
-    try:
-        stream.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)
-
-
 def _report_loss(stream: TextIO, text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # this stream cannot be written, either
         stream.write(f"{text}; its lines are lost until it can be written again\n")

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the cores that this process may use: those of the machine, less what a container forbids.
+"""Resources of this process: the cores it may use, its file descriptors, its standard streams.
 
 A container limits processor time with a quota of its control group (cgroup), version 1 or 2, which
 `os.cpu_count` does not see. The parsers are pure; only `usable_cores` reads files.
+
+Every client takes a descriptor. If clients could take all of them, the server could neither start
+a process for a model nor share memory with one, so some are reserved for the server.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import pathlib
 import resource
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
 # Where version 1 has its quotas: the controller's own folder, or one that it shares.
@@ -143,3 +147,37 @@ def lowest_free(descriptor: int) -> int:
         return sys.maxsize
     os.close(free)
     return free
+
+
+def open_missing_streams() -> None:
+    """Let the standard streams that the process was started without lead nowhere.
+
+    Otherwise the next file or socket gets the number of such a stream. Programs that write to
+    standard error would write into it, and libuv aborts when it closes it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.fstat(number)
+                continue  # another file has this number already
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
+            stream = os.fdopen(number, "w" if number else "r", closefd=False)
+            setattr(sys, name, stream)
+            # As for other streams: a worker puts its own in its place, and this must stay open.
+            setattr(sys, f"__{name}__", stream)
+
+
+def discard_unwritable_output() -> None:
+    """Discard unwritten output if its reader has gone, so that the exit does not fail."""
+    for stream in (sys.stdout, sys.stderr):
+        _flush_or_discard(stream)
+
+
+def _flush_or_discard(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
