@@ -7,8 +7,12 @@ import logging
 import sys
 
 from pytriton.serving.server.options.server_options import LogOptions
-from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile, LogHandler
-from pytriton.serving.server.process.logs import formatter_factory
+from pytriton.serving.server.process.logs import (
+    ConsoleHandler,
+    LogFile,
+    LogHandler,
+    formatter_factory,
+)
 
 _LOGGER = logging.getLogger("pytriton")
 # Without any handler, Python itself would print warnings.

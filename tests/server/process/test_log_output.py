@@ -13,14 +13,18 @@ import sys
 import pytest
 
 from pytriton.base.log_switches import LogSwitches
-from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile
-from pytriton.serving.server.process.logs import TritonFormatter, formatter_factory
+from pytriton.serving.server.process.logs import (
+    ConsoleHandler,
+    LogFile,
+    TritonFormatter,
+    formatter_factory,
+)
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
 import logging, sys
 from pytriton.serving.server.options.server_options import LogOptions
-from pytriton.serving.server.process.log_output import ConsoleHandler
+from pytriton.serving.server.process.logs import ConsoleHandler
 from pytriton.serving.server.process.resources import (
     discard_unwritable_output, open_missing_streams
 )

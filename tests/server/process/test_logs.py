@@ -13,9 +13,9 @@ import pytest
 
 from pytriton.base.log_switches import LogSwitches
 from pytriton.serving.server.options.server_options import LogOptions
-from pytriton.serving.server.process.log_output import ConsoleHandler
 from pytriton.serving.server.process.logs import (
     ESCAPE_VARIABLE,
+    ConsoleHandler,
     TritonFormatter,
     formatter_factory,
     log_table,

@@ -15,8 +15,12 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.log_switches import LogSwitches
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import decoded, required_text
-from pytriton.serving.server.process.log_output import ConsoleHandler, LogFile, LogHandler
-from pytriton.serving.server.process.logs import formatter_factory
+from pytriton.serving.server.process.logs import (
+    ConsoleHandler,
+    LogFile,
+    LogHandler,
+    formatter_factory,
+)
 
 _LOGGER = logging.getLogger("pytriton")
 _FORMATS = ("default", "ISO8601")

@@ -29,8 +29,7 @@ from pytriton.serving.server.options.endpoints import Surroundings, default_repo
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.server_options import ServerOptions, read_log_options
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
-from pytriton.serving.server.process.log_output import ConsoleHandler
-from pytriton.serving.server.process.logs import keep_lines, set_up_logging
+from pytriton.serving.server.process.logs import ConsoleHandler, keep_lines, set_up_logging
 from pytriton.serving.server.process.resources import (
     discard_unwritable_output,
     open_missing_streams,
