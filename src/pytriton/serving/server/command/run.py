@@ -27,7 +27,7 @@ from pytriton.serving.server.command.startup import (
 )
 from pytriton.serving.server.options.endpoints import Surroundings, default_repository
 from pytriton.serving.server.options.flags import FlagError, Flags
-from pytriton.serving.server.options.server_options import ServerOptions, read_log_options
+from pytriton.serving.server.options.server_options import LogOptions, ServerOptions
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.logs import ConsoleHandler, keep_lines, set_up_logging
 from pytriton.serving.server.process.resources import (
@@ -121,7 +121,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
     """Set up logging and return the settings."""
     around = Surroundings.read(usable_cores())
     values = {**default_repository(around.variables), **command_line.values}
-    log = read_log_options(Flags(values))
+    log = LogOptions(**Flags(values).record("log"))
     try:
         set_up_logging(log, ConsoleHandler(sys.stdout, sys.stderr, progress))
     except OSError as error:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses and ports that a server listens on."""
+"""Settings of ports, of cloud providers and of front ends, with the environment they depend on."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -12,35 +13,71 @@ from pytriton.base.settings import MAX_FRONTEND_PROCESSES
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.options.flags import Flags, bad_value
 
+PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
+FRONTENDS_VARIABLE = "PYTRITON_FRONTEND_PROCESSES"
+
 # Vertex AI sets these in every container (its "custom container requirements").
-MODE_VARIABLE = "AIP_MODE"
 HTTP_PORT_VARIABLE = "AIP_HTTP_PORT"
 PREDICT_ROUTE_VARIABLE = "AIP_PREDICT_ROUTE"
 HEALTH_ROUTE_VARIABLE = "AIP_HEALTH_ROUTE"
-STORAGE_VARIABLE = "AIP_STORAGE_URI"
-_PREDICTION = "PREDICTION"
+_MODE_VARIABLE = "AIP_MODE"
+_STORAGE_VARIABLE = "AIP_STORAGE_URI"
 
 # Those who deploy a model on SageMaker set these.
 DEFAULT_MODEL_VARIABLE = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
-PING_VARIABLE = "SAGEMAKER_TRITON_PING_MODE"
-INFERENCE_VARIABLE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
-_PING_MODES = ("ready", "live")
-_INFERENCE_TYPES = ("infer", "generate", "generate_stream")
+_PING_VARIABLE = "SAGEMAKER_TRITON_PING_MODE"
+_INFERENCE_VARIABLE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
 
-CLOUD_VARIABLES = (
-    MODE_VARIABLE,
-    HTTP_PORT_VARIABLE,
-    PREDICT_ROUTE_VARIABLE,
-    HEALTH_ROUTE_VARIABLE,
-    STORAGE_VARIABLE,
-    DEFAULT_MODEL_VARIABLE,
-    PING_VARIABLE,
-    INFERENCE_VARIABLE,
-)
+# The names of endpoints in messages, by their fields of `ServerOptions`.
+_NAMES = {
+    "http": "HTTP",
+    "grpc": "GRPC",
+    "metrics": "metrics",
+    "sagemaker": "SageMaker",
+    "vertex_ai": "Vertex AI",
+}
+_CLOUD_PORT = 8080
+
+# Up to this many cores the clients, the server and its models already use all of them.
+_CORES_FOR_ONE_PROCESS = 4
+# More front ends share less of their work: requests then reach the core one by one.
+_MAX_BY_DEFAULT = 8
+# One front end costs what the server in one process does, so only a second one makes it faster.
+_MIN_BY_DEFAULT = 2
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine and the environment, for settings that are not given."""
+
+    cores: int = 1
+    frontend_processes: str | None = None  # the value of `FRONTENDS_VARIABLE`
+    variables: dict[str, str] = {}  # those of cloud providers and of the page
+
+    @classmethod
+    def read(cls, cores: int) -> Surroundings:
+        """Returns those of this process, which may use so many cores."""
+        names = ("AIP_", "SAGEMAKER_TRITON_", PAGE_TOKEN_VARIABLE)
+        return cls(
+            cores=cores,
+            frontend_processes=os.environ.get(FRONTENDS_VARIABLE),
+            variables={name: os.environ[name] for name in os.environ if name.startswith(names)},
+        )
+
+
+ONE_CORE = Surroundings()
+
+
+class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The address and port of one protocol."""
+
+    port: int  # 0: a free one
+    address: str = "0.0.0.0"
+    allow: bool = True
+    reuse_port: bool = False
 
 
 class VertexAiOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How Vertex AI asks; the routes are needed if its endpoint is served."""
+    """The requests of Vertex AI; the routes are needed if its endpoint is served."""
 
     predict_route: str = ""
     health_route: str = ""
@@ -48,7 +85,7 @@ class VertexAiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SageMakerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How SageMaker asks."""
+    """The requests of SageMaker."""
 
     # Triton's name for a default model that nobody has named: a request says that it is unknown.
     default_model: str = f"unspecified_{DEFAULT_MODEL_VARIABLE}"
@@ -56,14 +93,72 @@ class SageMakerOptions(msgspec.Struct, frozen=True, kw_only=True):
     inference_type: str = "infer"  # or "generate", "generate_stream"
 
 
-def is_prediction(variables: Mapping[str, str]) -> bool:
-    """Returns whether Vertex AI has started this container to serve requests."""
-    return variables.get(MODE_VARIABLE) == _PREDICTION
+def read_endpoints(flags: Flags, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the endpoints by their fields of `ServerOptions`.
+
+    Raises:
+        PyTritonValidationError: Two endpoints are equal, or SageMaker does not allow a port.
+    """
+    # Vertex AI sends requests to one port only, so the others are served if they are asked for.
+    by_default = variables.get(_MODE_VARIABLE) != "PREDICTION"
+    http = EndpointOptions(**flags.record("http", allow=by_default))
+    port = _vertex_ai_port(variables)
+    endpoints = {
+        "http": http,
+        "grpc": EndpointOptions(**flags.record("grpc", allow=by_default)),
+        "metrics": EndpointOptions(**flags.record("metrics", address=http.address)),
+        "sagemaker": EndpointOptions(**flags.record("sagemaker")),
+        "vertex_ai": EndpointOptions(**flags.record("vertex_ai", allow=not by_default, port=port)),
+    }
+    _refuse_shared_ports(endpoints)
+    _refuse_unsafe_ports(endpoints, flags.value("sagemaker_safe_port_range"))
+    return endpoints
+
+
+def _vertex_ai_port(variables: Mapping[str, str]) -> int:
+    value = variables.get(HTTP_PORT_VARIABLE) or _CLOUD_PORT
+    try:
+        return int(Flags({"vertex_ai_port": value}).value("vertex_ai_port"))
+    except PyTritonValidationError:
+        raise PyTritonValidationError(
+            f"Expected a port from 0 to 65535 for the variable {HTTP_PORT_VARIABLE}, got {value!r}"
+        ) from None
+
+
+def _refuse_shared_ports(endpoints: Mapping[str, EndpointOptions]) -> None:
+    taken: dict[tuple[str, int], str] = {}
+    for field, endpoint in endpoints.items():
+        if not endpoint.allow or not endpoint.port:
+            continue
+        other = taken.setdefault((endpoint.address, endpoint.port), field)
+        if other != field:
+            raise PyTritonValidationError(
+                f"The server cannot listen to {_NAMES[other]} requests and {_NAMES[field]} "
+                f"requests at the same address and port {endpoint.address}:{endpoint.port}"
+            )
+
+
+def _refuse_unsafe_ports(endpoints: Mapping[str, EndpointOptions], allowed: str | None) -> None:
+    """Check the ports of other endpoints beside that of SageMaker, as Triton does."""
+    if allowed is None:
+        return
+    first, dash, last = allowed.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise bad_value("sagemaker_safe_port_range", "<first port>-<last port>", allowed)
+    if not endpoints["sagemaker"].allow:
+        return
+    for field in ("grpc", "http", "vertex_ai"):
+        endpoint = endpoints[field]
+        if endpoint.allow and endpoint.port and not int(first) <= endpoint.port <= int(last):
+            raise PyTritonValidationError(
+                f"The server cannot listen to {_NAMES[field]} requests at port {endpoint.port}, "
+                f"allowed port range is [{int(first)}, {int(last)}]"
+            )
 
 
 def default_repository(variables: Mapping[str, str]) -> dict[str, str]:
     """Returns the flag for the repository that Vertex AI names, if it names one."""
-    storage = variables.get(STORAGE_VARIABLE)
+    storage = variables.get(_STORAGE_VARIABLE)
     return {"model_repository": storage} if storage else {}
 
 
@@ -78,11 +173,11 @@ def read_vertex_ai_options(flags: Flags, variables: Mapping[str, str]) -> Vertex
 
 def read_sagemaker_options(variables: Mapping[str, str]) -> SageMakerOptions:
     """Read the settings for SageMaker; `variables` are empty if its endpoint is not served."""
-    default = SageMakerOptions()
+    types = ("infer", "generate", "generate_stream")
     return SageMakerOptions(
-        default_model=variables.get(DEFAULT_MODEL_VARIABLE) or default.default_model,
-        ping_mode=_choice(variables, PING_VARIABLE, _PING_MODES),
-        inference_type=_choice(variables, INFERENCE_VARIABLE, _INFERENCE_TYPES),
+        default_model=variables.get(DEFAULT_MODEL_VARIABLE) or SageMakerOptions().default_model,
+        ping_mode=_choice(variables, _PING_VARIABLE, ("ready", "live")),
+        inference_type=_choice(variables, _INFERENCE_VARIABLE, types),
     )
 
 
@@ -103,142 +198,6 @@ def _choice(variables: Mapping[str, str], name: str, choices: tuple[str, ...]) -
     return value
 
 
-_ANY_ADDRESS = "0.0.0.0"
-_CLOUD_PORT = 8080
-
-
-class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The address and port of one protocol."""
-
-    port: int  # 0: a free one
-    address: str = _ANY_ADDRESS
-    allow: bool = True
-    reuse_port: bool = False
-
-
-class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """All endpoints of a server."""
-
-    http: EndpointOptions
-    grpc: EndpointOptions
-    metrics: EndpointOptions
-    sagemaker: EndpointOptions
-    vertex_ai: EndpointOptions
-
-
-def read_endpoints(flags: Flags, variables: Mapping[str, str]) -> Endpoints:
-    """Read the endpoints; `variables` are those of the environment.
-
-    Raises:
-        PyTritonValidationError: Two endpoints are equal, or SageMaker does not allow a port.
-    """
-    # Vertex AI sends requests to one port only, so the others are served if they are asked for.
-    by_default = not is_prediction(variables)
-    http = EndpointOptions(**flags.record("http", allow=by_default))
-    endpoints = Endpoints(
-        http=http,
-        grpc=EndpointOptions(**flags.record("grpc", allow=by_default)),
-        metrics=EndpointOptions(**flags.record("metrics", address=http.address)),
-        sagemaker=EndpointOptions(**flags.record("sagemaker")),
-        vertex_ai=EndpointOptions(
-            **flags.record("vertex_ai", allow=not by_default, port=_vertex_ai_port(variables))
-        ),
-    )
-    _refuse_shared_ports(endpoints)
-    _refuse_unsafe_ports(endpoints, flags.value("sagemaker_safe_port_range"))
-    return endpoints
-
-
-def _vertex_ai_port(variables: Mapping[str, str]) -> int:
-    value = variables.get(HTTP_PORT_VARIABLE) or _CLOUD_PORT
-    try:
-        return int(Flags({"vertex_ai_port": value}).value("vertex_ai_port"))
-    except PyTritonValidationError:
-        raise PyTritonValidationError(
-            f"Expected a port from 0 to 65535 for the variable {HTTP_PORT_VARIABLE}, got {value!r}"
-        ) from None
-
-
-def _refuse_shared_ports(endpoints: Endpoints) -> None:
-    taken: dict[tuple[str, int], str] = {}
-    for name, endpoint in (
-        ("HTTP", endpoints.http),
-        ("GRPC", endpoints.grpc),
-        ("metrics", endpoints.metrics),
-        ("SageMaker", endpoints.sagemaker),
-        ("Vertex AI", endpoints.vertex_ai),
-    ):
-        if not endpoint.allow or not endpoint.port:
-            continue
-        other = taken.setdefault((endpoint.address, endpoint.port), name)
-        if other != name:
-            raise PyTritonValidationError(
-                f"The server cannot listen to {other} requests and {name} requests at the same "
-                f"address and port {endpoint.address}:{endpoint.port}"
-            )
-
-
-def _refuse_unsafe_ports(endpoints: Endpoints, allowed: str | None) -> None:
-    """Check the ports of other endpoints beside that of SageMaker, as Triton does."""
-    if allowed is None:
-        return
-    name = "sagemaker_safe_port_range"
-    first, dash, last = allowed.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise bad_value(name, "<first port>-<last port>", allowed)
-    if not endpoints.sagemaker.allow:
-        return
-    for service, endpoint in (
-        ("GRPC", endpoints.grpc),
-        ("HTTP", endpoints.http),
-        ("Vertex AI", endpoints.vertex_ai),
-    ):
-        if endpoint.allow and endpoint.port and not int(first) <= endpoint.port <= int(last):
-            raise PyTritonValidationError(
-                f"The server cannot listen to {service} requests at port {endpoint.port}, allowed "
-                f"port range is [{int(first)}, {int(last)}]"
-            )
-
-
-PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
-FRONTENDS_VARIABLE = "PYTRITON_FRONTEND_PROCESSES"
-
-# Up to this many cores the clients, the server and its models already use all of them.
-_CORES_FOR_ONE_PROCESS = 4
-# More front ends share less of their work: requests then reach the core one by one.
-_MAX_BY_DEFAULT = 8
-# One front end costs what the server in one process does, so only a second one makes it faster.
-_MIN_BY_DEFAULT = 2
-
-
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine and the environment say to settings that are not given."""
-
-    cores: int = 1
-    frontend_processes: str | None = None  # the value of `FRONTENDS_VARIABLE`
-    variables: dict[str, str] = {}  # those that are set of cloud providers and of the page
-
-    @classmethod
-    def read(cls, cores: int, environment: Mapping[str, str] = os.environ) -> Surroundings:
-        """Returns those of this process, which may use so many cores."""
-        names = (*CLOUD_VARIABLES, PAGE_TOKEN_VARIABLE)
-        return cls(
-            cores=cores,
-            frontend_processes=environment.get(FRONTENDS_VARIABLE),
-            variables={name: environment[name] for name in names if name in environment},
-        )
-
-
-ONE_CORE = Surroundings()
-
-
-def frontend_process_count(cores: int) -> int:
-    """Returns how many front ends a machine with this many cores gets if nobody says a number."""
-    if cores <= _CORES_FOR_ONE_PROCESS:
-        return 0
-    return min(_MAX_BY_DEFAULT, max(_MIN_BY_DEFAULT, cores // 4))
-
-
 def read_frontend_processes(flags: Flags, surroundings: Surroundings) -> int:
     """Read the number of processes for HTTP and gRPC; 0 means in the server's own process.
 
@@ -256,6 +215,13 @@ def read_frontend_processes(flags: Flags, surroundings: Surroundings) -> int:
     if threads is not None:
         return min(threads, _MAX_BY_DEFAULT, surroundings.cores)
     return frontend_process_count(surroundings.cores)
+
+
+def frontend_process_count(cores: int) -> int:
+    """Returns how many front ends a machine with this many cores gets if nobody says a number."""
+    if cores <= _CORES_FOR_ONE_PROCESS:
+        return 0
+    return min(_MAX_BY_DEFAULT, max(_MIN_BY_DEFAULT, cores // 4))
 
 
 def _from_environment(value: str | None) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a server that loads models from repositories, read from their flags."""
+"""Settings of model repositories, of backends, and of the Ray cluster that models may run on."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 ControlMode = Literal["none", "poll", "explicit"]
 
-DEFAULT_BACKEND_DIRECTORY = "/opt/tritonserver/backends"
-DEFAULT_AGENT_DIRECTORY = "/opt/tritonserver/repoagents"
 # As the only model to load, this name stands for all models.
 ALL_MODELS = "*"
 
@@ -57,8 +55,8 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespacing: bool = False  # models of several repositories may have the same name
     allow_links: bool = False  # links that point out of the repositories
     load_timeout_s: float = 0.0  # 0: no limit
-    backend_directory: str = DEFAULT_BACKEND_DIRECTORY
-    agent_directory: str = DEFAULT_AGENT_DIRECTORY  # no agents are loaded from there
+    backend_directory: str = "/opt/tritonserver/backends"
+    agent_directory: str = "/opt/tritonserver/repoagents"  # no agents are loaded from there
     # By backend, with an empty name for settings of all backends. The values are texts.
     backend_config: Mapping[str, Mapping[str, str]] = {}
     default_max_batch_size: int = 4
@@ -94,13 +92,15 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
     backend_config = _backend_config(flags)
     max_batch_size = backend_config.get("", {}).get(_DEFAULT_MAX_BATCH_SIZE, "4")
     poll_s = flags.value("repository_poll_secs")
+    is_strict = flags.value("strict_model_config")
+    is_incomplete = flags.value("disable_auto_complete_config")
     return RepositoryOptions(
         **flags.record("repository"),
         paths=_paths(flags),
         load_models=_load_models(flags, mode),
         repository_poll_s=poll_s if mode == "poll" else 0,
         model_config_name=_model_config_name(flags),
-        auto_complete=_auto_complete(flags),
+        auto_complete=not (is_strict or is_incomplete),
         backend_config=backend_config,
         default_max_batch_size=int(max_batch_size),
         rate_limit=flags.value("rate_limit") == "execution_count",
@@ -139,11 +139,6 @@ def _model_config_name(flags: Flags) -> str | None:
     if name is not None and re.search(r"[\s/]", name):
         raise bad_value("model_config_name", "a name without spaces and slashes", name)
     return name
-
-
-def _auto_complete(flags: Flags) -> bool:
-    is_disabled = flags.value("disable_auto_complete_config")
-    return not (flags.value("strict_model_config") or is_disabled)
 
 
 def _backend_config(flags: Flags) -> dict[str, dict[str, str]]:

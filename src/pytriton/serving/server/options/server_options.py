@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the server's process, read from flags or from `TritonConfig`.
+"""All settings of a server process: the records that its parts read, and how these are made.
 
-The flag `--http-port` is the field `http_port` of `TritonConfig`; both arrive here as one mapping.
-The records are sent to another process. The values of restricted APIs are secrets, so no `repr`
-shows them.
+Values arrive as one mapping, whether they come from flags, `TritonConfig` or a program;
+`pytriton.base.settings` describes each. The records are sent to other processes. The values of
+restricted APIs and the page's token are secrets, so no `repr` shows them.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ from pytriton.serving.server.options.repository_options import (
 )
 from pytriton.utils.trace_config import KNOWN_SETTINGS
 
+logger = logging.getLogger(__name__)
+
+PLAIN, JSON = "plain", "json"  # formats of the access log
+
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the server logs, and where."""
@@ -63,25 +67,12 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         return LogSwitches(self.info, self.warning, self.error, self.verbose, self.format)
 
 
-def read_log_options(flags: Flags) -> LogOptions:
-    """Read the settings of the log; raises PyTritonValidationError for a bad value."""
-    return LogOptions(**flags.record("log"))
-
-
-PLAIN, JSON = "plain", "json"
-
-
 class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where a line for each request goes, and how it looks."""
 
     file: str | None = None  # `-`: standard output; None: there is no access log
     format: str = PLAIN
     health: bool = True  # questions about health have lines, too
-
-
-def read_access_log_options(flags: Flags) -> AccessLogOptions:
-    """Read the settings of the access log; raises PyTritonValidationError for a bad value."""
-    return AccessLogOptions(**flags.record("access_log"))
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,30 +83,6 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"PageOptions(allow={self.allow}, token={'<hidden>' if self.token else 'None'})"
-
-
-def read_page_options(
-    flags: Flags, variables: Mapping[str, str], restricted: Iterable[RestrictedGroup]
-) -> PageOptions:
-    """Read the settings of the page.
-
-    Args:
-        flags: The flags.
-        variables: Those of the environment. A token there is seen by fewer people than one on the
-            command line.
-        restricted: The restricted APIs of HTTP. Their access token is that of the page, too, if it
-            has none of its own.
-    """
-    token = flags.value("page_token") or variables.get(PAGE_TOKEN_VARIABLE, "")
-    if not token:
-        headers = {group.header.lower(): group.value for group in restricted}
-        token = headers.get(TRITON_ACCESS_HEADER, "")
-    elif not (token.isascii() and token.isprintable()):  # it travels in a header
-        raise bad_value("page_token", "ASCII characters", "others")
-    return PageOptions(**flags.record("page"), token=token)
-
-
-logger = logging.getLogger(__name__)
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,25 +199,21 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         http_restricted = _restricted(flags, "http_restricted_api", RestrictedProtocol.HTTP)
         options = cls(
             **flags.record(),
-            http=endpoints.http,
-            grpc=endpoints.grpc,
-            metrics=endpoints.metrics,
-            sagemaker=endpoints.sagemaker,
-            vertex_ai=endpoints.vertex_ai,
+            **endpoints,
             sagemaker_options=read_sagemaker_options(
-                variables if endpoints.sagemaker.allow else {}
+                variables if endpoints["sagemaker"].allow else {}
             ),
             vertex_ai_options=read_vertex_ai_options(
-                flags, variables if endpoints.vertex_ai.allow else {}
+                flags, variables if endpoints["vertex_ai"].allow else {}
             ),
             http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
             grpc_tls=_tls(flags),
             grpc_keepalive=KeepaliveOptions(**flags.record("grpc_keepalive")),
-            log=read_log_options(flags),
-            access_log=read_access_log_options(flags),
+            log=LogOptions(**flags.record("log")),
+            access_log=AccessLogOptions(**flags.record("access_log")),
             metrics_options=read_metrics_options(flags),
-            page=read_page_options(flags, variables, http_restricted),
+            page=_page(flags, variables, http_restricted),
             limits=_limits(flags),
             repository=read_repository_options(flags),
             ray=read_ray_options(flags),
@@ -269,6 +232,19 @@ def _restricted(
         return parse_restricted_groups(flags.value(name), protocol)
     except PyTritonValidationError as error:
         raise FlagError(name, error.message) from None
+
+
+def _page(
+    flags: Flags, variables: Mapping[str, str], restricted: Iterable[RestrictedGroup]
+) -> PageOptions:
+    # A token in the environment is seen by fewer people than one on the command line.
+    token = flags.value("page_token") or variables.get(PAGE_TOKEN_VARIABLE, "")
+    if not token:  # that of the restricted APIs of HTTP opens the page, too
+        headers = {group.header.lower(): group.value for group in restricted}
+        token = headers.get(TRITON_ACCESS_HEADER, "")
+    elif not (token.isascii() and token.isprintable()):  # it travels in a header
+        raise bad_value("page_token", "ASCII characters", "others")
+    return PageOptions(**flags.record("page"), token=token)
 
 
 def _limits(flags: Flags) -> ClientLimits:
