@@ -41,7 +41,7 @@ class FakeServer:
 @pytest.fixture
 def end(monkeypatch):
     child = FakeChild()
-    monkeypatch.setattr(reloading, "Child", lambda: child)
+    monkeypatch.setattr(reloading, "CodeProcess", lambda: child)
 
     def run(error):
         stopped = threading.Event()
