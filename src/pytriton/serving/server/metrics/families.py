@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families with values for each model: Triton's, and histograms beyond them."""
+"""The metric families of models, Triton's and histograms beyond them, and the page of all metrics.
+
+The page is made when it is scraped. Custom metrics of models and those of the machine follow.
+"""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from pytriton.serving.engine import latencies as names
 from pytriton.serving.engine.latencies import (
@@ -13,10 +18,9 @@ from pytriton.serving.engine.latencies import (
     Latencies,
     LatencyPlan,
     QuantileSummary,
-    Summaries,
     count_within,
 )
-from pytriton.serving.engine.stats import Duration, FailureReason, InferenceDurations
+from pytriton.serving.engine.stats import FailureReason, InferenceDurations
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics import cluster
@@ -87,21 +91,14 @@ _COMPUTE_HELP = {
 }
 
 
-def _value(kind: str, name: str, help_text: str, read: _Read) -> ModelFamily:
-    return ModelFamily(
-        name,
-        kind,
-        help_text,
-        lambda reading: f"{name}{{{reading.labels}}} {number_text(read(reading))}\n",
-    )
+def _counter(name: str, help_text: str, read: _Read, kind: str = "counter") -> ModelFamily:
+    def lines(reading: ModelReading) -> str:
+        return f"{name}{{{reading.labels}}} {number_text(read(reading))}\n"
+
+    return ModelFamily(name, kind, help_text, lines)
 
 
-def _counter(name: str, help_text: str, read: _Read) -> ModelFamily:
-    return _value("counter", name, help_text, read)
-
-
-def _gauge(name: str, help_text: str, read: _Read) -> ModelFamily:
-    return _value("gauge", name, help_text, read)
+_gauge = functools.partial(_counter, kind="gauge")
 
 
 def _cache_counter(name: str, help_text: str, read: _Read) -> ModelFamily:
@@ -148,23 +145,26 @@ def _batch_sizes(reading: ModelReading) -> str:
     return histogram_lines(names.BATCH_SIZE, reading.labels, bounds, counts, statistics.batch_rows)
 
 
-def _summary(
-    name: str,
-    help_text: str,
-    summary: Callable[[Summaries], QuantileSummary | None],
-    duration: Callable[[InferenceDurations], Duration],
-) -> ModelFamily:
+def _microseconds(field: str) -> _Read:
+    """Returns a function that reads one of the durations."""
+    duration = attrgetter(f"durations.{field}.ns")
+    return lambda reading: duration(reading) // 1000
+
+
+def _summary(name: str, help_text: str, field: str, duration: str) -> ModelFamily:
+    """Returns the family of a field of `Summaries` and of one of `InferenceDurations`."""
+    total = _microseconds(duration)
+
     def lines(reading: ModelReading) -> str:
         latencies = reading.latencies
         if latencies is None or latencies.summaries is None:
             return ""
-        counted = summary(latencies.summaries)
+        counted: QuantileSummary | None = getattr(latencies.summaries, field)
         if counted is None:
             return ""
         ranks = [quantile.rank for quantile in latencies.summaries.quantiles]
         values = counted.values_at(ranks, latencies.time_slice())
-        total = duration(reading.durations).ns // 1000
-        return summary_lines(name, reading.labels, ranks, values, counted.count, total)
+        return summary_lines(name, reading.labels, ranks, values, counted.count, total(reading))
 
     return ModelFamily(name, "summary", help_text, lines)
 
@@ -173,7 +173,7 @@ COUNTS = (
     _counter(
         "nv_inference_request_success",
         "Number of successful inference requests, all batch sizes",
-        lambda reading: reading.durations.success.count,
+        attrgetter("durations.success.count"),
     ),
     ModelFamily(
         "nv_inference_request_failure",
@@ -184,68 +184,61 @@ COUNTS = (
     _counter(
         "nv_inference_count",
         f"Number of inferences performed {_WITHOUT_CACHED}",
-        lambda reading: reading.model.statistics.inference_count,
+        attrgetter("model.statistics.inference_count"),
     ),
     _counter(
         "nv_inference_exec_count",
         f"Number of model executions performed {_WITHOUT_CACHED}",
-        lambda reading: reading.model.statistics.execution_count,
+        attrgetter("model.statistics.execution_count"),
     ),
 )
-LATENCY_COUNTERS = (
-    _counter(
-        "nv_inference_request_duration_us",
+# The name in families, the field of `InferenceDurations`, and the help of counter and summary.
+_LATENCIES = (
+    (
+        "request",
+        "success",
         f"Cumulative inference request duration in microseconds {_WITH_CACHED}",
-        lambda reading: reading.durations.success.ns // 1000,
+        f"Summary of inference request duration in microseconds {_WITH_CACHED}",
     ),
-    _counter(
-        "nv_inference_queue_duration_us",
+    (
+        "queue",
+        "queue",
         f"Cumulative inference queuing duration in microseconds {_WITH_CACHED}",
-        lambda reading: reading.durations.queue.ns // 1000,
+        f"Summary of inference queuing duration in microseconds {_WITH_CACHED}",
     ),
-    _counter(
-        "nv_inference_compute_input_duration_us",
-        _COMPUTE_HELP["input"],
-        lambda reading: reading.durations.compute_input.ns // 1000,
-    ),
-    _counter(
-        "nv_inference_compute_infer_duration_us",
-        _COMPUTE_HELP["infer"],
-        lambda reading: reading.durations.compute_infer.ns // 1000,
-    ),
-    _counter(
-        "nv_inference_compute_output_duration_us",
-        _COMPUTE_HELP["output"],
-        lambda reading: reading.durations.compute_output.ns // 1000,
-    ),
+    *((f"compute_{part}", f"compute_{part}", text, text) for part, text in _COMPUTE_HELP.items()),
+)
+LATENCY_COUNTERS = tuple(
+    _counter(f"nv_inference_{name}_duration_us", text, _microseconds(field))
+    for name, field, text, _ in _LATENCIES
 )
 CACHE = (
     _cache_counter(
         "nv_cache_num_hits_per_model",
         "Number of cache hits per model",
-        lambda reading: reading.durations.cache_hit.count,
+        attrgetter("durations.cache_hit.count"),
     ),
     _cache_counter(
         "nv_cache_hit_duration_per_model",
         "Total cache hit duration per model, in microseconds",
-        lambda reading: reading.durations.cache_hit.ns // 1000,
+        _microseconds("cache_hit"),
     ),
     _cache_counter(
         "nv_cache_num_misses_per_model",
         "Number of cache misses per model",
-        lambda reading: reading.durations.cache_miss.count,
+        attrgetter("durations.cache_miss.count"),
     ),
     _cache_counter(
         "nv_cache_miss_duration_per_model",
         "Total cache miss (insert+lookup) duration per model, in microseconds",
-        lambda reading: reading.durations.cache_miss.ns // 1000,
+        _microseconds("cache_miss"),
     ),
 )
 GAUGES = (
     _gauge(
         "nv_inference_pending_request_count",
         "Instantaneous number of pending requests awaiting execution per-model.",
-        lambda reading: reading.model.statistics.pending_count,
+        attrgetter("model.statistics.pending_count"),
     ),
     _gauge(
         "nv_model_load_duration_secs",
@@ -255,7 +248,7 @@ GAUGES = (
     _gauge(  # not one of Triton's
         "nv_inference_running_request_count",
         "Instantaneous number of requests that instances work on per-model.",
-        lambda reading: reading.model.running_count,
+        attrgetter("model.running_count"),
     ),
 )
 HISTOGRAMS = (
@@ -300,47 +293,18 @@ HISTOGRAMS = (
     ),
 )
 SUMMARIES = (
-    _summary(
-        "nv_inference_request_summary_us",
-        f"Summary of inference request duration in microseconds {_WITH_CACHED}",
-        lambda summaries: summaries.request,
-        lambda durations: durations.success,
+    *(
+        _summary(f"nv_inference_{name}_summary_us", text, name, field)
+        for name, field, _, text in _LATENCIES
     ),
-    _summary(
-        "nv_inference_queue_summary_us",
-        f"Summary of inference queuing duration in microseconds {_WITH_CACHED}",
-        lambda summaries: summaries.queue,
-        lambda durations: durations.queue,
-    ),
-    _summary(
-        "nv_inference_compute_input_summary_us",
-        _COMPUTE_HELP["input"],
-        lambda summaries: summaries.compute_input,
-        lambda durations: durations.compute_input,
-    ),
-    _summary(
-        "nv_inference_compute_infer_summary_us",
-        _COMPUTE_HELP["infer"],
-        lambda summaries: summaries.compute_infer,
-        lambda durations: durations.compute_infer,
-    ),
-    _summary(
-        "nv_inference_compute_output_summary_us",
-        _COMPUTE_HELP["output"],
-        lambda summaries: summaries.compute_output,
-        lambda durations: durations.compute_output,
-    ),
-    _summary(
-        "nv_cache_hit_summary_per_model",
-        "Summary of cache hit counts/durations per model, in microseconds.",
-        lambda summaries: summaries.cache_hit,
-        lambda durations: durations.cache_hit,
-    ),
-    _summary(
-        "nv_cache_miss_summary_per_model",
-        "Summary of cache miss counts/durations per model, in microseconds.",
-        lambda summaries: summaries.cache_miss,
-        lambda durations: durations.cache_miss,
+    *(
+        _summary(
+            f"nv_{name}_summary_per_model",
+            f"Summary of {name.replace('_', ' ')} counts/durations per model, in microseconds.",
+            name,
+            name,
+        )
+        for name in ("cache_hit", "cache_miss")
     ),
 )
 
@@ -365,13 +329,7 @@ class ModelTexts:
 
 
 class MetricsPage:
-    """Renders the page, and reads the machine no more often than the interval allows.
-
-    Args:
-        options: which metrics are served.
-        read_machine: returns a reading.
-        clock: returns the time of a monotonic clock, in seconds.
-    """
+    """Renders the page, and reads the machine no more often than the interval allows."""
 
     def __init__(
         self,
@@ -388,11 +346,7 @@ class MetricsPage:
         self._read_at = 0.0
 
     def begin(self, gpu_uuids: Mapping[int, str] | None = None) -> ModelTexts:
-        """Begin a page: the caller adds models to what this returns, and passes it to `finish`.
-
-        Args:
-            gpu_uuids: the names of devices by number.
-        """
+        """Begin a page: the caller adds models to what this returns, and passes it to `finish`."""
         return ModelTexts(self._families, gpu_uuids or {})
 
     def finish(
@@ -401,16 +355,7 @@ class MetricsPage:
         custom: Iterable[SampleFamily] = (),
         gpus: Sequence[DeviceReading] = (),
     ) -> list[bytes]:
-        """Make the page.
-
-        Args:
-            models: the lines of the loaded versions.
-            custom: the custom metrics of models.
-            gpus: the devices.
-
-        Returns:
-            The parts of the text.
-        """
+        """Returns the parts of the page, with the custom metrics of models and those of GPUs."""
         parts = list(models.families())
         others = (*self._server_families(gpus), *custom)
         parts += [(family.kind, family.text()) for family in others]
@@ -465,14 +410,7 @@ def custom_families(metrics: CustomMetrics) -> Iterable[SampleFamily]:
 
 def server_family_names() -> frozenset[str]:
     """Returns the names that custom metrics of models cannot use."""
-    of_models = (
-        *COUNTS,
-        *LATENCY_COUNTERS,
-        *CACHE,
-        *GAUGES,
-        *HISTOGRAMS,
-        *SUMMARIES,
-    )
+    of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, *GAUGES, *HISTOGRAMS, *SUMMARIES)
     of_machine = (
         *pool_families(0),
         *cpu_families(MachineReading(0, 0, 0)),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from pytriton.serving.server.metrics.exposition import MetricSample, Number, SampleFamily, gauge
+from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily, gauge
 
 logger = logging.getLogger(__name__)
 
@@ -174,55 +174,30 @@ def cpu_families(machine: MachineReading) -> Iterable[SampleFamily]:
     yield gauge("nv_cpu_memory_used_bytes", memory.format("used"), machine.memory_used_bytes)
 
 
-def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
-    """Yields the families of GPUs; what a device does not tell has no value."""
-
-    def family(
-        kind: str, name: str, help_text: str, values: Iterable[Number | None]
-    ) -> SampleFamily:
-        samples = [
-            MetricSample(value, {"gpu_uuid": gpu.uuid})
-            for gpu, value in zip(gpus, values, strict=True)
-            if value is not None
-        ]
-        return SampleFamily(name, kind, help_text, samples)
-
-    yield family(
-        "gauge",
-        "nv_gpu_utilization",
-        "GPU utilization rate [0.0 - 1.0)",
-        [gpu.utilization for gpu in gpus],
-    )
-    yield family(
-        "gauge",
-        "nv_gpu_memory_total_bytes",
-        "GPU total memory, in bytes",
-        [gpu.memory_total_bytes for gpu in gpus],
-    )
-    yield family(
-        "gauge",
-        "nv_gpu_memory_used_bytes",
-        "GPU used memory, in bytes",
-        [gpu.memory_used_bytes for gpu in gpus],
-    )
-    yield family(
-        "gauge",
-        "nv_gpu_power_usage",
-        "GPU power usage in watts",
-        [gpu.power_usage_w for gpu in gpus],
-    )
-    yield family(
-        "gauge",
-        "nv_gpu_power_limit",
-        "GPU power management limit in watts",
-        [gpu.power_limit_w for gpu in gpus],
-    )
-    yield family(
+# The kind, name and help of each family of GPUs, and the field of `DeviceReading`.
+_GPU_FAMILIES = (
+    ("gauge", "nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", "utilization"),
+    ("gauge", "nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "memory_total_bytes"),
+    ("gauge", "nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "memory_used_bytes"),
+    ("gauge", "nv_gpu_power_usage", "GPU power usage in watts", "power_usage_w"),
+    ("gauge", "nv_gpu_power_limit", "GPU power management limit in watts", "power_limit_w"),
+    (
         "counter",
         "nv_energy_consumption",
         "GPU energy consumption in joules since the Triton Server started",
-        [gpu.energy_j for gpu in gpus],
-    )
+        "energy_j",
+    ),
+)
+
+
+def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
+    """Yields the families of GPUs; what a device does not tell has no value."""
+    for kind, name, help_text, field in _GPU_FAMILIES:
+        values = ((gpu.uuid, getattr(gpu, field)) for gpu in gpus)
+        samples = [
+            MetricSample(value, {"gpu_uuid": uuid}) for uuid, value in values if value is not None
+        ]
+        yield SampleFamily(name, kind, help_text, samples)
 
 
 T = TypeVar("T")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request of a client that becomes several requests for a model."""
+"""Requests of OpenAI's clients, each of which becomes one or several requests for a model.
+
+The exchanges gather the answers of the model, or send them as events, and make errors of OpenAI's
+form.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import re
 import secrets
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, InternalError, error_for_clients
 from pytriton.protocol.generate import EVENT_STREAM, encode_event
@@ -76,16 +80,6 @@ def respond_error(connection: HttpConnection, error: OpenAIError, request_id: st
     connection.respond(error.status, (error.body(),), JSON_TYPE, headers)
 
 
-class PartOwner(Protocol):
-    """What the parts of a request tell."""
-
-    def on_part(self, index: int, response: InferResponse | None, *, final: bool) -> bool:
-        """Take a response; returns whether the part needs no more of them."""
-
-    def fail(self, error: Exception) -> None:
-        """End the whole request with an error."""
-
-
 class ModelRequest(EngineExchange):
     """One request for the model; it passes everything on to its owner."""
 
@@ -96,11 +90,11 @@ class ModelRequest(EngineExchange):
         service: EngineService,
         model: ServedModel,
         connection: HttpConnection,
-        owner: PartOwner,
+        owner: PartsExchange,
         index: int,
     ) -> None:
         super().__init__(service, model, "", connection)
-        self._owner: PartOwner | None = owner
+        self._owner: PartsExchange | None = owner
         self._index = index
 
     def start(self, head: RequestHead, request: InferRequest) -> None:
@@ -199,15 +193,7 @@ _EVENT_TYPE = EVENT_STREAM.encode()
 
 
 class GenerationExchange(PartsExchange):
-    """Reads the answers to all choices.
-
-    Args:
-        connection: The connection of the client.
-        request_id: The id of the request.
-        model: The name of the model as in the request.
-        spec: The model.
-        generation: What the client asks for.
-    """
+    """Reads the answers to all choices; `model` is its name as in the request."""
 
     __slots__ = ("_answer", "_answers", "_generation")
 
@@ -236,6 +222,11 @@ class GenerationExchange(PartsExchange):
             )
             for _ in generation.requests
         ]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what collects or sends the choices."""
+        raise NotImplementedError
 
     def on_part(self, index: int, response: InferResponse | None, *, final: bool) -> bool:
         """Take a response of a choice; returns whether the choice is complete."""
@@ -273,16 +264,8 @@ class WholeAnswer(GenerationExchange):
 
     __slots__ = ("_gathered",)
 
-    def __init__(
-        self,
-        connection: HttpConnection,
-        request_id: str,
-        model: str,
-        spec: ModelSpec,
-        generation: Generation,
-    ) -> None:
-        super().__init__(connection, request_id, model, spec, generation)
-        self._gathered = [Gathered([prefix]) for prefix in generation.prefixes]
+    def _prepare(self) -> None:
+        self._gathered = [Gathered([prefix]) for prefix in self._generation.prefixes]
 
     def _take(self, index: int, delta: Delta) -> None:
         self._gathered[index].add(delta)
@@ -297,19 +280,12 @@ class EventsAnswer(GenerationExchange):
 
     __slots__ = ("_events", "_has_begun")
 
-    def __init__(
-        self,
-        connection: HttpConnection,
-        request_id: str,
-        model: str,
-        spec: ModelSpec,
-        generation: Generation,
-    ) -> None:
-        super().__init__(connection, request_id, model, spec, generation)
+    def _prepare(self) -> None:
         self._has_begun = False
+        has_usage = self._generation.includes_usage
         self._events = [
-            ChoiceEvents(self._answer, index, has_usage=generation.includes_usage)
-            for index in range(len(generation.requests))
+            ChoiceEvents(self._answer, index, has_usage=has_usage)
+            for index in range(len(self._generation.requests))
         ]
 
     def _take(self, index: int, delta: Delta) -> None:
@@ -344,15 +320,9 @@ class EventsAnswer(GenerationExchange):
 
 
 class EmbeddingsExchange(PartsExchange):
-    """Responds with all embeddings when the last of them is there.
+    """Responds with all embeddings, which are in one `output`, when the last of them is there.
 
-    Args:
-        connection: The connection of the client.
-        request_id: The id of the request.
-        model: The name of the model as in the request.
-        output: The output of the model with the embeddings.
-        job: What the client asks for.
-        bodies: Writes large answers outside of the event loop.
+    `bodies` writes large answers outside of the event loop.
     """
 
     __slots__ = ("_bodies", "_is_base64", "_model", "_output", "_row_counts", "_rows", "_tokens")
