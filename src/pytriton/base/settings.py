@@ -29,6 +29,14 @@ from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_MET
 
 MAX_FRONTEND_PROCESSES = 64
 MAX_INTEGER = 2**63 - 1
+_PORTS = (0, 65535)
+_FROM_MINUS_1 = (-1, MAX_INTEGER)
+_APIS = (
+    "Known groups: health, metadata, inference, shared-memory, model-config, model-repository, "
+    "statistics, trace, logging."
+)
+_REUSE = "Let servers with this option share the port; the system distributes clients to them."
+DEFAULT_START_TIMEOUT_S = 120.0
 
 
 class Takes(enum.Enum):
@@ -109,13 +117,6 @@ _path = partial(Setting, takes=Takes.PATH)
 _pattern = partial(Setting, takes=Takes.PATTERN)
 _each = partial(Setting, takes=Takes.TEXT, is_repeatable=True)
 
-_PORTS = (0, 65535)
-_FROM_MINUS_1 = (-1, MAX_INTEGER)
-_APIS = (
-    "Known groups: health, metadata, inference, shared-memory, model-config, model-repository, "
-    "statistics, trace, logging."
-)
-_REUSE = "Let servers with this option share the port; the system distributes clients to them."
 
 # By group, in the order of the help.
 # fmt: off
@@ -445,9 +446,6 @@ BY_NAME: Mapping[str, Setting] = {
     setting.name: setting for group in SETTINGS.values() for setting in group
 }
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in BY_NAME.values()}
-
-
-DEFAULT_START_TIMEOUT_S = 120.0
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING_CALL = 0  # the number of the first message, `ServerStart` or `Join`
+# The folder that contains the package replaces the working directory at the start of `sys.path`,
+# so that a user's file with the name of one of our modules is not imported instead. Modules are no
+# garbage: looking for some while and after they are imported takes a tenth of a server's start.
+_BOOTSTRAP = (
+    "import gc, sys; sys.path[0] = sys.argv.pop(1); gc.disable(); "
+    "from pytriton.base.openblas import load_without_threads; load_without_threads(); "
+    "from pytriton.serving.server.{entry} import main; gc.freeze(); gc.enable(); main(sys.argv[1:])"
+)
 
 
 class ServerGoneError(PyTritonRuntimeError):
@@ -199,16 +207,6 @@ def _error_of(answer: CallDone) -> PyTritonRuntimeError | PyTritonValidationErro
     if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
         return PyTritonValidationError(answer.error)
     return PyTritonRuntimeError(answer.error)
-
-
-# The folder that contains the package replaces the working directory at the start of `sys.path`,
-# so that a user's file with the name of one of our modules is not imported instead. Modules are no
-# garbage: looking for some while and after they are imported takes a tenth of a server's start.
-_BOOTSTRAP = (
-    "import gc, sys; sys.path[0] = sys.argv.pop(1); gc.disable(); "
-    "from pytriton.base.openblas import load_without_threads; load_without_threads(); "
-    "from pytriton.serving.server.{entry} import main; gc.freeze(); gc.enable(); main(sys.argv[1:])"
-)
 
 
 class ServerProcess:

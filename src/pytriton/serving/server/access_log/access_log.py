@@ -31,6 +31,8 @@ from pytriton.serving.server.options.server_options import JSON
 if TYPE_CHECKING:
     from pytriton.serving.server.options.server_options import AccessLogOptions
 
+logger = logging.getLogger(__name__)
+
 HTTP, GRPC = "HTTP", "gRPC"
 # What a client closed before its answer: nginx's number, as HTTP has none.
 CLIENT_CLOSED = 499
@@ -38,6 +40,16 @@ MAX_CHARACTERS = 1024  # of a text that a client chose
 
 _GRPC_NAMES = {int(status): status.name for status in Status}
 _PLAIN = re.compile(r"[!#-\[\]-~]+")  # visible, and neither a quote nor a backslash
+_STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+_MODE = 0o666  # of a new file, less what the umask takes away
+_CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
+_PATIENCE_S = 1.0  # with a pipe whose reader is slow
+_PIPE_BYTES = 4096  # the system writes this much to a pipe in one piece
+_FILE_BYTES = 1 << 20
+_GATHERING_S = 0.05
+# Entries that wait because the disk is slow; those beyond are lost and counted.
+_MAX_WAITING = 100_000
+_END_S = 2.0  # for the last lines to be written
 
 
 class AccessEntry(NamedTuple):
@@ -140,14 +152,6 @@ def _quoted(text: str) -> str:
     return f'"{visible(escaped)}"'
 
 
-_STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
-_MODE = 0o666  # of a new file, less what the umask takes away
-_CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
-_PATIENCE_S = 1.0  # with a pipe whose reader is slow
-_PIPE_BYTES = 4096  # the system writes this much to a pipe in one piece
-_FILE_BYTES = 1 << 20
-
-
 class Destination:
     """A file, opened when it is first written to.
 
@@ -236,14 +240,6 @@ def grouped(lines: list[bytes], max_bytes: int) -> Iterator[bytes]:
         size += len(line)
     if part:
         yield b"".join(part)
-
-
-logger = logging.getLogger(__name__)
-
-_GATHERING_S = 0.05
-# Entries that wait because the disk is slow; those beyond are lost and counted.
-_MAX_WAITING = 100_000
-_END_S = 2.0  # for the last lines to be written
 
 
 class AccessLog:

@@ -46,6 +46,21 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.options.server_options import AccessLogOptions
 
+_HEALTH = frozenset(
+    {
+        "/inference.GRPCInferenceService/ServerLive",
+        "/inference.GRPCInferenceService/ServerReady",
+        "/inference.GRPCInferenceService/ModelReady",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+    }
+)
+_HTTP_ERROR = int(Status.UNKNOWN)  # of a request that is not gRPC
+# What leads from the sink of a request to its connection: sinks of traces and of shared memory have
+# another sink, those of protocols a connection or a call.
+_WAYS = ("_sink", "_call")
+_MAX_STEPS = 4
+
 
 class LoggedHttpConnection(HttpConnection):
     """A connection that adds an entry for each of its requests."""
@@ -163,18 +178,6 @@ def address_of(transport: asyncio.BaseTransport) -> str:
         return ""
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-_HEALTH = frozenset(
-    {
-        "/inference.GRPCInferenceService/ServerLive",
-        "/inference.GRPCInferenceService/ServerReady",
-        "/inference.GRPCInferenceService/ModelReady",
-        "/grpc.health.v1.Health/Check",
-        "/grpc.health.v1.Health/Watch",
-    }
-)
-_HTTP_ERROR = int(Status.UNKNOWN)  # of a request that is not gRPC
 
 
 class CallRecord:
@@ -336,12 +339,6 @@ def _user_agent(head: GrpcHead) -> bytes:
         if name == b"user-agent":
             return value
     return b""
-
-
-# What leads from the sink of a request to its connection: sinks of traces and of shared memory have
-# another sink, those of protocols a connection or a call.
-_WAYS = ("_sink", "_call")
-_MAX_STEPS = 4
 
 
 class AccessLogUse:

@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 
     LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
 
+logger = logging.getLogger(__name__)
+
+
+# How long a model that is unbound may finish its requests; the binding process waits meanwhile.
+UNBIND_TIMEOUT_S = 30.0
+
 
 class BoundSpec(NamedTuple):
     """A bound model as the engine knows it."""
@@ -92,12 +98,6 @@ class BoundSpec(NamedTuple):
             in_sequences=spec.sequence is not None,
             keeps_inputs=spec.is_idempotent,
         )
-
-
-logger = logging.getLogger(__name__)
-
-# How long a model that is unbound may finish its requests; the binding process waits meanwhile.
-UNBIND_TIMEOUT_S = 30.0
 
 
 class SupervisedModel(Protocol):

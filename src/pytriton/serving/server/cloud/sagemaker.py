@@ -55,6 +55,14 @@ _STATUS = {
     ErrorCode.NOT_FOUND: 404,
     ErrorCode.UNAVAILABLE: 503,
 }
+BINARY_TYPE = binary_type(b"sagemaker")
+_RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
+_MODELS = b"/models/"
+_MODEL = HttpEndpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
+_ALL_MODELS = OwnTarget(
+    Route(HttpEndpoint("models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"})))
+)
+_HEADER_LENGTH = b"Inference-Header-Content-Length: "
 
 
 def is_out_of_memory(text: str) -> bool:
@@ -133,17 +141,6 @@ class SageMakerModels:
 
 def _document(name: str, url: str) -> dict[str, str]:
     return {"modelName": name, "modelUrl": url}
-
-
-BINARY_TYPE = binary_type(b"sagemaker")
-
-_RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
-_MODELS = b"/models/"
-_MODEL = HttpEndpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
-_ALL_MODELS = OwnTarget(
-    Route(HttpEndpoint("models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"})))
-)
-_HEADER_LENGTH = b"Inference-Header-Content-Length: "
 
 
 class SageMakerRoutes:

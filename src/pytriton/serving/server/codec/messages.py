@@ -20,6 +20,7 @@ from pytriton.protocol.shared_memory import RegionPlace
 LENGTH = struct.Struct("<I")
 
 Choice = tuple[bool, int, RegionPlace | None]  # an `OutputChoice`
+encode = msgspec.msgpack.encode
 
 
 class JobKind(enum.Enum):
@@ -146,6 +147,5 @@ class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
 
 Reply = ReadRequest | ReadLoad | RefusedText
 
-encode = msgspec.msgpack.encode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     # Returns memory, given its size and the size of a header in it; None if there is none.
     Allocate = Callable[[int, int], memoryview | None]
 
+logger = logging.getLogger(__name__)
+
 # The directory of the package replaces the working directory at the start of sys.path: a user's
 # file with the name of one of our modules must not be imported instead.
 _BOOTSTRAP = (
@@ -55,6 +57,11 @@ _BOOTSTRAP = (
     "from pytriton.serving.server.codec.child import main; main()"
 )
 _PIPE_BYTES = 1 << 20
+IDLE_S = 30.0
+# A job with more text is stopped if its client disconnects, and its process is not used again,
+# because it would keep much memory. A smaller job ends sooner than a new process would start.
+_LONG_JOB_BYTES = 16 << 20
+_LARGE_PAYLOAD_BYTES = 1 << 20
 
 
 class CodecProcess:
@@ -154,15 +161,6 @@ def _enlarge_pipe(pipe: io.FileIO) -> None:
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):  # the memory for a user's pipes is limited
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-logger = logging.getLogger(__name__)
-
-IDLE_S = 30.0
-# A job with more text is stopped if its client disconnects, and its process is not used again,
-# because it would keep much memory. A smaller job ends sooner than a new process would start.
-_LONG_JOB_BYTES = 16 << 20
-_LARGE_PAYLOAD_BYTES = 1 << 20
 
 
 def allocate_nothing(size: int, header_bytes: int) -> None:

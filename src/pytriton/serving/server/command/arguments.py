@@ -24,6 +24,18 @@ _FORMS = {  # of options that have no effect, so that a mistake does not wait fo
     "<policy name>,<setting>=<value>": re.compile(r"[^,=]+,(numa-node|cpu-cores)=.+"),
 }
 _VERBOSE = {"true": "1", "false": "0"}  # its level was a boolean once, and both are taken
+USAGE = "Usage: tritonserver --model-repository=<path> [options]"
+_INTRODUCTION = (
+    "Serves the models of a repository over Triton's HTTP and gRPC protocols. A value follows its "
+    "option after a space or '='. Booleans are true, on, 1, false, off or 0."
+)
+_EXAMPLES = (
+    "tritonserver --model-repository=/models",
+    "tritonserver --model-repository=/models --http-port=9000 --allow-grpc=false",
+    "tritonserver --model-repository=/models --model-control-mode=explicit --load-model=resnet",
+)
+_INDENT = " " * 6
+_WIDEST = 100
 
 
 @dataclass(slots=True)
@@ -139,21 +151,6 @@ def _check(option: Setting, value: str) -> None:
         flags.text(option.key)
     else:
         flags.value(option.key)
-
-
-USAGE = "Usage: tritonserver --model-repository=<path> [options]"
-
-_INTRODUCTION = (
-    "Serves the models of a repository over Triton's HTTP and gRPC protocols. A value follows its "
-    "option after a space or '='. Booleans are true, on, 1, false, off or 0."
-)
-_EXAMPLES = (
-    "tritonserver --model-repository=/models",
-    "tritonserver --model-repository=/models --http-port=9000 --allow-grpc=false",
-    "tritonserver --model-repository=/models --model-control-mode=explicit --load-model=resnet",
-)
-_INDENT = " " * 6
-_WIDEST = 100
 
 
 def help_page(width: int | None = None, *, is_coloured: bool = False) -> str:

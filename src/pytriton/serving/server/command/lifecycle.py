@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.server.options.server_options import ServerOptions
 
+logger = logging.getLogger(__name__)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Some programs send a signal to the process and then to its group; both count as one signal.
+_SAME_SIGNAL_S = 0.5
+
 
 class LoadProgress(NamedTuple):
     """The progress of loading models."""
@@ -84,13 +91,6 @@ class ServerLifecycle(Protocol):
 
 
 Build = Callable[["ServerOptions", "asyncio.AbstractEventLoop"], Awaitable[ServerLifecycle]]
-
-
-logger = logging.getLogger(__name__)
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Some programs send a signal to the process and then to its group; both count as one signal.
-_SAME_SIGNAL_S = 0.5
 
 
 class Exit(enum.Enum):

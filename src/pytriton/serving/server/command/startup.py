@@ -35,8 +35,16 @@ if TYPE_CHECKING:
     from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
 
+logger = logging.getLogger(__name__)
+
 _PORT_IN_USE = re.compile(r"failed to start (.+) service: .* already in use")
 _CONFIG = "config.pbtxt"
+_MIN_WIDTH = 8  # columns of text, even on a narrower terminal
+_REPORT_INTERVAL_S = 10.0
+_CONTROL_API = "model-repository"
+_MAX_FAILED_MODELS = 20
+_ANY_ADDRESSES = ("0.0.0.0", "::")
+_HIDE = "\r\x1b[2K"  # go to the beginning of the line and erase it
 
 
 def port_hint(message: str) -> str:
@@ -81,9 +89,6 @@ def _version_hints(repository: Path) -> list[str]:
         ]
     except OSError:  # the errors of the models say which folder cannot be read
         return []
-
-
-_MIN_WIDTH = 8  # columns of text, even on a narrower terminal
 
 
 def draw_table(
@@ -207,14 +212,6 @@ def _option_rows(options: ServerOptions) -> Iterator[tuple[str, str]]:
 
 def _compact(document: object) -> str:
     return json.dumps(document, separators=(",", ":"))
-
-
-logger = logging.getLogger(__name__)
-
-_REPORT_INTERVAL_S = 10.0
-_CONTROL_API = "model-repository"
-_MAX_FAILED_MODELS = 20
-_ANY_ADDRESSES = ("0.0.0.0", "::")
 
 
 class StartError(Exception):
@@ -371,9 +368,6 @@ def _is_loopback(endpoint: EndpointOptions) -> bool:
         return ipaddress.ip_address(endpoint.address).is_loopback
     except ValueError:  # a name
         return endpoint.address == "localhost"
-
-
-_HIDE = "\r\x1b[2K"  # go to the beginning of the line and erase it
 
 
 class ProgressLine:

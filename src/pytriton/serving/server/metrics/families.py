@@ -46,6 +46,14 @@ from pytriton.serving.server.metrics.machine import (
 )
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 
+_WITH_CACHED = "(includes cached requests)"
+_WITHOUT_CACHED = "(does not include cached requests)"
+_COMPUTE_HELP = {
+    "input": f"Cumulative compute input duration in microseconds {_WITHOUT_CACHED}",
+    "infer": f"Cumulative compute inference duration in microseconds {_WITHOUT_CACHED}",
+    "output": f"Cumulative inference compute output duration in microseconds {_WITHOUT_CACHED}",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelReading:
@@ -82,13 +90,6 @@ class ModelFamily:
 
 
 _Read = Callable[[ModelReading], Number]
-_WITH_CACHED = "(includes cached requests)"
-_WITHOUT_CACHED = "(does not include cached requests)"
-_COMPUTE_HELP = {
-    "input": f"Cumulative compute input duration in microseconds {_WITHOUT_CACHED}",
-    "infer": f"Cumulative compute inference duration in microseconds {_WITHOUT_CACHED}",
-    "output": f"Cumulative inference compute output duration in microseconds {_WITHOUT_CACHED}",
-}
 
 
 def _counter(name: str, help_text: str, read: _Read, kind: str = "counter") -> ModelFamily:

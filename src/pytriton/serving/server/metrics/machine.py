@@ -15,6 +15,21 @@ from typing import Any, Protocol, TypeVar
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily, gauge
 
 logger = logging.getLogger(__name__)
+# The kind, name and help of each family of GPUs, and the field of `DeviceReading`.
+_GPU_FAMILIES = (
+    ("gauge", "nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", "utilization"),
+    ("gauge", "nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "memory_total_bytes"),
+    ("gauge", "nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "memory_used_bytes"),
+    ("gauge", "nv_gpu_power_usage", "GPU power usage in watts", "power_usage_w"),
+    ("gauge", "nv_gpu_power_limit", "GPU power management limit in watts", "power_limit_w"),
+    (
+        "counter",
+        "nv_energy_consumption",
+        "GPU energy consumption in joules since the Triton Server started",
+        "energy_j",
+    ),
+)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,22 +189,6 @@ def cpu_families(machine: MachineReading) -> Iterable[SampleFamily]:
     yield gauge("nv_cpu_memory_used_bytes", memory.format("used"), machine.memory_used_bytes)
 
 
-# The kind, name and help of each family of GPUs, and the field of `DeviceReading`.
-_GPU_FAMILIES = (
-    ("gauge", "nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", "utilization"),
-    ("gauge", "nv_gpu_memory_total_bytes", "GPU total memory, in bytes", "memory_total_bytes"),
-    ("gauge", "nv_gpu_memory_used_bytes", "GPU used memory, in bytes", "memory_used_bytes"),
-    ("gauge", "nv_gpu_power_usage", "GPU power usage in watts", "power_usage_w"),
-    ("gauge", "nv_gpu_power_limit", "GPU power management limit in watts", "power_limit_w"),
-    (
-        "counter",
-        "nv_energy_consumption",
-        "GPU energy consumption in joules since the Triton Server started",
-        "energy_j",
-    ),
-)
-
-
 def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
     """Yields the families of GPUs; what a device does not tell has no value."""
     for kind, name, help_text, field in _GPU_FAMILIES:
@@ -198,9 +197,6 @@ def gpu_families(gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
             MetricSample(value, {"gpu_uuid": uuid}) for uuid, value in values if value is not None
         ]
         yield SampleFamily(name, kind, help_text, samples)
-
-
-T = TypeVar("T")
 
 
 async def call_driver(function: Callable[[], T]) -> T:

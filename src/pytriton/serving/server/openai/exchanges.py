@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_ID = b"x-request-id"
 _is_safe_id = re.compile(rb"[\x21-\x7e]{1,128}").fullmatch
+_EVENT_TYPE = EVENT_STREAM.encode()
 
 
 def request_id(head: RequestHead) -> str:
@@ -187,9 +188,6 @@ class PartsExchange(HttpExchange):
         """Resume the model."""
         for part in self._parts:
             part.resume()
-
-
-_EVENT_TYPE = EVENT_STREAM.encode()
 
 
 class GenerationExchange(PartsExchange):

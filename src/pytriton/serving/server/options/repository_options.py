@@ -39,6 +39,8 @@ _PYTHON_INTEGERS = {
 }
 _PYTHON_TEXTS = ("shm-region-prefix-name", "python-runtime")
 _RESOURCE = re.compile(r"(?P<name>[^:]+):(?P<count>\d+)(?::(?P<device>\d+))?")
+_AUTO = "auto"
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,10 +191,6 @@ def _rate_limit_resources(flags: Flags) -> tuple[RateLimitResource, ...]:
         count = int(match["count"])
         resources.append(RateLimitResource(name=match["name"], count=count, device=device))
     return tuple(resources)
-
-
-_AUTO = "auto"
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def read_ray_options(flags: Flags) -> RayOptions:

@@ -59,11 +59,31 @@ if TYPE_CHECKING:
 
     Headers = Callable[[bytes], bytes | None]
 
+logger = logging.getLogger(__name__)
+
 _PAGE = "page"
 REFUSED_TO_ALL = (
     "this needs the page's token, and the server has none: start it with --page-token=<token> or "
     "with the variable PYTRITON_PAGE_TOKEN"
 )
+_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+_FOLDER = Path(__file__).parent / "static"
+_NO_SNIFFING = b"X-Content-Type-Options: nosniff\r\n"
+_DATA_HEADERS = b"Cache-Control: no-store\r\n" + _NO_SNIFFING
+_FILE_HEADERS = (
+    b"Cache-Control: no-cache\r\n"  # a copy may be kept, and is compared by its ETag
+    b"Content-Security-Policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
+    b"frame-ancestors 'none'; object-src 'none'\r\n"
+    b"Referrer-Policy: no-referrer\r\n"
+    b"X-Frame-Options: DENY\r\n" + _NO_SNIFFING
+)
+_MODELS_AT_ONCE = 32
+_JSON = b"application/json"
 
 
 class PageAccess:
@@ -104,15 +124,6 @@ class PageAccess:
         return apis.refusal(api, header) if api else None
 
 
-_TYPES = {
-    ".html": b"text/html; charset=utf-8",
-    ".css": b"text/css; charset=utf-8",
-    ".js": b"text/javascript; charset=utf-8",
-    ".svg": b"image/svg+xml",
-}
-_FOLDER = Path(__file__).parent / "static"
-
-
 class StaticFile(NamedTuple):
     """A file as it is sent."""
 
@@ -133,21 +144,6 @@ def static_files() -> dict[str, StaticFile]:
             etag = b'"%b"' % hashlib.sha256(content).hexdigest()[:20].encode()
             files[path.name] = StaticFile(content, packed, _TYPES[path.suffix], etag)
     return files
-
-
-logger = logging.getLogger(__name__)
-
-_NO_SNIFFING = b"X-Content-Type-Options: nosniff\r\n"
-_DATA_HEADERS = b"Cache-Control: no-store\r\n" + _NO_SNIFFING
-_FILE_HEADERS = (
-    b"Cache-Control: no-cache\r\n"  # a copy may be kept, and is compared by its ETag
-    b"Content-Security-Policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
-    b"frame-ancestors 'none'; object-src 'none'\r\n"
-    b"Referrer-Policy: no-referrer\r\n"
-    b"X-Frame-Options: DENY\r\n" + _NO_SNIFFING
-)
-_MODELS_AT_ONCE = 32
-_JSON = b"application/json"
 
 
 class PageApi:

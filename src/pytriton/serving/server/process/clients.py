@@ -43,6 +43,16 @@ _SINGLE_CLIENT_ERRORS = frozenset(
         errno.EPROTO,
     }
 )
+# They bound how long other clients wait: accepting 256 clients takes about 10 ms. With TLS, 32 take
+# about 25 ms, because OpenSSL needs 0.7 ms for a handshake.
+MAX_PER_ITERATION = 256
+MAX_TLS_PER_ITERATION = 32
+# TCP keepalive: probe a client after this idle time, at this interval, and close the connection
+# after this number of unanswered probes. Many routers drop idle connections after 5 minutes.
+KEEPALIVE_IDLE_S = 120
+KEEPALIVE_INTERVAL_S = 30
+KEEPALIVE_PROBES = 4
+ConnectionT = TypeVar("ConnectionT")
 
 
 class ClientTaker(Protocol):
@@ -158,18 +168,6 @@ class Acceptor:
         self.start()
 
 
-# They bound how long other clients wait: accepting 256 clients takes about 10 ms. With TLS, 32 take
-# about 25 ms, because OpenSSL needs 0.7 ms for a handshake.
-MAX_PER_ITERATION = 256
-MAX_TLS_PER_ITERATION = 32
-
-# TCP keepalive: probe a client after this idle time, at this interval, and close the connection
-# after this number of unanswered probes. Many routers drop idle connections after 5 minutes.
-KEEPALIVE_IDLE_S = 120
-KEEPALIVE_INTERVAL_S = 30
-KEEPALIVE_PROBES = 4
-
-
 class ClientOpener:
     """Serves the accepted clients of one protocol in this process."""
 
@@ -249,9 +247,6 @@ def keepalive_options(names: Any) -> list[tuple[int, int, int]]:
         if option is not None:
             options.append((names.IPPROTO_TCP, option, value))
     return options
-
-
-ConnectionT = TypeVar("ConnectionT")
 
 
 class ConnectionSet(set[ConnectionT]):

@@ -37,6 +37,21 @@ logger = logging.getLogger(__name__)
 FormatterFactory = Callable[[TextIO | None], logging.Formatter]
 _MODE = 0o666  # of a new file, less what the umask takes away
 _CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
+_MICROSECONDS = 1_000_000
+# As in Triton, messages are quoted unless this variable is 0.
+ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
+_RAW = "is_raw"
+_COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
+# The fields of `LogSwitches`, by their names in the protocol.
+_FIELDS = {
+    "log_info": "info",
+    "log_warning": "warning",
+    "log_error": "error",
+    "log_verbose_level": "verbose",
+    "log_format": "format",
+}
+MAX_ENTRIES = 1000
+MAX_CHARACTERS = 4000  # of an entry
 
 
 class LiveLine(Protocol):
@@ -234,9 +249,6 @@ def _loss_record(count: int) -> logging.LogRecord:
     )
 
 
-_MICROSECONDS = 1_000_000
-
-
 class SecondTexts:
     """Formats times in UTC, and keeps the text of the last second.
 
@@ -296,13 +308,6 @@ def level_name(level: int) -> str:
     if level >= logging.WARNING:
         return "WARNING"
     return "INFO" if level >= logging.INFO else "VERBOSE"
-
-
-# As in Triton, messages are quoted unless this variable is 0.
-ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
-
-_RAW = "is_raw"
-_COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
 
 
 class TritonFormatter(logging.Formatter):
@@ -405,16 +410,6 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {visible(line)}" for line in text.splitlines())
 
 
-# The fields of `LogSwitches`, by their names in the protocol.
-_FIELDS = {
-    "log_info": "info",
-    "log_warning": "warning",
-    "log_error": "error",
-    "log_verbose_level": "verbose",
-    "log_format": "format",
-}
-
-
 class LogControl:
     """The settings of a server. Changes apply to this process and to all that `feed` tells."""
 
@@ -439,10 +434,6 @@ def changed(switches: LogSwitches, changes: Mapping[str, Any]) -> LogSwitches:
     return msgspec.structs.replace(
         switches, **{field: changes[name] for name, field in _FIELDS.items() if name in changes}
     )
-
-
-MAX_ENTRIES = 1000
-MAX_CHARACTERS = 4000  # of an entry
 
 
 class KeptLogLine(msgspec.Struct, frozen=True, gc=False):

@@ -22,6 +22,12 @@ from typing import TextIO
 _GROUPS = pathlib.PurePosixPath("sys/fs/cgroup")
 # Where version 1 has its quotas: the controller's own folder, or one that it shares.
 _CPU_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+# Some programs close every possible descriptor one by one when they start another program. That
+# takes minutes with the limit of 2**30 that some container runtimes set.
+_HIGHEST_LIMIT = 1 << 20
+# macOS refuses a soft limit above OPEN_MAX if the hard limit is infinite (setrlimit(2)).
+_OPEN_MAX = 10240
+_MAX_RESERVED = 1024
 
 
 def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:
@@ -99,14 +105,6 @@ def _scheduled_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-# Some programs close every possible descriptor one by one when they start another program. That
-# takes minutes with the limit of 2**30 that some container runtimes set.
-_HIGHEST_LIMIT = 1 << 20
-# macOS refuses a soft limit above OPEN_MAX if the hard limit is infinite (setrlimit(2)).
-_OPEN_MAX = 10240
-_MAX_RESERVED = 1024
 
 
 def raise_limit() -> None:

@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor, ResponseSink
     from pytriton.serving.server.tracing.settings import TraceSampling
 
+# The events around the reading of a request, by protocol.
+_RECEIVING = {
+    "HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"),
+    "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
+}
+# Only the first responses of a longer stream and the last are recorded: OpenTelemetry keeps 128
+# events.
+_MAX_EVENTS = 120
+# The recorded executions of one request, if its model executes it many times.
+_MAX_EXECUTIONS = 128
+# About the memory for recorded tensors of one request: the responses of a stream may never end.
+_MAX_TENSOR_BYTES = 64 << 20
+_TENSOR_BYTES = 512  # beside its data
+_CANCELLED = "the request was cancelled"
+_monotonic_ns = time.monotonic_ns
+
 
 class TracedExecution(NamedTuple):
     """One execution of a request."""
@@ -70,13 +86,6 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-# The events around the reading of a request, by protocol.
-_RECEIVING = {
-    "HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"),
-    "GRPC": ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
-}
-
-
 def receiving(facts: TraceFacts) -> list[tuple[str, int]]:
     """Returns the events around the reading of a client's request, of which calls have none."""
     names = _RECEIVING.get(facts.protocol)
@@ -102,19 +111,6 @@ class TraceExporter(Protocol):
 
     async def close(self, timeout_s: float) -> None:
         """Export the rest, if that is possible in time."""
-
-
-# Only the first responses of a longer stream and the last are recorded: OpenTelemetry keeps 128
-# events.
-_MAX_EVENTS = 120
-# The recorded executions of one request, if its model executes it many times.
-_MAX_EXECUTIONS = 128
-# About the memory for recorded tensors of one request: the responses of a stream may never end.
-_MAX_TENSOR_BYTES = 64 << 20
-_TENSOR_BYTES = 512  # beside its data
-_CANCELLED = "the request was cancelled"
-
-_monotonic_ns = time.monotonic_ns
 
 
 def new_span_id() -> int:

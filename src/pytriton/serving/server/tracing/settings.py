@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.utils.trace_config import TraceConfig
 
+Values = dict[str, list[str]]
+LEVEL = "trace_level"
+_RATE = "trace_rate"
+_COUNT = "trace_count"
+_LOG_FREQUENCY = "log_frequency"
+_LEVELS = (OFF, TIMESTAMPS, TENSORS)
+_RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_MAX_DIGITS = 20  # of a number that is looked at
+_ALL = ""  # used as a model's name
+
 
 class TraceSampling:
     """Selects one of every `rate` requests that have no trace headers of their client.
@@ -74,19 +85,6 @@ class TraceSampling:
             return False
         self._seen = seen
         return True
-
-
-Values = dict[str, list[str]]
-
-LEVEL = "trace_level"
-_RATE = "trace_rate"
-_COUNT = "trace_count"
-_LOG_FREQUENCY = "log_frequency"
-_LEVELS = (OFF, TIMESTAMPS, TENSORS)
-_RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
-_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
-_MAX_DIGITS = 20  # of a number that is looked at
-_ALL = ""  # used as a model's name
 
 
 class TraceSettings:

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.settings import TraceSampling
     from pytriton.utils.trace_config import TraceConfig
 
+logger = logging.getLogger(__name__)
+
 SERVER_SCOPE = "triton-server"
 BACKEND_SCOPE = "pbe"
+_SERVICE_NAME = "triton-inference-server"  # Triton's default
 
 
 class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,11 +174,6 @@ class SpanExporter:
     async def close(self, timeout_s: float) -> None:
         """Send the remaining spans, if that is possible in time."""
         await self._spans.close(timeout_s)
-
-
-logger = logging.getLogger(__name__)
-
-_SERVICE_NAME = "triton-inference-server"  # Triton's default
 
 
 class SpanExport:

@@ -28,11 +28,22 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.request_trace import TensorFact, TraceFacts
     from pytriton.serving.server.tracing.settings import TraceSampling
 
+logger = logging.getLogger(__name__)
+
 Trace = list["TraceFacts"]  # a request of a client, and the calls that were made for it
 
 # Traces are not kept longer than until they have about this size.
 MAX_KEPT_BYTES = 64 << 20
 _FACTS_BYTES = 2048  # about the size of the facts of a request, without tensors
+# How long a trace waits to be written, together with those that end in the meantime.
+_WRITE_AFTER_S = 1.0
+# Requests of one trace, with the calls that models make: a stream may make them without end.
+_MAX_REQUESTS = 10_000
+# Elements that are written without letting other threads run: 4096 take a millisecond.
+_CHUNK = 4096
+# Traces that wait for the disk; more are dropped.
+_MAX_WAITING_BYTES = 256 << 20
+_MODE = 0o666  # less what the process's mask takes away
 
 
 class TraceTarget(enum.Enum):
@@ -124,12 +135,6 @@ class TraceCollection:
 def facts_bytes(facts: TraceFacts) -> int:
     """Returns about the memory that the facts of a request take."""
     return _FACTS_BYTES + sum(len(tensor.data) for tensor in facts.tensors or ())
-
-
-# How long a trace waits to be written, together with those that end in the meantime.
-_WRITE_AFTER_S = 1.0
-# Requests of one trace, with the calls that models make: a stream may make them without end.
-_MAX_REQUESTS = 10_000
 
 
 class TraceWriter(Protocol):
@@ -252,10 +257,6 @@ class FileExporter:
         await self._writer.close(timeout_s)
 
 
-# Elements that are written without letting other threads run: 4096 take a millisecond.
-_CHUNK = 4096
-
-
 def tensor_text(dtype: DataType, data: bytes) -> str:
     """Returns the elements, separated by commas; strings are quoted as in JSON."""
     return ",".join(_parts(dtype, data))
@@ -341,13 +342,6 @@ def _tensor(facts: TraceFacts, tensor: TensorFact) -> str:
     }
     fields = {"id": facts.number, "activity": tensor.activity, "tensor": described}
     return orjson.dumps(fields).decode()
-
-
-logger = logging.getLogger(__name__)
-
-# Traces that wait for the disk; more are dropped.
-_MAX_WAITING_BYTES = 256 << 20
-_MODE = 0o666  # less what the process's mask takes away
 
 
 class _Job(NamedTuple):

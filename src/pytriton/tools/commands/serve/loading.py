@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pytriton.binding.triton_base import TritonBase
     from pytriton.tools.commands.serve.options import ServeOptions
 
+_FOREIGN = ("site-packages", "dist-packages")
+
 
 class TargetError(Exception):
     """There is nothing to serve; the text says what was expected and what was found."""
@@ -213,9 +215,6 @@ def _nothing(target: ServeTarget, skipped: list[str]) -> str:
     else:
         lines.append("For example: def double(x: float) -> float: return 2 * x")
     return "\n".join(lines)
-
-
-_FOREIGN = ("site-packages", "dist-packages")
 
 
 class ServeError(Exception):

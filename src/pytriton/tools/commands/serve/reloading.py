@@ -32,6 +32,9 @@ _BOOTSTRAP = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from pytriton.tools.commands.serve.worker import main; main(sys.argv[1:])"
 )
+_Stamp = tuple[int, int, int] | None  # of a file that does not exist
+_LOOK_PERIOD_S = 0.2
+_END_TIMEOUT_S = 5.0  # for children whose server has ended
 
 
 class CodeProcess:
@@ -113,9 +116,6 @@ class CodeProcess:
         self.end(0)
 
 
-_Stamp = tuple[int, int, int] | None  # of a file that does not exist
-
-
 class WatchedFiles:
     """Files and their state when they were last looked at.
 
@@ -150,10 +150,6 @@ def _stamp(path: str) -> _Stamp:
         return None
     # The inode, because editors write a new file and give it the name of the old one.
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-_LOOK_PERIOD_S = 0.2
-_END_TIMEOUT_S = 5.0  # for children whose server has ended
 
 
 class Reloader:
