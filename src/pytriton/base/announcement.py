@@ -81,14 +81,7 @@ def says_in_colour() -> bool:
 def announcement(
     addresses: Addresses, models: Sequence[Announced], *, colours: bool = False, end: str = ""
 ) -> list[str]:
-    """Returns the lines to print.
-
-    Args:
-        addresses: where the server is.
-        models: what it serves.
-        colours: whether the lines are for a terminal that shows colours.
-        end: how the user ends it; by default how to end this process.
-    """
+    """Returns the lines to print; `end` says how to end it, by default how to end this process."""
     painted: Painter = paint if colours else _unpainted
     lines = ["", painted(_heading(len(models)), Colour.BOLD), ""]
     lines += _described([model.config for model in models[:_MOST_MODELS]], painted)

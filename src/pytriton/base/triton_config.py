@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the server, from code, a dictionary or the environment."""
+"""The settings of the server, from code, a dictionary or the environment, and as a command line."""
 
 from __future__ import annotations
 

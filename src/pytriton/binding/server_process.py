@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server as a child process of the process that binds models, which starts and stops it."""
+"""The server as a child of the process that binds models, and the control connection to a server.
+
+The connection has calls and replies; a process that joins a running server has it alone.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ class ServerLink:
         Raises:
             PyTritonValidationError: A setting or an argument is wrong.
             PyTritonRuntimeError: The server refused.
-            NoServerError: The server has ended, or is stopping.
+            ServerGoneError: The server has ended, or is stopping.
             TimeoutError: The server did not answer in time.
         """
         threading.Thread(
@@ -222,10 +225,7 @@ class ServerProcess:
     ) -> Started:
         """Start the process with the settings of a `TritonConfig`.
 
-        Args:
-            config: The settings.
-            timeout_s: How long the start may take.
-            awaits_models: Whether the server is not ready before `report_serving`.
+        If `awaits_models` is set, the server is not ready before `report_serving`.
 
         Raises:
             PyTritonValidationError: A setting is wrong.

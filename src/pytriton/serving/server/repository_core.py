@@ -169,9 +169,6 @@ class RepositoryCore(Core):
     async def load(self, report: Report | None = None) -> None:
         """Load the models that the control mode selects, and begin to poll if so configured.
 
-        Args:
-            report: Called with the progress whenever it changes.
-
         Raises:
             ServerError: A model cannot be loaded; the others are loaded.
         """

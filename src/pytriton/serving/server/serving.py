@@ -43,12 +43,7 @@ async def build(
 
 
 def prepare(options: ServerOptions, workers: StartedZygote | None = None) -> Build:
-    """Fork the process that forks front ends, before there is an event loop or a thread.
-
-    Args:
-        options: the server's settings.
-        workers: the process that forks workers, if it was started already.
-    """
+    """Fork the process that forks front ends, before there is an event loop or a thread."""
     return partial(build, zygote=prepare_front_ends(options), workers=workers)
 
 

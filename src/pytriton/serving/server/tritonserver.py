@@ -25,14 +25,7 @@ else:  # workers are forked without the server's modules
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: the command line without the program's name; by default that of this process.
-
-    Returns:
-        The exit code: 0 after an orderly shutdown, else 1.
-    """
+    """Run the command, by default with the arguments of this process; returns its exit code."""
     load_without_threads()
     with no_garbage_search():
         workers = worker_zygote.fork_worker_zygote()

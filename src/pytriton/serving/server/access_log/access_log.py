@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the requests that have ended, and writes their lines in a thread.
+"""The access log: its lines, the file they go to, and the thread that writes them.
 
 The event loop only appends to a list. What it has gathered for some milliseconds is formatted and
-written together, so that a slow disk delays no request.
+written together, so that a slow disk delays no request. Texts of clients are escaped, so that they
+cannot fake lines or fields. A line has no query, no header but the name of the client's program,
+and no body: these may contain secrets.
 """
 
 from __future__ import annotations
@@ -153,11 +155,10 @@ def _quoted(text: str) -> str:
 
 
 class Destination:
-    """A file, opened when it is first written to.
+    """A file, opened when it is first written to; `-` is standard output.
 
-    Args:
-        path: Its path; `-` is standard output.
-        clock: Tells the seconds.
+    All processes of a server append to it, each line in one piece. A file that was moved or
+    deleted, as programs that rotate logs do, is created again.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -243,13 +244,7 @@ def grouped(lines: list[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 class AccessLog:
-    """The access log of one process.
-
-    Args:
-        options: Its settings.
-        loop: The event loop that adds entries.
-        destination: Where lines go, if not where the settings say.
-    """
+    """The access log of one process, whose event loop adds entries."""
 
     def __init__(
         self,

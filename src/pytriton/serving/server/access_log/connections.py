@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP connections whose requests have lines in the access log.
+"""Connections of HTTP and gRPC whose requests have lines in the access log.
 
-They are another class than the usual ones, so that servers without an access log do no work for it.
+They are other classes than the usual ones, so that servers without an access log do no work for it.
 """
 
 from __future__ import annotations
@@ -342,12 +342,7 @@ def _user_agent(head: GrpcHead) -> bytes:
 
 
 class AccessLogUse:
-    """Replaces the classes of connections, and looks at what the engine is asked for.
-
-    Args:
-        options: The settings of the access log.
-        loop: The event loop.
-    """
+    """Replaces the classes of connections, and looks at the requests for the engine."""
 
     def __init__(self, options: AccessLogOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.log = AccessLog(options, loop)

@@ -114,14 +114,8 @@ class SupervisedModel(Protocol):
 class BinderSession:
     """The session of one binding process, whose models are served until it ends.
 
-    Args:
-        link: The connection to the process.
-        engine: The engine that serves its models.
-        loop: The event loop.
-        cache: The cache for their responses.
-        on_end: Called when the process has ended, with whether it sent `ServerStop` before.
-        turns: The rate limiter.
-        load_function: Loads a function whose instances run elsewhere; None: it cannot.
+    Then `on_end` is called, with whether it sent `ServerStop` before. `load_function` loads functions
+    whose instances run elsewhere.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unloads models that other processes have bound, and loads them again.
+"""Lists, unloads and loads models that other processes have bound, also beside repositories.
 
 Such a model has no directory from which it could be loaded. Unloading refuses its requests but
 keeps its instances, loading accepts requests again. The process that bound it is not involved.

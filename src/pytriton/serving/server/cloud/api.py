@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port for the requests of a cloud provider, which the HTTP port's own endpoints answer."""
+"""A port for the requests of a cloud provider, which the HTTP port's own endpoints answer.
+
+A cloud route has no rights of its own: it becomes a target in the table of HTTP endpoints, or an
+endpoint that is authorised as these are.
+"""
 
 from __future__ import annotations
 
@@ -76,13 +80,7 @@ def binary_type(provider: bytes) -> re.Pattern[bytes]:
 
 
 def http_head(head: RequestHead, to: HttpTarget, binary: re.Pattern[bytes]) -> RequestHead:
-    """Returns the head of the same request to the HTTP port.
-
-    Args:
-        head: The head of the request as it came.
-        to: What it asks for.
-        binary: The pattern of `binary_type`. The HTTP port has a header of its own for the length.
-    """
+    """Returns the head of the same request to the HTTP port, with its header for the length."""
     headers = {name: value for name, value in head.headers.items() if name != _ACCEPT_ENCODING}
     found = binary.match(headers.get(b"content-type", b""))
     if found is not None:

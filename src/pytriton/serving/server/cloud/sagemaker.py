@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes of SageMaker: for its health check, for inferences, and for models that it manages."""
+"""The routes of SageMaker: for its health check, for inferences, and for models that it manages.
+
+The contract of the latter is Amazon's "Custom Containers Contract for Multi-Model Endpoints".
+"""
 
 from __future__ import annotations
 

@@ -43,12 +43,7 @@ _PREDICT = HttpEndpoint("predict", "inference", frozenset({b"POST"}))
 
 
 class VertexAiRoutes:
-    """The routes that Vertex AI has chosen for a server.
-
-    Args:
-        options: The routes and the default model.
-        ready_models: Returns the names of the models that are ready.
-    """
+    """The routes that Vertex AI has chosen for a server."""
 
     def __init__(self, options: VertexAiOptions, ready_models: Callable[[], Sequence[str]]) -> None:
         self._predict = options.predict_route.encode()
@@ -92,11 +87,7 @@ class VertexAiRoutes:
 def check_vertex_ai(
     options: VertexAiOptions, ready_models: Sequence[str] | None
 ) -> VertexAiOptions:
-    """Returns the settings with a default model, if the models are known already.
-
-    Args:
-        options: The settings.
-        ready_models: The names of the models that are ready; None: they come later.
+    """Returns the settings with a default model, if the ready models are known already.
 
     Raises:
         InvalidArgumentError: A route is missing, or the default model is not clear or not there.

@@ -88,11 +88,7 @@ class CodecProcess:
         return self._process.pid
 
     def run(self, job: Job, text: Buffer) -> Reply:
-        """Run a job. The payload of the reply has to be read before the next job.
-
-        Raises:
-            EOFError: The process ended.
-        """
+        """Run a job; EOFError if the process ended. Its payload is read before the next job."""
         head = encode(job)
         try:
             for part in (LENGTH.pack(len(head)) + head, text):
@@ -106,19 +102,11 @@ class CodecProcess:
         return reply
 
     def payload(self, sizes: Sequence[int]) -> list[Buffer]:
-        """Read the payload of a reply; returns each part as bytes.
-
-        Raises:
-            EOFError: The process ended.
-        """
+        """Read the payload of a reply, each part as bytes; EOFError if the process ended."""
         return [self._read(size) for size in sizes]
 
     def payload_into(self, memory: memoryview, sizes: Sequence[int]) -> list[Buffer]:
-        """Read the payload of a reply into `memory`, one part after the other.
-
-        Raises:
-            EOFError: The process ended.
-        """
+        """Read the payload of a reply into `memory`, part by part; EOFError if it ended."""
         parts: list[Buffer] = []
         for size in sizes:
             part, memory = memory[:size], memory[size:]

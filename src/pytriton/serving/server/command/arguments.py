@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses a command line by the table of options; `ServerOptions` interprets the values."""
+"""Parses a command line by the table of settings, and makes the page of `tritonserver --help`."""
 
 from __future__ import annotations
 
@@ -49,13 +49,7 @@ class CommandLine:
 
 
 def parse(arguments: Iterable[str]) -> CommandLine:
-    """Read the arguments of the command.
-
-    Args:
-        arguments: the command line without the program's name.
-
-    Returns:
-        The given options; if one is not repeatable, its last value counts.
+    """Read the command line without the program's name; the last value of an option counts.
 
     Raises:
         PyTritonValidationError: for an unknown option, a missing value, or another argument.
@@ -154,15 +148,7 @@ def _check(option: Setting, value: str) -> None:
 
 
 def help_page(width: int | None = None, *, is_coloured: bool = False) -> str:
-    """Make the help page: all options by group.
-
-    Args:
-        width: the number of columns; by default the widest that is easy to read.
-        is_coloured: whether to use the colours of a terminal.
-
-    Returns:
-        Lines of text.
-    """
+    """Returns the help page: all options by group, at most as wide as is easy to read."""
     width = max(40, min(width or _WIDEST, _WIDEST))
     return "\n".join(_lines(width, is_coloured)) + "\n"
 

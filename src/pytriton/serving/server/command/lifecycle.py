@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface by which the `tritonserver` command starts, shows and stops a server."""
+"""The life of a server as the `tritonserver` command sees it: its interface, and its shutdown.
+
+The shutdown handles the signals, and waits for requests within the exit timeout.
+"""
 
 from __future__ import annotations
 
@@ -104,10 +107,7 @@ class Exit(enum.Enum):
 class ExitSignals:
     """Handles SIGINT and SIGTERM: the first one exits in order, the second one at once.
 
-    Args:
-        loop: the event loop.
-        is_logged: whether signals are told in the log, and not beside it as Triton does.
-        same_signal_s: seconds within which a signal that comes twice is one.
+    They are written to standard output as Triton does, or to the log if `is_logged` is set.
     """
 
     def __init__(
@@ -156,16 +156,9 @@ def exit_signals(
 async def shut_down(
     serving: ServerLifecycle, options: ServerOptions, signals: ExitSignals, second_s: float = 1.0
 ) -> Exit:
-    """Shut a server down in order, within its exit timeout.
+    """Shut a server down in order, within its exit timeout; returns how the process has to end.
 
-    Args:
-        serving: the server.
-        options: its settings.
-        signals: the second signal ends the waiting.
-        second_s: the length of a second; tests use shorter ones.
-
-    Returns:
-        How the process has to end.
+    The second signal ends the waiting. Tests use shorter seconds.
     """
     serving.begin_exit()
     if options.exit_grace_s:

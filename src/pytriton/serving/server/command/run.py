@@ -154,16 +154,7 @@ def _serve(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit
 
 
 async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit:
-    """Serve until a signal comes.
-
-    Args:
-        options: the server's settings.
-        build: makes the server.
-        progress: shows which models are being loaded.
-
-    Returns:
-        How the process has to end.
-    """
+    """Serve until a signal comes; returns how the process has to end."""
     loop = asyncio.get_running_loop()
     # Who reads lines of JSON expects nothing else between them.
     is_json = options.log.format == JSON_FORMAT

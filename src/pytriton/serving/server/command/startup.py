@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a server of repositories: loads the models, logs the tables, opens the ports."""
+"""Starts a server of repositories: loads the models, logs the tables, opens the ports.
+
+On a terminal it shows the progress of loading. If the server cannot start, it gives hints beside
+the errors of Triton.
+"""
 
 from __future__ import annotations
 
@@ -94,16 +98,7 @@ def _version_hints(repository: Path) -> list[str]:
 def draw_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None
 ) -> str:
-    """Draw a table.
-
-    Args:
-        headings: the headings of the columns.
-        rows: the cells, which may have several lines.
-        width: columns of the terminal, if any; longer cells are wrapped.
-
-    Returns:
-        The lines of the table, with a line break after each.
-    """
+    """Draw a table, whose cells may have several lines; longer ones are wrapped to the width."""
     cells = [[_cell_lines(cell) for cell in row] for row in (headings, *rows)]
     widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells)]  # noqa: B905  rows are as long as headings
     if width is not None:
@@ -264,16 +259,7 @@ async def start_up(
     progress: ProgressLine,
     width: int | None = None,
 ) -> OpenPorts:
-    """Start a server and log what it serves.
-
-    Args:
-        serving: the server.
-        options: its settings.
-        progress: shows which models are being loaded.
-        width: maximum number of columns of the tables, if any.
-
-    Returns:
-        The ports that clients may use.
+    """Start a server and log what it serves; returns the ports that clients may use.
 
     Raises:
         StartError: a port is taken, or a model cannot be loaded and `exit_on_error` is set.

@@ -60,16 +60,7 @@ class OtherPaths(Protocol):
 
 
 class MetricsApi(HttpHandler):
-    """Answers scrapes.
-
-    Args:
-        engine: The server's engine, whose statistics are shown.
-        options: The server's settings.
-        loop: The event loop.
-        custom: Returns the custom metrics of models.
-        cluster: Returns what is known of the cluster that instances run on, if there is one.
-        accepting: Returns the families about the acceptance of clients.
-    """
+    """Answers scrapes; `custom`, `cluster` and `accepting` return further metrics."""
 
     def __init__(
         self,

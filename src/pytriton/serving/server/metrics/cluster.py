@@ -58,12 +58,7 @@ NAMES = (
 def cluster_families(
     status: ClusterStatus | None, models: Iterable[ManagedModel]
 ) -> Iterator[SampleFamily]:
-    """Yields the families; none for a server without a cluster.
-
-    Args:
-        status: What is known of the cluster, if there is one.
-        models: The models of the engine.
-    """
+    """Yields the families of a cluster; none for a server without one."""
     if status is None:
         return
     models = list(models)

@@ -58,15 +58,7 @@ def family_text(name: str, kind: str, help_text: str, lines: Iterable[str]) -> s
 def histogram_lines(
     name: str, labels: str, bounds: tuple[float, ...], counts: Sequence[int], total: Number
 ) -> str:
-    """Returns the lines of one histogram.
-
-    Args:
-        name: The family's name.
-        labels: The text between the braces; not empty.
-        bounds: The upper bounds of the buckets.
-        counts: The cumulative number of values for each of them, and the number of all values.
-        total: The sum of all values.
-    """
+    """Returns the lines of one histogram; counts are cumulative, the last is that of all values."""
     head = f'{name}_bucket{{{labels},le="'
     buckets = [
         f'{head}{bound}"}} {count}\n'
@@ -91,16 +83,7 @@ def summary_lines(
     count: int,
     total: Number,
 ) -> str:
-    """Returns the lines of one summary.
-
-    Args:
-        name: The family's name.
-        labels: The text between the braces; not empty.
-        ranks: The quantiles.
-        values: The value of each of them.
-        count: The number of all values.
-        total: Their sum.
-    """
+    """Returns the lines of one summary, with a value for each rank."""
     quantiles = [
         f'{name}{{{labels},quantile="{number_text(rank)}"}} {number_text(value)}\n'
         for rank, value in zip(ranks, values, strict=True)

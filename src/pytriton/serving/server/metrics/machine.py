@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of the machine: memory pool, CPU and memory, GPUs."""
+"""The metric families of the machine: memory pool, CPU and memory, GPUs, acceptance of clients.
+
+NVIDIA's driver may take long to answer, so it is asked in threads of its own.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,9 @@ class GpuReader(Protocol):
 
 
 class NvmlReader:
-    """Reads devices through a module with NVML's functions, which is initialised already.
+    """Reads devices through the module `pynvml`, which is initialised already.
 
-    Args:
-        nvml: The module `pynvml`.
-        visible: CUDA_VISIBLE_DEVICES, if it is set: only these devices are read.
+    If CUDA_VISIBLE_DEVICES is set, only these devices are read.
     """
 
     def __init__(self, nvml: Any, visible: str | None = None) -> None:

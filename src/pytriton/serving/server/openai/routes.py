@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where OpenAI's routes begin: without a model that has opted in, they do not exist."""
+"""The entry to OpenAI's routes: without a model that has opted in, they do not exist."""
 
 from __future__ import annotations
 
@@ -24,12 +24,8 @@ SEGMENT = b"v1"
 class OpenAIRoutes:
     """Passes requests on if there is a model for them.
 
-    What answers them is imported with the first of them: it takes 27 ms, and most servers never
-    need it.
-
-    Args:
-        http: The API of the port.
-        engine: The engine.
+    The code that answers them is imported with the first of them: it takes 27 ms, and most servers
+    never need it.
     """
 
     def __init__(self, http: HttpApi, engine: EngineClient) -> None:

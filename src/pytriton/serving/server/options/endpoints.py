@@ -202,9 +202,6 @@ def read_frontend_processes(flags: Flags, surroundings: Surroundings) -> int:
     """Read the number of processes for HTTP and gRPC; 0 means in the server's own process.
 
     The flag counts most, then the environment, then the number of threads for Triton.
-
-    Raises:
-        PyTritonValidationError: for a number out of range.
     """
     given: int | None = flags.value("frontend_processes")
     threads: int | None = flags.value("http_thread_count")

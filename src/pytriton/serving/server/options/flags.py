@@ -17,12 +17,7 @@ _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 
 class FlagError(PyTritonValidationError):
-    """The value of a flag is invalid.
-
-    Args:
-        name: name of the flag, with dashes or underscores.
-        message: the expected and the actual value.
-    """
+    """The value of a flag, whose name has dashes or underscores, is invalid."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -32,9 +27,7 @@ class FlagError(PyTritonValidationError):
 class Flags:
     """The given values by flag name with underscores; None is the same as not given.
 
-    Args:
-        values: the values.
-        is_command: whether the defaults are those of `tritonserver`, or of `Triton`.
+    Defaults are those of `tritonserver` if `is_command` is set, and else those of `Triton`.
     """
 
     def __init__(self, values: Mapping[str, Any], *, is_command: bool = False) -> None:
@@ -49,12 +42,7 @@ class Flags:
     # By the table
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Returns the value of a setting, of the type that its row says.
-
-        Args:
-            name: its name with underscores.
-            default: used if it is not given; None takes that of the row.
-        """
+        """Returns the value of a setting, of the type of its row; a default replaces the row's."""
         setting = BY_KEY[name]
         value = self.given(setting)
         if value is not None or default is not None:
@@ -63,11 +51,9 @@ class Flags:
         return Flags({name: text or setting.default or None}).given(setting)
 
     def record(self, place: str = "", **defaults: Any) -> dict[str, Any]:
-        """Returns the values of all settings that fill a record of `ServerOptions`.
+        """Returns the values of all settings that fill a record of `ServerOptions`, by field.
 
-        Args:
-            place: the record's place in `ServerOptions`; empty for its own fields.
-            **defaults: defaults that depend on other settings, by field.
+        Its own fields have an empty place. Defaults are for fields that depend on other settings.
         """
         return {
             field: self.value(setting.key, defaults.get(field))
@@ -172,11 +158,7 @@ class Flags:
         raise FlagError(setting.name, f"invalid argument for --{setting.name}: {expected}")
 
     def refuse_unread(self) -> None:
-        """Refuse flags that no method has read: they do not exist.
-
-        Raises:
-            PyTritonValidationError: if there are any.
-        """
+        """Raise PyTritonValidationError for flags that nothing has read: they do not exist."""
         unknown = [name for name in self._unread if name not in BY_KEY or BY_KEY[name].has_effect]
         if unknown:
             names = ", ".join(flag_of(name) for name in sorted(unknown))

@@ -85,11 +85,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_repository_options(flags: Flags) -> RepositoryOptions:
-    """Read the flags of repositories.
-
-    Raises:
-        PyTritonValidationError: for a bad value, or flags that contradict each other.
-    """
+    """Read the flags of repositories; PyTritonValidationError if they are wrong."""
     mode: ControlMode = flags.value("model_control_mode")
     backend_config = _backend_config(flags)
     max_batch_size = backend_config.get("", {}).get(_DEFAULT_MAX_BATCH_SIZE, "4")
@@ -194,11 +190,7 @@ def _rate_limit_resources(flags: Flags) -> tuple[RateLimitResource, ...]:
 
 
 def read_ray_options(flags: Flags) -> RayOptions:
-    """Read the flags; nothing is connected, and Ray need not be there.
-
-    Raises:
-        PyTritonValidationError: for a value of the wrong form, or a folder that does not exist.
-    """
+    """Read the flags of the cluster; nothing is connected, and Ray need not be there."""
     return RayOptions(
         **flags.record("ray"),
         address=_address(flags),

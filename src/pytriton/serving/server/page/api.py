@@ -107,15 +107,9 @@ class PageAccess:
         self.headers_of_apis = {api: group.header for group in groups for api in group.apis}
 
     def refusal(self, api: str, header: HeaderLookup, *, needs_token: bool = False) -> str | None:
-        """Decide on one request.
+        """Returns the error message for a request; None if it is allowed.
 
-        Args:
-            api: Its group, a name in `VALID_TRITON_ENDPOINTS`; empty if it has none.
-            header: Looks up the request's headers.
-            needs_token: Whether it also needs the page's token.
-
-        Returns:
-            The error message; None if the request is allowed.
+        Its group is a name in `VALID_TRITON_ENDPOINTS`, or empty if it has none.
         """
         refusal = self._page.refusal(_PAGE, header) if self.has_token else REFUSED_TO_ALL
         if needs_token and refusal is not None:
@@ -147,19 +141,10 @@ def static_files() -> dict[str, StaticFile]:
 
 
 class PageApi:
-    """Answers what a browser with the page asks for.
+    """Answers the requests of a browser with the page.
 
-    Args:
-        engine: The server's engine, whose statistics are shown.
-        control: Knows all models, also those that are not loaded.
-        client: The interface of its engine, which requests of the form go to.
-        options: Its settings.
-        loop: The event loop.
-        read_machine: Returns the numbers of the machine and of its GPUs.
-        cluster: Returns what is known of the cluster that instances run on, if there is one.
-        tracing: Decides which requests are traced; None if none are.
-        ports: The ports that are open.
-        started_s: When the server started, in seconds since 1970.
+    Requests of its form go to `client`. `control` knows all models, also those that are not loaded;
+    `read_machine` and `cluster` return the numbers of the machine and the state of the cluster.
     """
 
     def __init__(
@@ -268,11 +253,7 @@ class PageApi:
         return dump_json({"models": entries})
 
     def _known_models(self, header: Headers) -> list[tuple[IndexEntry, ServedModel | None]]:
-        """Returns the models that a client may know; those that are ready are metadata.
-
-        Raises:
-            PageRefusalError: It may know none.
-        """
+        """Returns the models that a client may know; PageRefusalError if it may know none."""
         index_refusal = self._access.refusal("model-repository", header)
         metadata_refusal = self._access.refusal("metadata", header)
         if index_refusal is not None and metadata_refusal is not None:

@@ -22,12 +22,7 @@ READY = ModelState.READY.value
 
 
 def model_entry(entry: IndexEntry, model: ServedModel | None) -> dict[str, Any]:
-    """Returns what the page shows of one model version.
-
-    Args:
-        entry: Its row in the index.
-        model: The model itself; None if it is not served, or if its tensors are a secret.
-    """
+    """Returns the entry of a model version; the model is None if it is not served, or secret."""
     document: dict[str, Any] = {
         "name": entry.name,
         "version": entry.version,
@@ -96,13 +91,7 @@ def _instance(row: InstanceRow) -> dict[str, Any]:
 def server_document(
     options: ServerOptions, ports: Started, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns what the page shows of the server to everybody.
-
-    Args:
-        options: The server's settings.
-        ports: Those that are open.
-        facts: Further members.
-    """
+    """Returns the facts about the server that the page shows to everybody, and further ones."""
     addresses = {
         "http": _address(options.http, ports.http_port),
         "grpc": _address(options.grpc, ports.grpc_port),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event loop, garbage collection and transport helpers of server processes."""
+"""Event loop, garbage collection and transports of server processes, and a watch of others."""
 
 from __future__ import annotations
 

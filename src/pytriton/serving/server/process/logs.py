@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats the server's log as Triton does, for a file or the console.
+"""The log of a server process: handlers, formats, changes at run time, and lines kept for the page.
 
-Messages are quoted like JSON strings, so that text from clients cannot fake lines of the log.
+Messages are quoted like JSON strings, so that text from clients cannot fake lines of the log. A
+server continues without its log: a failure to write is reported once, on another stream.
 """
 
 from __future__ import annotations
@@ -89,10 +90,8 @@ class LogFile(LogHandler):
     """Appends to a file without a buffer; lines that cannot be written are lost and counted.
 
     A file that was moved or deleted, as programs that rotate logs do, is created again. A pipe
-    whose reader is missing or slow loses lines, because the server does not wait for it.
-
-    Raises:
-        OSError: The file cannot be opened.
+    whose reader is missing or slow loses lines, because the server does not wait for it. OSError is
+    raised if the file cannot be opened.
     """
 
     def __init__(
@@ -250,12 +249,9 @@ def _loss_record(count: int) -> logging.LogRecord:
 
 
 class SecondTexts:
-    """Formats times in UTC, and keeps the text of the last second.
+    """Formats times in UTC by a format of `datetime`, and keeps the text of the last second.
 
     Lines come in great numbers while the log is verbose: one takes 20.6 us instead of 26.5.
-
-    Args:
-        form: The format of `datetime` for all but the parts of a second.
     """
 
     def __init__(self, form: str) -> None:
@@ -349,14 +345,9 @@ class TritonFormatter(logging.Formatter):
 
 
 def set_up_logging(options: LogOptions, handler: LogHandler | None = None) -> None:
-    """Configure the log's destination and levels.
+    """Configure the log's destination and levels; OSError if the file cannot be written.
 
-    Args:
-        options: what to log, and the file to log to, if any.
-        handler: used if no file is named; by default the log goes to standard error.
-
-    Raises:
-        OSError: the file cannot be written.
+    Without a file, the log goes to the handler, or to standard error.
     """
     if options.file:
         handler = LogFile(options.file, logging.Formatter())

@@ -121,8 +121,7 @@ def raise_limit() -> None:
 def client_limit(*, is_essential: bool = False) -> int:
     """Returns the number from which on descriptors are reserved for the server itself.
 
-    Args:
-        is_essential: Whether the clients are those of metrics, which may use half of the reserve.
+    Essential clients are those of metrics, which may use half of the reserve.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -134,10 +133,8 @@ def client_limit(*, is_essential: bool = False) -> int:
 def lowest_free(descriptor: int) -> int:
     """Returns the number that the next descriptor would have; `sys.maxsize` if none is free.
 
-    POSIX gives each new descriptor the lowest free number, so all lower numbers are in use.
-
-    Args:
-        descriptor: Any open descriptor.
+    POSIX gives each new descriptor the lowest free number, so all lower numbers are in use. The
+    argument is any open descriptor.
     """
     try:
         free = os.dup(descriptor)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace of a request: a sink that records times and passes responses to the real sink."""
+"""The record of a traced request, and the sink that fills it and passes responses to the real sink.
+
+Exporters make spans or files of the record.
+"""
 
 from __future__ import annotations
 
@@ -141,11 +144,8 @@ def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTens
 class TracingSink:
     """The trace of one request; see `pytriton.base.messages.TracedSink`.
 
-    Args:
-        facts: the record of the request, which is filled in.
-        sink: receives the responses.
-        end: called once, when the request has ended.
-        has_spans: whether processes of models may add spans to the trace.
+    It fills in the facts, and calls `end` with them once. Processes of models may add spans to the
+    trace if `has_spans` is set.
     """
 
     __slots__ = ("_end", "_facts", "_has_spans", "_is_cancelled", "_is_over", "_sink")

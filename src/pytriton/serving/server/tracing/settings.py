@@ -106,11 +106,7 @@ class TraceSettings:
 
     @classmethod
     def read(cls, settings: Iterable[str]) -> TraceSettings:
-        """Read the settings of the start.
-
-        Raises:
-            InvalidArgumentError: a value that must be a number is not.
-        """
+        """Read the settings of the start; InvalidArgumentError if a number is wrong."""
         try:
             return cls(read_trace_config(settings))
         except ValueError as error:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the spans of a request after it has ended.
+"""Makes the spans of a request after it has ended, and exports them with OpenTelemetry.
 
-It has no I/O and does not use OpenTelemetry. Names of spans, attributes and events are Triton's.
+Names of spans, attributes and events are Triton's. OpenTelemetry is optional: only the export
+imports it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
 def make_spans(facts: TraceFacts, offset_ns: int) -> list[SpanRecord]:
     """Make the spans of a request, outer ones first.
 
-    Args:
-        facts: the record of the request.
-        offset_ns: the difference between the time since the epoch and the monotonic clock.
+    The offset is the difference between the time since the epoch and the monotonic clock.
     """
     spans = _Spans(facts, offset_ns)
     if not facts.is_call:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports traced requests to files, in the mode `triton`."""
+"""Exports traced requests to files, in the mode `triton`.
+
+`FileExporter` gathers the requests of each trace, `TraceCollection` decides when traces are
+written and to which kind of file, and `TraceFileWriter` writes them in a thread.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +70,6 @@ class TraceCollection:
 
     With a log frequency they are written when there are that many. Without, they are written
     whenever somebody asks for it; but those of a limited number together, after the last one.
-
-    Args:
-        sampling: The setting.
     """
 
     def __init__(self, sampling: TraceSampling) -> None:
@@ -161,12 +162,7 @@ class _OpenTrace:
 
 
 class FileExporter:
-    """Gathers the requests of each trace, and has whole traces written; see `TraceExporter`.
-
-    Args:
-        writer: Writes traces.
-        call_later: Calls a function after some seconds.
-    """
+    """Gathers the requests of each trace, and has whole traces written; see `TraceExporter`."""
 
     has_spans = False
 
@@ -181,11 +177,7 @@ class FileExporter:
         self._is_writing_due = False
 
     def begin(self, facts: TraceFacts) -> bool:
-        """Note that a request begins.
-
-        Returns:
-            False if it is a call for a trace that is over, or that has very many calls already.
-        """
+        """Begin a request; False for a call of a trace that is over, or has very many calls."""
         if facts.is_call:
             trace = self._open.get(facts.trace_id)
             if trace is None or len(trace.requests) >= _MAX_REQUESTS:
@@ -351,11 +343,7 @@ class _Job(NamedTuple):
 
 
 class TraceFileWriter:
-    """Writes the files of one server; see `TraceWriter`.
-
-    Args:
-        path: The file of the settings; files with numbers are beside it.
-    """
+    """Writes the files of one server in a thread; those with numbers are beside the main file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -422,11 +410,7 @@ class TraceFileWriter:
 
 
 class MainFile:
-    """The file to which traces are added; an older file of that name is replaced.
-
-    Args:
-        path: Its path.
-    """
+    """The file to which traces are added; an older file of that name is replaced."""
 
     def __init__(self, path: str) -> None:
         self._path = path

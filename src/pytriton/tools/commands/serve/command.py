@@ -25,14 +25,9 @@ _CHECK_PERIOD_S = 1.0
 
 
 def run(arguments: list[str], _show: Callable[[str], None], complain: Callable[[str], None]) -> int:
-    """Serve what the arguments name, until a signal ends it.
+    """Serve the models that the arguments name, until a signal ends it.
 
-    Args:
-        arguments: The command line after `serve`.
-        complain: Prints an error.
-
-    Returns:
-        The exit code: 0 after SIGTERM, 1 if it cannot be served, 130 after Ctrl-C.
+    Returns the exit code: 0 after SIGTERM, 1 if they cannot be served, 130 after Ctrl-C.
     """
     options = read_options(arguments)
     ending, screen = _Ending(), ServeScreen()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports the code of users and binds what it has; its errors are shown without our frames."""
+"""Imports the code of users, finds the callables to serve, and binds them.
+
+A target is `FILE.py[:object]` or `package.module[:object]`. Errors are shown without our frames.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +75,7 @@ class Contents:
 
 
 def import_target(target: ServeTarget) -> ModuleType:
-    """Import the file or module; whatever its code raises is raised.
-
-    Raises:
-        TargetError: There is no such file or module.
-    """
+    """Import the file or module; TargetError if there is none. Its code may raise anything."""
     if not target.is_file:
         sys.path.insert(0, str(pathlib.Path.cwd()))
         try:
@@ -110,13 +109,10 @@ def _import_file(path: pathlib.Path) -> ModuleType:
 
 
 def contents_of(module: ModuleType, target: ServeTarget) -> Contents:
-    """Find what is served of a module.
+    """Find the callables of a module that are served; TargetError if there are none.
 
     These are the objects that the target names; else all models that the module declares with
     `@model`; else all its annotated functions and classes whose names are public.
-
-    Raises:
-        TargetError: There is nothing to serve.
     """
     if target.objects:
         found = [_named(module, name, target) for name in target.objects]
@@ -230,11 +226,7 @@ class Loaded:
 
 
 def load(options: ServeOptions, triton: TritonBase) -> Loaded:
-    """Import the code and bind its models.
-
-    Raises:
-        LoadError: The code raised, or it has nothing that can be served.
-    """
+    """Import the code and bind its models; ServeError if it raised or has nothing to serve."""
     found: list[Found] = []
     skipped: list[str] = []
     try:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the newest state of the code that works, each in a child process."""
+"""Serves the newest state of the code that works, each in a child process.
+
+Changed files are noticed by their times and sizes.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +71,7 @@ class CodeProcess:
         return self._socket.fileno()
 
     def receive(self) -> CodeReport | None:
-        """Returns the report if it is complete.
-
-        Raises:
-            EOFError: The process has ended.
-        """
+        """Returns the report if it is complete; EOFError if the process has ended."""
         assert self._socket is not None
         piece = self._socket.recv(1 << 16)
         if not piece:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server of the command, and the connection of a process that binds models to it."""
+"""The server of the command, its messages, and the connection of a process that binds models."""
 
 from __future__ import annotations
 
