@@ -26,7 +26,7 @@ _END_PATIENCE_S = 1.0
 _MOST_MODELS = 20
 _MOST_ELEMENTS = 8  # of a tensor in an example
 _MOST_INPUTS = 4  # of an example, beside those that every request has
-# What `pytriton infer` asks if it is told no address.
+# The servers that `pytriton infer` tries without an address.
 _DEFAULT_SERVERS = tuple(
     f"http://{host}:{DEFAULT_HTTP_PORT}" for host in ("127.0.0.1", "localhost")
 )

@@ -104,7 +104,7 @@ class Core:
 
     @property
     def look_again(self) -> Callable[[], Awaitable[None]] | None:
-        """What has to be awaited before the index is read, if that needs time."""
+        """Refreshes the index of models before it is read; None if it is always fresh."""
         return None
 
     async def load_function(self, message: Bind) -> SupervisedModel:

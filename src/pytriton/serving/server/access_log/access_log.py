@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HTTP, GRPC = "HTTP", "gRPC"
-# What a client closed before its answer: nginx's number, as HTTP has none.
+# The client disconnected before the response: nginx's status, as HTTP has none.
 CLIENT_CLOSED = 499
 MAX_CHARACTERS = 1024  # of a text that a client chose
 

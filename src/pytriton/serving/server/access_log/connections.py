@@ -56,8 +56,8 @@ _HEALTH = frozenset(
     }
 )
 _HTTP_ERROR = int(Status.UNKNOWN)  # of a request that is not gRPC
-# What leads from the sink of a request to its connection: sinks of traces and of shared memory have
-# another sink, those of protocols a connection or a call.
+# The attributes on the way from the sink of a request to its connection: sinks of traces and of
+# shared memory have another sink, those of protocols a connection or a call.
 _WAYS = ("_sink", "_call")
 _MAX_STEPS = 4
 
@@ -75,7 +75,7 @@ class LoggedHttpConnection(HttpConnection):
         self._began_ns = 0
         self._stream_status = 0
         self._streamed_bytes = 0
-        # What the engine was asked for, which the path may not say.
+        # The model of the request to the engine, which the path may not name.
         self.model = self.version = self.request_id = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -181,7 +181,7 @@ def address_of(transport: asyncio.BaseTransport) -> str:
 
 
 class CallRecord:
-    """What is known of a call that has not ended."""
+    """A call that has not ended."""
 
     __slots__ = ("began_ns", "bytes_in", "bytes_out", "head", "model", "request_id", "version")
 

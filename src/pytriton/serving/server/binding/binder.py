@@ -83,7 +83,7 @@ class BoundSpec(NamedTuple):
 
     @property
     def limits(self) -> InstanceLimits:
-        """What the rate limiter knows of each instance."""
+        """The resources of each instance, for the rate limiter."""
         return InstanceLimits.read(self.config.instance_group[0].rate_limiter)
 
     def labels(self) -> ModelLabels:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What places instances has the same limit, and says what is missing; this one is for the rest.
+# Margin above the placement timeout, so that placement reports first.
 _TIMEOUT_MARGIN_S = 5.0
 
 
@@ -105,7 +105,7 @@ class FunctionLoader:
 
 
 class _Launch:
-    """What all instances of one model share."""
+    """Values that all instances of one model share."""
 
     def __init__(
         self, loader: FunctionLoader, bound: BoundSpec, ray: RayInstances, launcher: Launcher
@@ -214,7 +214,7 @@ class _Launch:
 
 
 class FunctionServices:
-    """What the process of a function may ask of the server: it only has a log."""
+    """Services for the process of a function: only a log."""
 
     def __init__(self, instance_name: str) -> None:
         self._instance_name = instance_name

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OUT_OF_MEMORY = 507  # SageMaker then unloads other models and tries again
-# What frameworks write if memory is short. Triton looks for these texts.
+# Messages of frameworks if memory is short; Triton looks for the same texts.
 _MEMORY_TEXTS = (
     "out of memory",
     "outofmemory",

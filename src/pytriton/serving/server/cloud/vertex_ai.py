@@ -37,7 +37,7 @@ NOT_ONE_MODEL = (
 
 _READY = b"/v2/health/ready"
 _METRICS = b"metrics"
-# What metrics show is what statistics show, so who may not see these does not see those.
+# Metrics show what statistics show, so both are in the same restricted group.
 _METRICS_ROUTE = Route(HttpEndpoint("metrics", "statistics", frozenset({b"POST"})))
 _PREDICT = HttpEndpoint("predict", "inference", frozenset({b"POST"}))
 

@@ -54,7 +54,7 @@ class Backend(NamedTuple):
 
 
 class Remaining(NamedTuple):
-    """What a server that is stopping still waits for."""
+    """Connections and models that a stopping server still waits for."""
 
     http_connections: int = 0
     grpc_connections: int = 0

@@ -156,7 +156,7 @@ def _serve(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit
 async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> Exit:
     """Serve until a signal comes; returns how the process has to end."""
     loop = asyncio.get_running_loop()
-    # Who reads lines of JSON expects nothing else between them.
+    # A reader of JSON lines expects nothing else between them.
     is_json = options.log.format == JSON_FORMAT
     with exit_signals(loop, is_logged=is_json) as signals:
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.metrics import families as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
-    from pytriton.serving.server.metrics.machine import DeviceReading, GpuReader, MachineReading
+    from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading, NvmlReader
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
     cluster_metrics = LazyModule("pytriton.serving.server.metrics.cluster")
@@ -79,7 +79,7 @@ class MetricsApi(HttpHandler):
         self._options = options.metrics_options
         self._tasks = BackgroundTasks(loop)
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
-        self._gpus: GpuReader | None = None
+        self._gpus: NvmlReader | None = None
         self._gpu_readings: Sequence[DeviceReading] = ()
         self._gpus_read_at = -math.inf
         self._gpu_task: asyncio.Task[None] | None = None
@@ -88,12 +88,12 @@ class MetricsApi(HttpHandler):
     def _page(self) -> MetricsPage:
         return metrics_page.MetricsPage(self._options)
 
-    def start(self, find: Callable[[], GpuReader | None] = find_gpus) -> None:
+    def start(self, find: Callable[[], NvmlReader | None] = find_gpus) -> None:
         """Look for GPUs, in a thread: their driver may take a while."""
         if self._options.gpu:
             self._tasks.start(self._find_gpus(find))
 
-    async def _find_gpus(self, find: Callable[[], GpuReader | None]) -> None:
+    async def _find_gpus(self, find: Callable[[], NvmlReader | None]) -> None:
         self._gpus = await call_driver(find)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
@@ -118,7 +118,7 @@ class MetricsApi(HttpHandler):
         return PendingExchange(HttpExchange(), task)
 
     async def _answer(
-        self, connection: HttpConnection, models: list[ManagedModel], gpus: GpuReader | None
+        self, connection: HttpConnection, models: list[ManagedModel], gpus: NvmlReader | None
     ) -> None:
         try:
             parts = await self._read(models, gpus)
@@ -147,7 +147,7 @@ class MetricsApi(HttpHandler):
         yield from cluster_metrics.cluster_families(self._cluster(), models)
         yield from self._custom()
 
-    async def _read(self, models: list[ManagedModel], gpus: GpuReader | None) -> Sequence[bytes]:
+    async def _read(self, models: list[ManagedModel], gpus: NvmlReader | None) -> Sequence[bytes]:
         if gpus is not None:
             await self._refresh_gpus(gpus)
         page = self._page.begin({} if gpus is None else gpus.uuids)
@@ -157,7 +157,7 @@ class MetricsApi(HttpHandler):
             await asyncio.sleep(0)
         return self._page.finish(page, self._others(models), self._gpu_readings)
 
-    async def _refresh_gpus(self, gpus: GpuReader) -> None:
+    async def _refresh_gpus(self, gpus: NvmlReader) -> None:
         """Read them in a thread, no more often than the interval allows.
 
         A driver that hangs keeps that thread, but neither the scrape nor the server.
@@ -171,7 +171,7 @@ class MetricsApi(HttpHandler):
         self._gpu_task = self._tasks.start(self._read_gpus(gpus))
         await asyncio.wait([self._gpu_task], timeout=_GPU_WAIT_S)
 
-    async def _read_gpus(self, gpus: GpuReader) -> None:
+    async def _read_gpus(self, gpus: NvmlReader) -> None:
         try:
             self._gpu_readings = await call_driver(gpus.read)
         except Exception as error:  # noqa: BLE001  whatever a driver does, the others are shown

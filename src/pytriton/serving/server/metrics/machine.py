@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily, gauge
 
@@ -46,15 +46,6 @@ class DeviceReading:
     power_usage_w: float | None = None
     power_limit_w: float | None = None
     energy_j: float | None = None  # since the start
-
-
-class GpuReader(Protocol):
-    """Reads all devices that the server may use."""
-
-    uuids: Mapping[int, str]  # by the number that instances have
-
-    def read(self) -> list[DeviceReading]:
-        """Returns the readings; may take some milliseconds, or long if a device is in trouble."""
 
 
 class NvmlReader:
@@ -112,7 +103,7 @@ class NvmlReader:
             return None
 
 
-def find_gpus(environment: Mapping[str, str] = os.environ) -> GpuReader | None:
+def find_gpus(environment: Mapping[str, str] = os.environ) -> NvmlReader | None:
     """Start to use NVML; returns None if there is no GPU, and says why at verbose log levels."""
     try:
         import pynvml  # noqa: PLC0415  an extra of this package, which only servers with GPUs need

@@ -19,7 +19,7 @@ from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
 
 logger = logging.getLogger(__name__)
 
-# What C++'s `stod`, with which Triton reads numbers, takes of the beginning of a text.
+# The prefix of a text that C++'s `stod` accepts, with which Triton reads numbers.
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 DEFAULT_QUANTILES = (
@@ -42,7 +42,7 @@ _SETTINGS = (
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which metrics are served, and how old those of the machine may be."""
+    """The metrics that are served, and the maximum age of those of the machine."""
 
     cpu: bool = True
     gpu: bool = True

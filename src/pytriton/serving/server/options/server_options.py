@@ -52,7 +52,7 @@ PLAIN, JSON = "plain", "json"  # formats of the access log
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server logs, and where."""
+    """The levels, format and destination of the log."""
 
     verbose: int = 0
     info: bool = True
@@ -63,16 +63,16 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def switches(self) -> LogSwitches:
-        """Those settings that clients may change."""
+        """The settings that clients may change."""
         return LogSwitches(self.info, self.warning, self.error, self.verbose, self.format)
 
 
 class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a line for each request goes, and how it looks."""
+    """The destination and format of the access log, with one line per request."""
 
     file: str | None = None  # `-`: standard output; None: there is no access log
     format: str = PLAIN
-    health: bool = True  # questions about health have lines, too
+    health: bool = True  # also log health checks
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ _ACT = frozenset({"infer", "generate", "generate_stream", "repository_load", "re
 
 
 class PageRoute(NamedTuple):
-    """What a path of the page leads to."""
+    """The target of a path of the page."""
 
     kind: str  # file, data or forwarded
     name: str  # of a file, or of what answers

@@ -68,7 +68,7 @@ def end_process(code: int) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the system says about a process.
+    """The state of a process, as the system reports it.
 
     Attributes:
         processor_s: The processor time that it has used.

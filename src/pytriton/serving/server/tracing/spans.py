@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -141,22 +141,12 @@ def _add_execution(spans: _Spans, facts: TraceFacts, execution: TracedExecution)
         spans.add(name, facts.backend_id, facts.model_id, span, [], scope=BACKEND_SCOPE)
 
 
-class SpanSink(Protocol):
-    """Receives spans."""
-
-    def add(self, spans: list[SpanRecord]) -> None:
-        """Add the spans of a request."""
-
-    async def close(self, timeout_s: float) -> None:
-        """Send the remaining spans, if that is possible in time."""
-
-
 class SpanExporter:
     """Makes spans of requests when they have ended; see `TraceExporter`."""
 
     has_spans = True
 
-    def __init__(self, spans: SpanSink) -> None:
+    def __init__(self, spans: SpanExport) -> None:
         self._spans = spans
 
     def begin(self, facts: TraceFacts) -> bool:

@@ -17,7 +17,7 @@ import pathlib
 import queue
 import stat
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -138,16 +138,6 @@ def facts_bytes(facts: TraceFacts) -> int:
     return _FACTS_BYTES + sum(len(tensor.data) for tensor in facts.tensors or ())
 
 
-class TraceWriter(Protocol):
-    """Writes traces without blocking its caller."""
-
-    def write(self, traces: list[Trace], size: int, number: int | None) -> None:
-        """Add traces to the file of the settings, or write them to one with a number."""
-
-    async def close(self, timeout_s: float) -> None:
-        """Wait until everything is written, or for `timeout_s`."""
-
-
 class _OpenTrace:
     """A request of a client that has not ended, or that made calls that have not."""
 
@@ -167,7 +157,7 @@ class FileExporter:
     has_spans = False
 
     def __init__(
-        self, writer: TraceWriter, call_later: Callable[[float, Callable[[], None]], Any]
+        self, writer: TraceFileWriter, call_later: Callable[[float, Callable[[], None]], Any]
     ) -> None:
         self._writer = writer
         self._call_later = call_later

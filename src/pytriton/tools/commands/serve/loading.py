@@ -68,7 +68,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a target has: callables to serve, and why others are not."""
+    """The callables of a target to serve, and the reasons why others are not served."""
 
     found: list[Found]
     skipped: list[str]

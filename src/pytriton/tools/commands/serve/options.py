@@ -40,7 +40,7 @@ Ctrl-C"""
 
 @dataclasses.dataclass(frozen=True)
 class ServeOptions:
-    """What the command line says; None for what it does not say."""
+    """The options of the command line; None for those that are not given."""
 
     targets: tuple[ServeTarget, ...]
     host: str = "127.0.0.1"

@@ -26,7 +26,7 @@ _END_TIMEOUT_S = 1.0  # for what Python does at the end of a process
 
 
 class CodeReport(msgspec.Struct):
-    """What became of the code.
+    """The result of loading one state of the code.
 
     Args:
         files: files to watch.
