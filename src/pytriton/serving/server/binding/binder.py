@@ -39,12 +39,9 @@ from pytriton.serving.engine.rate_limiter import InstanceLimits
 from pytriton.serving.engine.sequence.sequence_inputs import added_input_names, state_output_names
 
 if TYPE_CHECKING:
-    from pytriton.base.model_spec import ModelSpec
-
-if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from pytriton.runtime.executor.inference import ModelLabels
+    from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.rate_limiter import Turns
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     LoadFunction = Callable[[Bind], Awaitable["SupervisedModel"]]
 
 logger = logging.getLogger(__name__)
-
 
 # How long a model that is unbound may finish its requests; the binding process waits meanwhile.
 UNBIND_TIMEOUT_S = 30.0

@@ -34,12 +34,7 @@ from pytriton.serving.server.codec.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytriton.base.dtypes import Buffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.model_spec import ModelSpec
