@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from pytriton.runtime.executor.remote.starter import ClusterStatus
-from pytriton.serving.server.metrics import cluster as families
-from pytriton.serving.server.metrics.cluster import cluster_families
+from pytriton.serving.server.metrics import families
+from pytriton.serving.server.metrics.families import cluster_families
 from tests.server.cluster_fakes import FakeInstance, actor, cluster, model
 
 

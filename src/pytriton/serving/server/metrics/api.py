@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
-    from pytriton.serving.server.metrics import cluster as cluster_metrics
+    from pytriton.serving.server.metrics import families as cluster_metrics
     from pytriton.serving.server.metrics import families as metrics_page
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading, NvmlReader
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
-    cluster_metrics = LazyModule("pytriton.serving.server.metrics.cluster")
+    cluster_metrics = LazyModule("pytriton.serving.server.metrics.families")
     metrics_page = LazyModule("pytriton.serving.server.metrics.families")
 
 logger = logging.getLogger(__name__)
