@@ -16,7 +16,7 @@ from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.api import REFUSED_TO_ALL, PageAccess, PageApi, static_files
-from pytriton.serving.server.page.samples import SampleHistory, Sampler
+from pytriton.serving.server.page.documents import SampleHistory, Sampler
 from tests.server.http_models import Service
 
 TOKEN = {b"triton-access-token": b"secret"}

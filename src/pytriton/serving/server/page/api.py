@@ -40,7 +40,7 @@ from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.page import documents, routes
-from pytriton.serving.server.page.samples import Sampler
+from pytriton.serving.server.page.documents import Sampler
 from pytriton.serving.server.process.logs import kept_lines
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.page.documents import ReadCluster, ReadMachine
     from pytriton.serving.server.page.routes import PageRoute
-    from pytriton.serving.server.page.samples import ReadCluster, ReadMachine
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
     Headers = Callable[[bytes], bytes | None]
