@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
-    from pytriton.serving.server.metrics import families as metrics_page
+    from pytriton.serving.server.metrics import families
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
 else:
-    metrics_page = LazyModule("pytriton.serving.server.metrics.families")
+    families = LazyModule("pytriton.serving.server.metrics.families")
 
 
 async def make_core(
@@ -164,7 +164,7 @@ class RepositoryCore(Core):
 
     def custom_metrics(self) -> Iterable[SampleFamily]:
         """See `Core`."""
-        return metrics_page.custom_families(self._metrics)
+        return families.custom_families(self._metrics)
 
     async def load(self, report: Report | None = None) -> None:
         """Load the models that the control mode selects, and begin to poll if so configured.
@@ -194,7 +194,7 @@ class RepositoryCore(Core):
 
 
 def _reserved_names() -> frozenset[str]:
-    return metrics_page.server_family_names()  # imported with the first custom metric
+    return families.server_family_names()  # imported with the first custom metric
 
 
 def repository_settings(server: ServerOptions, gpu_ids: Sequence[int]) -> RepositorySettings:

@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
-    from pytriton.serving.server.metrics import families as cluster_metrics
-    from pytriton.serving.server.metrics import families as metrics_page
+    from pytriton.serving.server.metrics import families
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading, NvmlReader
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
-    cluster_metrics = LazyModule("pytriton.serving.server.metrics.families")
-    metrics_page = LazyModule("pytriton.serving.server.metrics.families")
+    families = LazyModule("pytriton.serving.server.metrics.families")
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +84,7 @@ class MetricsApi(HttpHandler):
 
     @functools.cached_property
     def _page(self) -> MetricsPage:
-        return metrics_page.MetricsPage(self._options)
+        return families.MetricsPage(self._options)
 
     def start(self, find: Callable[[], NvmlReader | None] = find_gpus) -> None:
         """Look for GPUs, in a thread: their driver may take a while."""
@@ -144,7 +142,7 @@ class MetricsApi(HttpHandler):
 
     def _others(self, models: list[ManagedModel]) -> Iterator[SampleFamily]:
         yield from self._accepting()
-        yield from cluster_metrics.cluster_families(self._cluster(), models)
+        yield from families.cluster_families(self._cluster(), models)
         yield from self._custom()
 
     async def _read(self, models: list[ManagedModel], gpus: NvmlReader | None) -> Sequence[bytes]:

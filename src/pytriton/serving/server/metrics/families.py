@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of models, Triton's and histograms beyond them, and the page of all metrics.
+"""The metric families of models and of a cluster, and the page of all metrics.
 
-The page is made when it is scraped. Custom metrics of models and those of the machine follow.
+Those of models are Triton's, and histograms beyond them; Triton has none of a cluster. The page is
+made when it is scraped.
 """
 
 from __future__ import annotations
@@ -92,82 +93,6 @@ NAMES = (
     NODE_AVAILABLE,
     *_COUNTERS,
 )
-
-
-def cluster_families(
-    status: ClusterStatus | None, models: Iterable[ManagedModel]
-) -> Iterator[SampleFamily]:
-    """Yields the families of a cluster; none for a server without one."""
-    if status is None:
-        return
-    models = list(models)
-    view = cluster_view(status, models)
-    for name, (help_text, read) in _COUNTERS.items():
-        samples = [
-            MetricSample(read(each.statistics), _model_labels(_key(each))) for each in models
-        ]
-        yield SampleFamily(name, "counter", help_text, samples)
-    yield SampleFamily(
-        LAUNCHER_RESTARTS,
-        "counter",
-        "Number of times that the process which starts instances was started again",
-        [MetricSample(status.launcher_restarts, {})],
-    )
-    yield _instances(view)
-    yield gauge(
-        LAUNCHER,
-        "Whether the process that starts instances is connected to the cluster (1) or not (0)",
-        int(status.is_connected),
-    )
-    yield gauge(
-        UNREACHABLE,
-        "Seconds since the cluster answered last, 0 while it does; its nodes are those of then",
-        round(status.unreachable_s, 1),
-    )
-    yield gauge(NODES, "Number of nodes of the cluster", len(status.nodes))
-    yield from _node_families(view.nodes)
-
-
-def _instances(view: ClusterView) -> SampleFamily:
-    counts = Counter((row.model, row.node, row.state) for row in view.instances)
-    samples = [
-        MetricSample(count, {**_model_labels(model), "node": node, "state": state})
-        for (model, node, state), count in sorted(counts.items())
-    ]
-    return SampleFamily(
-        INSTANCES,
-        "gauge",
-        "Number of instances per-model by node and state; node is empty outside of the cluster",
-        samples,
-    )
-
-
-def _node_families(nodes: Iterable[NodeRow]) -> Iterator[SampleFamily]:
-    nodes = list(nodes)
-    actors = [MetricSample(node.actor_count, {"node": node.name}) for node in nodes]
-    yield SampleFamily(NODE_ACTORS, "gauge", "Number of processes of instances on a node", actors)
-    total = [sample for node in nodes for sample in _resources(node.name, node.total)]
-    yield SampleFamily(NODE_TOTAL, "gauge", "Resources of a node", total)
-    free = [sample for node in nodes for sample in _resources(node.name, node.available)]
-    yield SampleFamily(NODE_AVAILABLE, "gauge", "Resources of a node that are free", free)
-
-
-def _resources(node: str, amounts: Mapping[str, Number]) -> list[MetricSample]:
-    return [
-        MetricSample(amount, {"node": node, "resource": name})
-        for name, amount in sorted(amounts.items())
-    ]
-
-
-def _key(model: ManagedModel) -> ModelKey:
-    return ModelKey(model.spec.namespace, model.spec.name, model.spec.version)
-
-
-def _model_labels(model: ModelKey) -> dict[str, str]:
-    labels = {"model": model.name, "version": str(model.version)}
-    return labels | {"namespace": model.namespace} if model.namespace else labels
-
-
 _WITH_CACHED = "(includes cached requests)"
 _WITHOUT_CACHED = "(does not include cached requests)"
 _COMPUTE_HELP = {
@@ -506,6 +431,80 @@ class MetricsPage:
             self._machine = self._read_machine()
             self._read_at = now
         return self._machine
+
+
+def cluster_families(
+    status: ClusterStatus | None, models: Iterable[ManagedModel]
+) -> Iterator[SampleFamily]:
+    """Yields the families of a cluster; none for a server without one."""
+    if status is None:
+        return
+    models = list(models)
+    view = cluster_view(status, models)
+    for name, (help_text, read) in _COUNTERS.items():
+        samples = [
+            MetricSample(read(each.statistics), _model_labels(_key(each))) for each in models
+        ]
+        yield SampleFamily(name, "counter", help_text, samples)
+    yield SampleFamily(
+        LAUNCHER_RESTARTS,
+        "counter",
+        "Number of times that the process which starts instances was started again",
+        [MetricSample(status.launcher_restarts, {})],
+    )
+    yield _instances(view)
+    yield gauge(
+        LAUNCHER,
+        "Whether the process that starts instances is connected to the cluster (1) or not (0)",
+        int(status.is_connected),
+    )
+    yield gauge(
+        UNREACHABLE,
+        "Seconds since the cluster answered last, 0 while it does; its nodes are those of then",
+        round(status.unreachable_s, 1),
+    )
+    yield gauge(NODES, "Number of nodes of the cluster", len(status.nodes))
+    yield from _node_families(view.nodes)
+
+
+def _instances(view: ClusterView) -> SampleFamily:
+    counts = Counter((row.model, row.node, row.state) for row in view.instances)
+    samples = [
+        MetricSample(count, {**_model_labels(model), "node": node, "state": state})
+        for (model, node, state), count in sorted(counts.items())
+    ]
+    return SampleFamily(
+        INSTANCES,
+        "gauge",
+        "Number of instances per-model by node and state; node is empty outside of the cluster",
+        samples,
+    )
+
+
+def _node_families(nodes: Iterable[NodeRow]) -> Iterator[SampleFamily]:
+    nodes = list(nodes)
+    actors = [MetricSample(node.actor_count, {"node": node.name}) for node in nodes]
+    yield SampleFamily(NODE_ACTORS, "gauge", "Number of processes of instances on a node", actors)
+    total = [sample for node in nodes for sample in _resources(node.name, node.total)]
+    yield SampleFamily(NODE_TOTAL, "gauge", "Resources of a node", total)
+    free = [sample for node in nodes for sample in _resources(node.name, node.available)]
+    yield SampleFamily(NODE_AVAILABLE, "gauge", "Resources of a node that are free", free)
+
+
+def _resources(node: str, amounts: Mapping[str, Number]) -> list[MetricSample]:
+    return [
+        MetricSample(amount, {"node": node, "resource": name})
+        for name, amount in sorted(amounts.items())
+    ]
+
+
+def _key(model: ManagedModel) -> ModelKey:
+    return ModelKey(model.spec.namespace, model.spec.name, model.spec.version)
+
+
+def _model_labels(model: ModelKey) -> dict[str, str]:
+    labels = {"model": model.name, "version": str(model.version)}
+    return labels | {"namespace": model.namespace} if model.namespace else labels
 
 
 def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents of the page; pure functions from records to plain values."""
+"""The JSON documents of the page: models, cluster, server, settings, and samples over time.
+
+All but the samples are pure functions from records to plain values. Samples are the numbers of all
+models and of the machine, taken when a page asks for them.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +19,30 @@ from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.server.api.documents import TRITON_VERSION
 
 if TYPE_CHECKING:
-    from pytriton.base.model_spec import ModelTensor
-    from pytriton.runtime.transport.control import Started
-    from pytriton.serving.engine.client import IndexEntry
-    from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.cluster_view import ClusterView, InstanceRow
-    from pytriton.serving.server.options.endpoints import EndpointOptions
-    from pytriton.serving.server.options.server_options import ServerOptions
-
-if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from pytriton.base.model_spec import ModelTensor
     from pytriton.runtime.executor.remote.starter import ClusterStatus
+    from pytriton.runtime.transport.control import Started
+    from pytriton.serving.engine.client import IndexEntry
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
+    from pytriton.serving.server.api.cluster_view import ClusterView, InstanceRow
     from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading
+    from pytriton.serving.server.options.endpoints import EndpointOptions
+    from pytriton.serving.server.options.server_options import ServerOptions
 
     ReadCluster = Callable[[], ClusterStatus | None]
     ReadMachine = Callable[[], Awaitable[tuple[MachineReading | None, Sequence[DeviceReading]]]]
 
 READY = ModelState.READY.value
+MIN_INTERVAL_S = 0.9
+MAX_HISTORY_BYTES = 1 << 20
+MAX_HISTORY_COUNT = 150  # five minutes of a page that asks every two seconds
+_MODELS_AT_ONCE = 32  # as for /metrics: then requests have their turn
 
 
-def model_entry(entry: IndexEntry, model: ServedModel | None) -> dict[str, Any]:
+def model_entry(entry: IndexEntry, model: ManagedModel | None) -> dict[str, Any]:
     """Returns the entry of a model version; the model is None if it is not served, or secret."""
     document: dict[str, Any] = {
         "name": entry.name,
@@ -169,12 +174,6 @@ def _listed(texts: Iterable[str]) -> str:
 
 def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
-
-
-MIN_INTERVAL_S = 0.9
-MAX_HISTORY_BYTES = 1 << 20
-MAX_HISTORY_COUNT = 150  # five minutes of a page that asks every two seconds
-_MODELS_AT_ONCE = 32  # as for /metrics: then requests have their turn
 
 
 class SampleHistory:
