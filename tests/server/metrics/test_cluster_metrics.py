@@ -77,4 +77,4 @@ def test_names_are_all_of_them():
     served = model("Add", FakeInstance("Add_0_0", "alpha", 7))
     made = {family.name for family in cluster_families(cluster(), [served])}
 
-    assert made == set(families.NAMES)
+    assert made == set(families.CLUSTER_NAMES)

@@ -82,7 +82,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], int]]] = {
         lambda statistics: statistics.requeued_requests,
     ),
 }
-NAMES = (
+CLUSTER_NAMES = (
     INSTANCES,
     NODES,
     LAUNCHER,
@@ -540,4 +540,4 @@ def server_family_names() -> frozenset[str]:
         *accepting_families(0, is_paused=False),
     )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
-    return frozenset([*names, *NAMES])
+    return frozenset([*names, *CLUSTER_NAMES])
