@@ -52,7 +52,7 @@ class Takes(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServerSetting:
     """One setting.
 
     Attributes:
@@ -108,19 +108,19 @@ class Setting:
         return tuple(self.form.split("|")) if "|" in self.form else ()
 
 
-_flag = partial(Setting, takes=Takes.NOTHING)
-_switch = partial(Setting, takes=Takes.BOOLEAN)
-_integer = partial(Setting, takes=Takes.INTEGER)
-_number = partial(Setting, takes=Takes.NUMBER)
-_text = partial(Setting, takes=Takes.TEXT)
-_path = partial(Setting, takes=Takes.PATH)
-_pattern = partial(Setting, takes=Takes.PATTERN)
-_each = partial(Setting, takes=Takes.TEXT, is_repeatable=True)
+_flag = partial(ServerSetting, takes=Takes.NOTHING)
+_switch = partial(ServerSetting, takes=Takes.BOOLEAN)
+_integer = partial(ServerSetting, takes=Takes.INTEGER)
+_number = partial(ServerSetting, takes=Takes.NUMBER)
+_text = partial(ServerSetting, takes=Takes.TEXT)
+_path = partial(ServerSetting, takes=Takes.PATH)
+_pattern = partial(ServerSetting, takes=Takes.PATTERN)
+_each = partial(ServerSetting, takes=Takes.TEXT, is_repeatable=True)
 
 
 # By group, in the order of the help.
 # fmt: off
-SETTINGS: Mapping[str, tuple[Setting, ...]] = {
+SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
     "Server": (
         _flag("help", "", "Show this help, like -h.", in_config=False),
         _flag("version", "",
@@ -442,10 +442,10 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
 }
 # fmt: on
 
-BY_NAME: Mapping[str, Setting] = {
+BY_NAME: Mapping[str, ServerSetting] = {
     setting.name: setting for group in SETTINGS.values() for setting in group
 }
-BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in BY_NAME.values()}
+BY_KEY: Mapping[str, ServerSetting] = {setting.key: setting for setting in BY_NAME.values()}
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, NamedTuple
 
-from pytriton.base.settings import BY_NAME, DEFAULT_START_TIMEOUT_S, Setting
+from pytriton.base.settings import BY_NAME, DEFAULT_START_TIMEOUT_S, ServerSetting
 from pytriton.inprocess.enums import (
     InstanceGroupKind,
     LogFormat,
@@ -250,7 +250,7 @@ def server_settings(options: Options) -> dict[str, Any]:
     }
 
 
-def _setting(row: Setting, value: Any) -> Any:
+def _setting(row: ServerSetting, value: Any) -> Any:
     """Returns a value as the command line has it."""
     if isinstance(value, enum.IntEnum):
         return row.choices[value]

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.settings import BY_NAME, Setting, Takes
+from pytriton.base.settings import BY_NAME, ServerSetting, Takes
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.runtime.native_backend.callbacks import export, exported
 from pytriton.runtime.native_backend.memory import Handles, put_word, required_text
@@ -71,7 +71,7 @@ class OptionHandles:
             if name not in others and not row.field.startswith("log.")
         }
 
-    def _setter(self, row: Setting) -> Callable[..., None]:
+    def _setter(self, row: ServerSetting) -> Callable[..., None]:
         is_text = row.takes in (Takes.TEXT, Takes.PATH)
 
         def set_value(handle: int, value: Any) -> None:

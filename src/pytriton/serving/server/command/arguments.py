@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytriton.base.settings import BY_NAME, SETTINGS, Setting, Takes
+from pytriton.base.settings import BY_NAME, SETTINGS, ServerSetting, Takes
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.utils.option_parser import unknown_option
@@ -76,7 +76,7 @@ def parse(arguments: Iterable[str]) -> CommandLine:
     return command_line
 
 
-def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Setting, str]]:
+def _pairs(arguments: Iterator[str]) -> Iterator[tuple[ServerSetting, str]]:
     for given in arguments:
         argument = _SHORT.get(given, given)
         if argument == "--":  # what follows is no option, and other arguments are not taken
@@ -105,7 +105,7 @@ def _pairs(arguments: Iterator[str]) -> Iterator[tuple[Setting, str]]:
         yield option, value
 
 
-def _find(argument: str, name: str) -> Setting:
+def _find(argument: str, name: str) -> ServerSetting:
     """Returns the option of this name, or the only one that begins with it, as in Triton."""
     begun = [BY_NAME[name]] if name in BY_NAME else _begun(name)
     if len(begun) > 1:
@@ -119,11 +119,11 @@ def _find(argument: str, name: str) -> Setting:
     return begun[0]
 
 
-def _begun(name: str) -> list[Setting]:
+def _begun(name: str) -> list[ServerSetting]:
     return [option for known, option in BY_NAME.items() if name and known.startswith(name)]
 
 
-def _warn(command_line: CommandLine, option: Setting, value: str) -> None:
+def _warn(command_line: CommandLine, option: ServerSetting, value: str) -> None:
     if option.instead:
         instead = option.instead.replace("...", value)
         command_line.warnings.append(
@@ -133,7 +133,7 @@ def _warn(command_line: CommandLine, option: Setting, value: str) -> None:
         command_line.warnings.append(f"--{option.name} has no effect on this server")
 
 
-def _check(option: Setting, value: str) -> None:
+def _check(option: ServerSetting, value: str) -> None:
     """Refuse a value of the wrong kind; `ServerOptions` checks the other options."""
     form = _FORMS.get(option.form)
     if form is not None and not form.fullmatch(value):
@@ -178,7 +178,7 @@ def _lines(width: int, is_coloured: bool) -> Iterator[str]:
             )
 
 
-def _title(option: Setting, is_coloured: bool) -> str:
+def _title(option: ServerSetting, is_coloured: bool) -> str:
     name = f"--{option.name}"
     rest = f" {option.value}" if option.value else ""
     rest += f"  (default {option.default})" if option.default else ""
@@ -187,7 +187,7 @@ def _title(option: Setting, is_coloured: bool) -> str:
     return f"  {name}{rest}"
 
 
-def _description(option: Setting) -> str:
+def _description(option: ServerSetting) -> str:
     sentences = [option.help]
     if option.instead:
         sentences.append(f"Use {option.instead} instead.")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytriton.base.settings import BY_KEY, MAX_INTEGER, Setting, Takes
+from pytriton.base.settings import BY_KEY, MAX_INTEGER, ServerSetting, Takes
 from pytriton.exceptions import PyTritonValidationError
 
 _LEADING_FLAGS = re.compile(r"\(\?([ims]*(?:-[ims]+)?)\)")
@@ -62,7 +62,7 @@ class Flags:
             if field and parent == place
         }
 
-    def given(self, setting: Setting) -> Any:
+    def given(self, setting: ServerSetting) -> Any:
         """Returns the value that was given, without defaults: None, or () for a repeatable one."""
         name = setting.key
         if setting.is_repeatable:
@@ -149,7 +149,7 @@ class Flags:
         return pattern
 
     @staticmethod
-    def _choice(setting: Setting, text: str) -> str:
+    def _choice(setting: ServerSetting, text: str) -> str:
         """Returns one of several words; upper and lower case are equal."""
         for choice in setting.choices or (text,):
             if text.lower() == choice.lower():
