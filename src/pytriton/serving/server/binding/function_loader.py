@@ -72,7 +72,7 @@ class FunctionLoader:
         assert message.ray is not None, "its instances are in the process that binds it"
         bound = BoundSpec.read(message)
         launcher = await self.launcher()
-        launch = _Launch(self, bound, message.ray, launcher)
+        launch = _FunctionLaunch(self, bound, message.ray, launcher)
         version = PythonVersion(
             launch.make_model,
             launch.start,
@@ -104,7 +104,7 @@ class FunctionLoader:
             raise
 
 
-class _Launch:
+class _FunctionLaunch:
     """Values that all instances of one model share."""
 
     def __init__(
