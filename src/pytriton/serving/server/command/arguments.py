@@ -107,7 +107,9 @@ def _pairs(arguments: Iterator[str]) -> Iterator[tuple[ServerSetting, str]]:
 
 def _find(argument: str, name: str) -> ServerSetting:
     """Returns the option of this name, or the only one that begins with it, as in Triton."""
-    begun = [BY_NAME[name]] if name in BY_NAME else _begun(name)
+    if name in BY_NAME:
+        return BY_NAME[name]
+    begun = [option for known, option in BY_NAME.items() if name and known.startswith(name)]
     if len(begun) > 1:
         names = " ".join(f"'--{option.name}'" for option in begun)
         raise PyTritonValidationError(
@@ -117,10 +119,6 @@ def _find(argument: str, name: str) -> ServerSetting:
         message = unknown_option(argument, (f"--{known}" for known in BY_NAME))
         raise PyTritonValidationError(f"{_PROGRAM}: {message}")
     return begun[0]
-
-
-def _begun(name: str) -> list[ServerSetting]:
-    return [option for known, option in BY_NAME.items() if name and known.startswith(name)]
 
 
 def _warn(command_line: CommandLine, option: ServerSetting, value: str) -> None:

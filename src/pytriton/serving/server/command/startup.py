@@ -379,8 +379,9 @@ class ProgressLine:
     def show(self) -> None:
         """Write the line again."""
         if self._is_terminal and self._progress is not None:
-            count, names = _texts(self._progress)
-            line = f"{count} loading {names}"
+            finished, total, names = self._progress
+            count = f"[{finished}/{total}]"
+            line = f"{count} loading {', '.join(names)}"
             width = width_of(self._stream) or len(line)
             line = line if len(line) < width else line[: width - 2] + "…"
             if has_colours(self._stream):
@@ -404,7 +405,3 @@ class ProgressLine:
                 elapsed_s,
                 ", ".join(names),
             )
-
-
-def _texts(progress: LoadProgress) -> tuple[str, str]:
-    return f"[{progress.finished}/{progress.total}]", ", ".join(progress.loading)

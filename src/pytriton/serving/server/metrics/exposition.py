@@ -101,16 +101,12 @@ def gauge(name: str, help_text: str, value: Number) -> SampleFamily:
 
 def labels_text(labels: Mapping[str, str]) -> str:
     """Returns the text between the braces, sorted by name."""
-    names = sorted(labels, key=_label_order)
+    names = sorted(labels, key=lambda name: (name == "le", name))  # a bucket's bound comes last
     return ",".join([f'{name}="{_escaped(labels[name])}"' for name in names])
 
 
 def _braced(labels: Mapping[str, str]) -> str:
     return f"{{{labels_text(labels)}}}" if labels else ""
-
-
-def _label_order(name: str) -> tuple[bool, str]:
-    return name == "le", name  # the bound of a bucket comes last
 
 
 def _escaped(value: str) -> str:
