@@ -31,6 +31,8 @@ TYPES = {
 }
 # The restricted APIs and the repository are single values in `TritonConfig`.
 REPEATED = {"list[str]", "str", "pathlib.Path"}
+# Their defaults are described in words.
+IN_WORDS = {"cache_directory", "http_max_input_size", "log_verbose", "ray_instance_port"}
 # The in-process servers of Triton have other defaults than its command line.
 INPROCESS_DEFAULTS = {
     "min_supported_compute_capability": 6.0,
@@ -58,6 +60,15 @@ def test_field_of_triton_config_has_the_type_of_the_setting_and_is_documented(ke
     assert field.type.removesuffix(" | None") in expected
     assert field.default is None
     assert re.search(rf"^ +{key}: \w", TritonConfig.__doc__, re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", sorted(CONFIG_FIELDS.keys() - IN_WORDS))
+def test_documented_default_of_triton_config_is_that_of_the_table(key):
+    default = BY_KEY[key].config_default or BY_KEY[key].default
+    (text,) = re.findall(rf"^ +{key}: ((?:.|\n {{12}})+)", TritonConfig.__doc__, re.MULTILINE)
+
+    said = rf"default\s+(is\s+)?{re.escape(default)}[.;]"
+    assert not default or re.search(said, f"{text}.", re.IGNORECASE)
 
 
 def test_inprocess_options_have_the_settings_that_the_table_gives_them():
