@@ -51,164 +51,6 @@ _ANY_ADDRESSES = ("0.0.0.0", "::")
 _HIDE = "\r\x1b[2K"  # go to the beginning of the line and erase it
 
 
-def port_hint(message: str) -> str:
-    """Returns what to do about a port that is taken; "" if the error is another one."""
-    found = _PORT_IN_USE.match(message)
-    if found is None:
-        return ""
-    option = f"--{found[1].lower().replace(' ', '-')}-port"
-    return f"Stop the program that uses it, or choose another port with {option}"
-
-
-def repository_hints(paths: Sequence[str]) -> list[str]:
-    """Returns what is wrong with folders that were given as repositories."""
-    hints: list[str] = []
-    for folder in (Path(path).absolute() for path in paths if "://" not in path):
-        hint = _folder_hint(folder)
-        hints += [hint] if hint else _version_hints(folder)
-    return hints
-
-
-def _folder_hint(folder: Path) -> str:
-    if not folder.exists():
-        return f"Expected a folder of models, but {folder} does not exist"
-    if not folder.is_dir():
-        return f"Expected a folder of models, but {folder} is a file"
-    if (folder / _CONFIG).exists():
-        return (
-            f"{folder} is the folder of one model, as it has a {_CONFIG}: "
-            f"the repository is perhaps the one above, --model-repository={folder.parent}"
-        )
-    return ""
-
-
-def _version_hints(repository: Path) -> list[str]:
-    """Returns which models have their file beside `config.pbtxt`, where no version has it."""
-    try:
-        files = sorted(repository.glob("*/model.*"))
-        return [
-            f"{file} is not in the folder of a version: move it to {file.parent}/1/{file.name}"
-            for file in files
-            if not any(each.is_dir() and each.name.isdecimal() for each in file.parent.iterdir())
-        ]
-    except OSError:  # the errors of the models say which folder cannot be read
-        return []
-
-
-def draw_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None
-) -> str:
-    """Draw a table, whose cells may have several lines; longer ones are wrapped to the width."""
-    cells = [[_cell_lines(cell) for cell in row] for row in (headings, *rows)]
-    widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells)]  # noqa: B905  rows are as long as headings
-    if width is not None:
-        widths = _shrink_widths(widths, width - 3 * len(widths) - 1)
-    border = "+" + "+".join("-" * (column + 2) for column in widths) + "+"
-    lines = [border, *_row_lines(cells[0], widths), border]
-    for row in cells[1:]:
-        lines += _row_lines(row, widths)
-    return "\n".join([*lines, border]) + "\n"
-
-
-def _cell_lines(cell: str) -> list[str]:
-    # Texts of models must not contain control sequences for the terminal.
-    return [visible(line) for line in cell.splitlines()] or [""]
-
-
-def _shrink_widths(widths: list[int], available: int) -> list[int]:
-    """Reduce the widest columns until all fit; the others keep their widths."""
-    limit = max(widths)
-    while limit > _MIN_WIDTH and sum(min(width, limit) for width in widths) > available:
-        limit -= 1
-    return [min(width, limit) for width in widths]
-
-
-def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    wrapped = [
-        [
-            part
-            for line in cell
-            for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
-        ]
-        if max(map(len, cell)) > width
-        else cell
-        for cell, width in zip(row, widths, strict=True)
-    ]
-    for index in range(max(map(len, wrapped))):
-        parts = [cell[index] if index < len(cell) else "" for cell in wrapped]
-        padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
-        yield "| " + " | ".join(padded) + " |"
-
-
-def agent_table(agents: Mapping[str, str], width: int | None = None) -> str:
-    """Returns the table of repository agents, given their paths by name."""
-    return draw_table(("Repository Agent", "Path"), agents.items(), width)
-
-
-def backend_table(
-    backends: Iterable[Backend], options: ServerOptions, width: int | None = None
-) -> str:
-    """Returns the table of backends with their settings of the command line."""
-    rows = (
-        (backend.name, backend.path, _compact({"cmdline": settings}))
-        for backend in backends
-        for settings in (options.repository.backend_settings(backend.name),)
-    )
-    return draw_table(("Backend", "Path", "Config"), rows, width)
-
-
-def model_table(index: Iterable[IndexEntry], width: int | None = None) -> str:
-    """Returns the table of model versions with their states."""
-    rows = (
-        (identifier_of(entry.namespace, entry.name), entry.version or "-", _status(entry))
-        for entry in index
-    )
-    return draw_table(("Model", "Version", "Status"), rows, width)
-
-
-def option_table(options: ServerOptions, width: int | None = None) -> str:
-    """Returns the table of the server's most important settings."""
-    return draw_table(("Option", "Value"), _option_rows(options), width)
-
-
-def _status(entry: IndexEntry) -> str:
-    if not entry.version:
-        return f"Not loaded: {entry.reason or 'No model version was found'}"
-    return f"{entry.state}: {entry.reason}" if entry.reason else entry.state
-
-
-def _option_rows(options: ServerOptions) -> Iterator[tuple[str, str]]:
-    repository = options.repository
-    yield "server_id", options.id
-    yield "server_version", TRITON_VERSION
-    yield "server_extensions", " ".join(EXTENSIONS)
-    for index, path in enumerate(repository.paths):
-        yield f"model_repository_path[{index}]", path
-    yield "model_control_mode", f"MODE_{repository.model_control_mode.upper()}"
-    for index, name in enumerate(repository.load_models):
-        yield f"startup_models_{index}", name
-    yield "strict_model_config", str(int(not repository.auto_complete))
-    yield "model_config_name", repository.model_config_name or ""
-    yield "rate_limit", "EXEC_COUNT" if repository.rate_limit else "OFF"
-    for index, resource in enumerate(repository.rate_limit_resources):
-        device = -1 if resource.device is None else resource.device
-        document = {"name": resource.name, "count": resource.count, "device": device}
-        yield f"rate_limit_resource[{index}]", _compact(document)
-    if repository.executor != "local":
-        yield "executor", repository.executor
-        yield "ray_address", options.ray.address or os.environ.get("RAY_ADDRESS", "auto")
-    pinned_bytes = options.metrics_options.pinned_memory_pool_bytes
-    yield "pinned_memory_pool_byte_size", str(pinned_bytes)
-    yield "min_supported_compute_capability", f"{repository.min_compute_capability:.1f}"
-    yield "strict_readiness", str(int(options.strict_readiness))
-    yield "exit_timeout", str(options.exit_timeout_s)
-    yield "cache_enabled", str(int(options.cache_bytes > 0))
-
-
-def _compact(document: object) -> str:
-    return json.dumps(document, separators=(",", ":"))
-
-
 class StartError(Exception):
     """The server cannot start; the text is printed last, and is empty if the log has it."""
 
@@ -354,6 +196,170 @@ def _is_loopback(endpoint: EndpointOptions) -> bool:
         return ipaddress.ip_address(endpoint.address).is_loopback
     except ValueError:  # a name
         return endpoint.address == "localhost"
+
+
+# Hints for a server that does not start
+
+
+def port_hint(message: str) -> str:
+    """Returns what to do about a port that is taken; "" if the error is another one."""
+    found = _PORT_IN_USE.match(message)
+    if found is None:
+        return ""
+    option = f"--{found[1].lower().replace(' ', '-')}-port"
+    return f"Stop the program that uses it, or choose another port with {option}"
+
+
+def repository_hints(paths: Sequence[str]) -> list[str]:
+    """Returns what is wrong with folders that were given as repositories."""
+    hints: list[str] = []
+    for folder in (Path(path).absolute() for path in paths if "://" not in path):
+        hint = _folder_hint(folder)
+        hints += [hint] if hint else _version_hints(folder)
+    return hints
+
+
+def _folder_hint(folder: Path) -> str:
+    if not folder.exists():
+        return f"Expected a folder of models, but {folder} does not exist"
+    if not folder.is_dir():
+        return f"Expected a folder of models, but {folder} is a file"
+    if (folder / _CONFIG).exists():
+        return (
+            f"{folder} is the folder of one model, as it has a {_CONFIG}: "
+            f"the repository is perhaps the one above, --model-repository={folder.parent}"
+        )
+    return ""
+
+
+def _version_hints(repository: Path) -> list[str]:
+    """Returns which models have their file beside `config.pbtxt`, where no version has it."""
+    try:
+        files = sorted(repository.glob("*/model.*"))
+        return [
+            f"{file} is not in the folder of a version: move it to {file.parent}/1/{file.name}"
+            for file in files
+            if not any(each.is_dir() and each.name.isdecimal() for each in file.parent.iterdir())
+        ]
+    except OSError:  # the errors of the models say which folder cannot be read
+        return []
+
+
+# Tables, as Triton logs them
+
+
+def draw_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None
+) -> str:
+    """Draw a table, whose cells may have several lines; longer ones are wrapped to the width."""
+    cells = [[_cell_lines(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(len(line) for cell in column for line in cell) for column in zip(*cells)]  # noqa: B905  rows are as long as headings
+    if width is not None:
+        widths = _shrink_widths(widths, width - 3 * len(widths) - 1)
+    border = "+" + "+".join("-" * (column + 2) for column in widths) + "+"
+    lines = [border, *_row_lines(cells[0], widths), border]
+    for row in cells[1:]:
+        lines += _row_lines(row, widths)
+    return "\n".join([*lines, border]) + "\n"
+
+
+def _cell_lines(cell: str) -> list[str]:
+    # Texts of models must not contain control sequences for the terminal.
+    return [visible(line) for line in cell.splitlines()] or [""]
+
+
+def _shrink_widths(widths: list[int], available: int) -> list[int]:
+    """Reduce the widest columns until all fit; the others keep their widths."""
+    limit = max(widths)
+    while limit > _MIN_WIDTH and sum(min(width, limit) for width in widths) > available:
+        limit -= 1
+    return [min(width, limit) for width in widths]
+
+
+def _row_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    wrapped = [
+        [
+            part
+            for line in cell
+            for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+        ]
+        if max(map(len, cell)) > width
+        else cell
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    for index in range(max(map(len, wrapped))):
+        parts = [cell[index] if index < len(cell) else "" for cell in wrapped]
+        padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
+        yield "| " + " | ".join(padded) + " |"
+
+
+def agent_table(agents: Mapping[str, str], width: int | None = None) -> str:
+    """Returns the table of repository agents, given their paths by name."""
+    return draw_table(("Repository Agent", "Path"), agents.items(), width)
+
+
+def backend_table(
+    backends: Iterable[Backend], options: ServerOptions, width: int | None = None
+) -> str:
+    """Returns the table of backends with their settings of the command line."""
+    rows = (
+        (backend.name, backend.path, _compact({"cmdline": settings}))
+        for backend in backends
+        for settings in (options.repository.backend_settings(backend.name),)
+    )
+    return draw_table(("Backend", "Path", "Config"), rows, width)
+
+
+def model_table(index: Iterable[IndexEntry], width: int | None = None) -> str:
+    """Returns the table of model versions with their states."""
+    rows = (
+        (identifier_of(entry.namespace, entry.name), entry.version or "-", _status(entry))
+        for entry in index
+    )
+    return draw_table(("Model", "Version", "Status"), rows, width)
+
+
+def option_table(options: ServerOptions, width: int | None = None) -> str:
+    """Returns the table of the server's most important settings."""
+    return draw_table(("Option", "Value"), _option_rows(options), width)
+
+
+def _status(entry: IndexEntry) -> str:
+    if not entry.version:
+        return f"Not loaded: {entry.reason or 'No model version was found'}"
+    return f"{entry.state}: {entry.reason}" if entry.reason else entry.state
+
+
+def _option_rows(options: ServerOptions) -> Iterator[tuple[str, str]]:
+    repository = options.repository
+    yield "server_id", options.id
+    yield "server_version", TRITON_VERSION
+    yield "server_extensions", " ".join(EXTENSIONS)
+    for index, path in enumerate(repository.paths):
+        yield f"model_repository_path[{index}]", path
+    yield "model_control_mode", f"MODE_{repository.model_control_mode.upper()}"
+    for index, name in enumerate(repository.load_models):
+        yield f"startup_models_{index}", name
+    yield "strict_model_config", str(int(not repository.auto_complete))
+    yield "model_config_name", repository.model_config_name or ""
+    yield "rate_limit", "EXEC_COUNT" if repository.rate_limit else "OFF"
+    for index, resource in enumerate(repository.rate_limit_resources):
+        device = -1 if resource.device is None else resource.device
+        document = {"name": resource.name, "count": resource.count, "device": device}
+        yield f"rate_limit_resource[{index}]", _compact(document)
+    if repository.executor != "local":
+        yield "executor", repository.executor
+        yield "ray_address", options.ray.address or os.environ.get("RAY_ADDRESS", "auto")
+    pinned_bytes = options.metrics_options.pinned_memory_pool_bytes
+    yield "pinned_memory_pool_byte_size", str(pinned_bytes)
+    yield "min_supported_compute_capability", f"{repository.min_compute_capability:.1f}"
+    yield "strict_readiness", str(int(options.strict_readiness))
+    yield "exit_timeout", str(options.exit_timeout_s)
+    yield "cache_enabled", str(int(options.cache_bytes > 0))
+
+
+def _compact(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 class ProgressLine:
