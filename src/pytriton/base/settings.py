@@ -36,7 +36,7 @@ _APIS = (
     "statistics, trace, logging."
 )
 _REUSE = "Let servers with this option share the port; the system distributes clients to them."
-DEFAULT_START_TIMEOUT_S = 120.0
+DEFAULT_START_TIMEOUT_S = 120.0  # of an instance on a cluster
 
 
 class Takes(enum.Enum):
@@ -348,7 +348,7 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
         _path("ray-working-dir", "",
             "Folder with modules that models import; Ray copies it to all nodes. Files of models "
             "are not taken from there.", inprocess="ray_working_dir"),
-        _number("ray-start-timeout", "120",
+        _number("ray-start-timeout", f"{DEFAULT_START_TIMEOUT_S:g}",
             "Maximum seconds until an actor runs, the wait for free resources included. The "
             "parameter RAY_START_TIMEOUT_S of a model takes precedence.", is_positive=True,
             field="ray.start_timeout_s", inprocess="ray_start_timeout"),
@@ -449,7 +449,7 @@ BY_KEY: Mapping[str, ServerSetting] = {setting.key: setting for setting in BY_NA
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the cluster is found, and how its actors find the server.
+    """The settings of a Ray cluster; the launcher process of the cluster gets them, too.
 
     Attributes:
         address: The cluster's address, as Ray takes it; "": that of the variable RAY_ADDRESS, or
