@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for what the engine is given: a loop whose time the test turns, instances, sinks."""
+"""Stand-ins for what the engine is given: a loop whose time a test moves, instances, sinks."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections import deque
 from typing import Any
 
@@ -14,73 +12,86 @@ from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink
 from pytriton.serving.server.tracing.settings import TraceSampling
+from pytriton.testing import FakeClock, FakeTimer
 
 SECOND_NS = 1_000_000_000
 
 
-class FakeClock:
-    """Stands for the module `time`; its time moves when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1_000 * SECOND_NS
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def time_ns(self) -> int:
-        return self.now_ns
-
-
-class FakeTimer:
-    """What `call_later` gives."""
-
-    def __init__(self) -> None:
-        self._is_cancelled = False
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-
-    def cancelled(self) -> bool:
-        return self._is_cancelled
-
-
 class FakeLoop:
-    """The part of an event loop that a model uses; callbacks run when a test lets them."""
+    """The parts of an event loop that models and connections use; it runs when a test lets it."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.readers: dict[int, Any] = {}
         self._ready: deque[tuple[Any, tuple[Any, ...]]] = deque()
-        self._timers: list[tuple[int, int, FakeTimer, Any, tuple[Any, ...]]] = []
-        self._numbers = itertools.count()
+
+    def time(self) -> float:
+        return self.clock()
 
     def call_soon(self, callback: Any, *arguments: Any) -> None:
         self._ready.append((callback, arguments))
 
+    call_soon_threadsafe = call_soon
+
     def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> FakeTimer:
-        timer = FakeTimer()
-        at_ns = self._clock.now_ns + round(delay_s * SECOND_NS)
-        heapq.heappush(self._timers, (at_ns, next(self._numbers), timer, callback, arguments))
-        return timer
+        return self.clock.call_later(delay_s, callback, *arguments)
+
+    def add_reader(self, fd: int, callback: Any) -> None:
+        self.readers[fd] = callback
+
+    def remove_reader(self, fd: int) -> None:
+        self.readers.pop(fd, None)
+
+    def create_future(self) -> FakeFuture:
+        return FakeFuture()
+
+    def create_task(self, work: Any) -> FakeTask:
+        """Run a coroutine that waits for nothing."""
+        try:
+            work.send(None)
+        except StopIteration:
+            return FakeTask()
+        raise AssertionError(f"{work} waits for something")
+
+    @property
+    def timer_count(self) -> int:
+        return self.clock.timer_count
 
     def run(self) -> None:
         """Run what is due, without letting time pass."""
-        while self._ready or (self._timers and self._timers[0][0] <= self._clock.now_ns):
+        while True:
             while self._ready:
                 callback, arguments = self._ready.popleft()
                 callback(*arguments)
-            if self._timers and self._timers[0][0] <= self._clock.now_ns:
-                _, _, timer, callback, arguments = heapq.heappop(self._timers)
-                if not timer.cancelled():
-                    callback(*arguments)
+            if not self.clock.call_due():
+                return
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, with every timer at its time."""
-        end_ns = self._clock.now_ns + round(seconds * SECOND_NS)
+        """Let time pass, with everything at its time."""
+        end_ns = self.clock.after_ns(seconds)
         self.run()
-        while self._timers and self._timers[0][0] <= end_ns:
-            self._clock.now_ns = max(self._clock.now_ns, self._timers[0][0])
+        while (timer_ns := self.clock.next_ns) is not None and timer_ns <= end_ns:
+            self.clock.jump()
             self.run()
-        self._clock.now_ns = end_ns
+        self.clock.advance_to(end_ns)
+
+
+class FakeTask:
+    """A task that is done."""
+
+    def add_done_callback(self, callback: Any) -> None:
+        callback(self)
+
+    def cancel(self) -> None:
+        pass
+
+
+class FakeFuture:
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def set_result(self, result: object) -> None:
+        self.is_done = True
 
 
 class RecordingSink:

@@ -13,23 +13,16 @@ from pytriton.client.exceptions import (
 )
 from pytriton.client.protocols import GRPC, HTTP
 from pytriton.client.waiting import ClientCall, ModelVersion, ReadinessWait
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
+from pytriton.testing import FakeClock
 
 
 def pauses_of(timeout_s):
-    clock = Clock()
+    clock = FakeClock(start_s=100.0)
     wait = ReadinessWait(timeout_s, clock)
     pauses = []
     while (pause := wait.next_pause_s()) is not None:
         pauses.append(pause)
-        clock.now += pause
+        clock.sleep(pause)
     return pauses
 
 
@@ -50,19 +43,19 @@ def test_wait_of_no_time_looks_once():
 
 
 def test_limit_of_a_call_is_what_is_left():
-    clock = Clock()
+    clock = FakeClock(start_s=100.0)
     wait = ReadinessWait(5.0, clock)
-    clock.now += 3.0
+    clock.sleep(3.0)
 
     assert wait.limit_s() == 2.0
 
 
 def test_limit_of_a_call_stays_positive():
-    assert ReadinessWait(-1.0, Clock()).limit_s() > 0
+    assert ReadinessWait(-1.0, FakeClock(start_s=100.0)).limit_s() > 0
 
 
 def test_pause_may_be_told():
-    wait = ReadinessWait(waiting.NO_TIMEOUT_S, Clock(), pause_s=7.0)
+    wait = ReadinessWait(waiting.NO_TIMEOUT_S, FakeClock(start_s=100.0), pause_s=7.0)
 
     assert [wait.next_pause_s() for _ in range(3)] == [7.0, 7.0, 7.0]
 
@@ -73,7 +66,7 @@ class Script:
     def __init__(self, *answers):
         self.calls = []
         self._answers = list(answers)
-        self.clock = Clock()
+        self.clock = FakeClock(start_s=100.0)
 
     def wait(self, timeout_s=5.0):
         return ReadinessWait(timeout_s, self.clock)
@@ -90,7 +83,7 @@ class Script:
                 self.calls.append(step)
                 outcome = self._next(step.method)
             else:
-                self.clock.now += step
+                self.clock.sleep(step)
 
     def _next(self, method):
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]

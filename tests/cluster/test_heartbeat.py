@@ -23,6 +23,7 @@ from pytriton.runtime.cluster.messages import (
 from pytriton.runtime.cluster.starter import RayStarter
 from pytriton.runtime.executor.python_process import StartedZygote
 from pytriton.runtime.transport.link import stream_pair
+from pytriton.testing import FakeClock
 from tests.cluster.test_starter import rig, until
 
 # The launcher process itself, with a cluster without processes in the place of Ray.
@@ -36,29 +37,9 @@ launcher.main(sys.argv[1:])
 """
 
 
-class Loop:
-    """Has timers that a test lets run."""
-
-    def __init__(self):
-        self.due = []
-
-    def call_later(self, _delay_s, callback):
-        self.due.append(callback)
-        return self
-
-    def cancel(self):
-        self.due.clear()
-
-    def pass_beats(self, count):
-        for _ in range(count):
-            due, self.due = self.due, []
-            for callback in due:
-                callback()
-
-
 @pytest.fixture
 def loop():
-    return Loop()
+    return FakeClock()
 
 
 @pytest.fixture
@@ -73,9 +54,9 @@ def silent(loop):
 def test_process_that_says_nothing_is_told_once(loop, silent):
     beating, told = silent
     beating.on_running()
-    loop.pass_beats(SILENT_BEATS)
+    loop.advance(SILENT_BEATS * messages.BEAT_S)
     before = list(told)
-    loop.pass_beats(100)
+    loop.advance(100 * messages.BEAT_S)
 
     assert before == []
     assert told == [(SILENT_BEATS + 1) * messages.BEAT_S]
@@ -85,7 +66,7 @@ def test_process_that_speaks_now_and_then_is_alive(loop, silent):
     beating, told = silent
     beating.on_running()
     for _ in range(5):
-        loop.pass_beats(SILENT_BEATS)
+        loop.advance(SILENT_BEATS * messages.BEAT_S)
         beating.on_message()
 
     assert told == []
@@ -93,9 +74,9 @@ def test_process_that_speaks_now_and_then_is_alive(loop, silent):
 
 def test_process_that_starts_may_be_silent_for_longer(loop, silent):
     _, told = silent
-    loop.pass_beats(SILENT_BEATS_AT_START)
+    loop.advance(SILENT_BEATS_AT_START * messages.BEAT_S)
     before = list(told)
-    loop.pass_beats(1)
+    loop.advance(messages.BEAT_S)
 
     assert before == []
     assert len(told) == 1
@@ -105,7 +86,7 @@ def test_process_that_is_over_is_not_looked_at(loop, silent):
     beating, told = silent
     beating.stop()
     beating.stop()
-    loop.pass_beats(1000)
+    loop.advance(1000 * messages.BEAT_S)
 
     assert told == []
 
@@ -113,9 +94,9 @@ def test_process_that_is_over_is_not_looked_at(loop, silent):
 def test_process_that_was_started_again_has_its_own_time(loop, silent):
     beating, told = silent
     beating.on_running()
-    loop.pass_beats(SILENT_BEATS)
+    loop.advance(SILENT_BEATS * messages.BEAT_S)
     beating.start()
-    loop.pass_beats(SILENT_BEATS_AT_START)
+    loop.advance(SILENT_BEATS_AT_START * messages.BEAT_S)
 
     assert told == []
 

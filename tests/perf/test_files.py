@@ -10,6 +10,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from pytriton.testing import FakeClock
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode
@@ -242,12 +243,12 @@ def test_gauges_of_gpus_are_found_on_the_page():
 
 def test_gauges_are_means_and_the_most_memory():
     pages = iter([PAGE, PAGE.replace("0.5", "0.7").replace(" 100", " 300"), ""])
-    now = [0.0]
-    gauges = GpuGauges(lambda: next(pages), 1.0, lambda: now[0])
+    clock = FakeClock()
+    gauges = GpuGauges(lambda: next(pages), 1.0, clock)
 
     gauges.begin()
     gauges.tick()  # too soon
-    now[0] = 1.0
+    clock.advance(1.0)
     gauges.tick()
 
     found = gauges.end()

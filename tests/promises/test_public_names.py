@@ -3,65 +3,37 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import importlib
 import inspect
+import pathlib
+import re
 
 import pytest
 
-NAMES = {
-    "pytriton": "__version__ client model_config triton",
-    "pytriton.triton": "Triton RemoteTriton TritonBase TritonConfig TritonLifecyclePolicy "
-    "DefaultTritonLifecyclePolicy VertextAILifecyclePolicy TritonSecurityConfig "
-    "VALID_TRITON_ENDPOINTS DEFAULT_PROTECTED_ENDPOINTS TRITONSERVER_DIST_DIR",
-    "pytriton.model_config": "DeviceKind DynamicBatcher ModelConfig QueuePolicy Tensor "
-    "TimeoutAction",
-    "pytriton.model_config.common": "DeviceKind DynamicBatcher QueuePolicy TimeoutAction "
-    "WarmupInput ModelWarmup generate_warmup_data generate_warmup_requests",
-    "pytriton.model_config.tensor": "Tensor",
-    "pytriton.model_config.model_config": "ModelConfig",
-    "pytriton.model_config.triton_model_config": "TritonModelConfig TensorSpec ResponseCache "
-    "DeviceKind DynamicBatcher ModelWarmup",
-    "pytriton.model_config.generator": "ModelConfigGenerator",
-    "pytriton.model_config.parser": "ModelConfigParser",
-    "pytriton.models.model": "_inject_triton_context",
-    "pytriton.decorators": "batch sample group_by_keys group_by_values fill_optionals pad_batch "
-    "first_value triton_context ConstantPadder TritonContext ModelConfigDict get_triton_context "
-    "get_model_config convert_output get_inference_request_batch_size InputNames InferenceRequest "
-    "InferenceRequests InferenceResult InferenceResults",
-    "pytriton.proxy.types": "Request Response Requests Responses ResponsesOrError "
-    "ResponsesNoneOrError Scope",
-    "pytriton.proxy.telemetry": "set_telemetry_tracer get_telemetry_tracer traced_span "
-    "parse_trace_config build_proxy_tracer_from_triton_config start_span_from_span "
-    "start_span_from_remote get_span_dict end_span raise_if_no_telemetry TracableModel",
-    "pytriton.exceptions": "PyTritonError PyTritonValidationError PyTritonInvalidOperationError "
-    "PyTritonBadParameterError PyTritonModelConfigError PyTritonUnrecoverableError "
-    "PyTritonRuntimeError",
-    "pytriton.client": "ModelClient AsyncioModelClient FuturesModelClient DecoupledModelClient "
-    "AsyncioDecoupledModelClient",
-    "pytriton.client.client": "BaseModelClient ModelClient AsyncioModelClient FuturesModelClient "
-    "DecoupledModelClient AsyncioDecoupledModelClient",
-    "pytriton.client.exceptions": "PyTritonClientError PyTritonClientValueError "
-    "PyTritonClientInvalidUrlError PyTritonClientTimeoutError PyTritonClientModelUnavailableError "
-    "PyTritonClientClosedError PyTritonClientModelDoesntSupportBatchingError "
-    "PyTritonClientInferenceServerError PyTritonClientQueueFullError",
-    "pytriton.client.warnings": "PyTritonWarning NotSupportedTimeoutWarning",
-    "pytriton.client.auth": "create_auth_headers extract_access_token_from_headers",
-    "pytriton.client.utils": "TritonUrl create_client_from_url wait_for_server_ready "
-    "wait_for_model_ready get_model_config get_model_state ModelState parse_http_response "
-    "parse_grpc_response LATEST_MODEL_VERSION",
-    "pytriton.client.asyncio_utils": "asyncio_wait_for_model_ready asyncio_wait_for_server_ready "
-    "asyncio_get_model_config asyncio_get_model_state asyncio_wait_for_model_status_loaded",
-    "pytriton.constants": "PYTRITON_HOME TRITON_PYTHON_BACKEND_INTERPRETER_DIRNAME",
-    "pytriton.utils.workspace": "Workspace CleanupWarning",
-    "pytriton.utils.dataclasses": "kwonly_dataclass",
-    "pytriton.utils.distribution": "get_root_module_path is_editable_install",
-    "pytriton.utils.endpoint_utils": "get_endpoint",
-    "pytriton.utils.logging": "silence_3rd_party_loggers",
-    "pytriton.tools.check.utils": "ScriptThread ProcessMonitoring ProcessMonitoringThread "
-    "TestMonitoringContext find_free_port DEFAULT_LOG_FORMAT get_current_container_version "
-    "verify_docker_image_in_readme_same_as_tested search_warning_on_too_verbose_log_level",
-}
+from tests.guides.conftest import guides_folder
+from tests.snippets import snippets
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+OURS = {"pytriton", "tritonserver", "triton_python_backend_utils", "c_python_backend_utils"}
+
+
+def read_names() -> dict[str, set[str]]:
+    """Returns the public names of `public_names.txt` by their modules."""
+    names: dict[str, set[str]] = {}
+    module = ""
+    for line in pathlib.Path(__file__).with_name("public_names.txt").read_text().splitlines():
+        if line.startswith(" "):
+            names[module].update(line.split())
+        elif line and not line.startswith("#"):
+            module = line
+            names[module] = set()
+    return names
+
+
+NAMES = read_names()
 
 VALUES = {
     "pytriton.client.client.DEFAULT_INFERENCE_TIMEOUT_S": 60.0,
@@ -129,7 +101,66 @@ def found(path: str) -> object:
 def test_names_are_imported_from(module):
     namespace = importlib.import_module(module)
 
-    assert [name for name in NAMES[module].split() if not hasattr(namespace, name)] == []
+    assert {name for name in NAMES[module] if not hasattr(namespace, name)} == set()
+    assert set(getattr(namespace, "__all__", NAMES[module])) == NAMES[module]
+
+
+def programs_of_users() -> dict[str, str]:
+    """Returns the source of examples, and of the Python blocks of pages."""
+    files = [*REPOSITORY.glob("examples/**/*.py"), *REPOSITORY.glob("tests/typing/scripts/*.py")]
+    pages = [
+        REPOSITORY / "README.md",
+        *REPOSITORY.glob("docs/**/*.md"),
+        *REPOSITORY.glob("examples/**/*.md"),
+        *guides_folder().glob("*.md"),
+    ]
+    blocks = [block for page in pages for block in snippets(page, "python")]
+    return {
+        **{str(file): file.read_text() for file in files},
+        **{str(block): block.text for block in blocks},
+    }
+
+
+def imported_names(source: str) -> set[tuple[str, str]]:
+    """Returns the names that a program imports from our packages; "" is a module itself."""
+    found: set[tuple[str, str]] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.update((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update((alias.name, "") for alias in node.names)
+    return {(module, name) for module, name in found if module.split(".")[0] in OURS}
+
+
+def test_programs_of_users_import_only_public_names():
+    imported = set()
+    for source in programs_of_users().values():
+        with contextlib.suppress(SyntaxError):  # an excerpt, whose page shows the whole elsewhere
+            imported |= imported_names(source)
+    unknown = {(module, name) for module, name in imported if name not in NAMES.get(module, ())}
+
+    assert len(imported) > 50
+    assert {each for each in unknown if each[1] or each[0] not in NAMES} == set()
+
+
+def test_reference_describes_only_public_names():
+    pages = [page.read_text() for page in REPOSITORY.glob("docs/reference/*.md")]
+    described = re.findall(r"^::: (\S+)$", "\n".join(pages), re.MULTILINE)
+    public = {f"{module}.{name}" for module, names in NAMES.items() for name in names}
+
+    assert len(described) > 10
+    assert set(described) - public - set(NAMES) == set()
+
+
+def test_commands_and_plugins_are_where_the_package_says():
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    commands = re.findall(
+        r'^(?:pytriton|tritonserver) = "([\w.]+)(?::(\w+))?"$', text, re.MULTILINE
+    )
+
+    assert [module for module, _ in commands if module.startswith("pytriton")] != []
+    for module, name in commands:
+        assert hasattr(importlib.import_module(module), name or "__name__")
 
 
 @pytest.mark.parametrize("path", VALUES)

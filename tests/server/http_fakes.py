@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,91 +12,10 @@ from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.options.server_options import ClientLimits
+from tests.fakes import FakeLoop
 
 HIGH_WATER_BYTES = 64 << 10
 LOW_WATER_BYTES = 16 << 10
-
-
-class FakeLoop:
-    """The parts of an event loop that a connection uses, with a clock that tests move."""
-
-    def __init__(self) -> None:
-        self._now = 1000.0
-        self._ready: deque = deque()
-        self._later: list = []
-        self._count = itertools.count()
-
-    def time(self) -> float:
-        return self._now
-
-    def call_soon(self, callback, *args) -> None:
-        self._ready.append((callback, args))
-
-    def call_later(self, delay_s: float, callback, *args) -> FakeTimer:
-        timer = FakeTimer()
-        entry = (self._now + delay_s, next(self._count), timer, callback, args)
-        heapq.heappush(self._later, entry)
-        return timer
-
-    def create_future(self) -> FakeFuture:
-        return FakeFuture()
-
-    def create_task(self, work) -> FakeTask:
-        """Run a coroutine that waits for nothing."""
-        try:
-            work.send(None)
-        except StopIteration:
-            return FakeTask()
-        raise AssertionError(f"{work} waits for something")
-
-    @property
-    def timer_count(self) -> int:
-        return len(self._later)
-
-    def run(self) -> None:
-        while self._ready:
-            callback, args = self._ready.popleft()
-            callback(*args)
-
-    def advance(self, seconds: float) -> None:
-        end = self._now + seconds
-        self.run()
-        while self._later and self._later[0][0] <= end:
-            at, _, timer, callback, args = heapq.heappop(self._later)
-            self._now = at
-            if not timer.cancelled():
-                callback(*args)
-            self.run()
-        self._now = end
-
-
-class FakeTimer:
-    def __init__(self) -> None:
-        self._is_cancelled = False
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-
-    def cancelled(self) -> bool:
-        return self._is_cancelled
-
-
-class FakeTask:
-    """A task that is done."""
-
-    def add_done_callback(self, callback) -> None:
-        callback(self)
-
-    def cancel(self) -> None:
-        pass
-
-
-class FakeFuture:
-    def __init__(self) -> None:
-        self.is_done = False
-
-    def set_result(self, result: object) -> None:
-        self.is_done = True
 
 
 class FakeTransport:

@@ -79,8 +79,7 @@ def test_body_goes_elsewhere_where_no_memory_can_be_shared(trimmer, monkeypatch)
 
 
 def test_idle_memory_goes_after_a_while(trimmer, loop, channel, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("pytriton.runtime.transport.arena.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pytriton.runtime.transport.arena.time", loop.clock)
     body = trimmer.body_memory(MIB, 0)
     assert trimmer.arena.reserved_bytes == SEGMENT_BYTES
     loop.advance(2 * IDLE_SECONDS)
@@ -88,7 +87,6 @@ def test_idle_memory_goes_after_a_while(trimmer, loop, channel, monkeypatch):
 
     del body
     for _ in range(3):
-        now[0] += IDLE_SECONDS
         loop.advance(IDLE_SECONDS)
 
     assert trimmer.arena.reserved_bytes == 0

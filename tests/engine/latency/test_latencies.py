@@ -18,21 +18,15 @@ from pytriton.serving.engine.latencies import (
     Quantile,
 )
 from pytriton.serving.engine.stats import BatchRecord, ModelStatistics
+from pytriton.testing import FakeClock
 from tests.fakes import model_spec, response
 
 MS = 1_000_000
 EVERYTHING = LatencyPlan(first_responses=True, quantiles=(Quantile(0.5, 0.05),))
 
 
-class Clock:
-    now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
 def latencies_of(plan=EVERYTHING, clock=None, **spec):
-    return Latencies(plan, model_spec(**spec), clock or Clock())
+    return Latencies(plan, model_spec(**spec), (clock or FakeClock(start_s=0)).monotonic_ns)
 
 
 def median(summary, now=0):
@@ -101,10 +95,10 @@ def test_models_without_cache_have_no_summaries_of_it():
 
 
 def test_summaries_forget_after_a_minute():
-    clock = Clock()
+    clock = FakeClock(start_s=0)
     latencies = latencies_of(clock=clock)
     latencies.on_requests(1, 5000, 5000)
-    clock.now_ns += 60 * 1000 * MS
+    clock.advance(60)
 
     assert latencies.time_slice() == 5 == 60 * 1000 * MS // SLICE_NS
     assert median(latencies.summaries.request, latencies.time_slice()) != 5

@@ -21,6 +21,7 @@ from pytriton.runtime.executor.remote.starter import ProcessPlace
 from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError, WorkerRefusedError
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.rendezvous import connect_to_address, tcp_address
+from pytriton.testing import FakeClock
 from tests.executor.worker_rig import until
 
 DEADLINE_S = 60
@@ -250,11 +251,11 @@ def test_processes_that_wait_for_their_place_do_not_count_as_strangers(monkeypat
 
 
 def test_flood_of_strangers_is_no_flood_of_lines(caplog):
-    now_s = 0.0
-    known = UnprovenConnections(lambda: now_s)
+    clock = FakeClock()
+    known = UnprovenConnections(clock)
     for _ in range(1000):
         known.warn("a stranger")
-    now_s = 2.0
+    clock.advance(2.0)
     known.warn("another")
 
     assert caplog.messages == ["a stranger", "another (and 999 others before)"]

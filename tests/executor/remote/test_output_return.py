@@ -9,6 +9,7 @@ import pytest
 
 from pytriton.runtime.cluster import child
 from pytriton.runtime.cluster.child import MAX_BURST_LINES, OutputReturn
+from pytriton.testing import FakeClock
 
 
 class Rig:
@@ -16,9 +17,9 @@ class Rig:
 
     def __init__(self) -> None:
         self.reading, writing = os.pipe()
-        self.now_s = 0.0
+        self.clock = FakeClock()
         self.stdin = os.fdopen(writing, "wb")
-        self.returned = OutputReturn(self.stdin, lambda: self.now_s)
+        self.returned = OutputReturn(self.stdin, self.clock)
         os.set_blocking(self.reading, False)
 
     def read(self) -> list[bytes]:
@@ -55,7 +56,7 @@ def test_endless_output_is_limited_and_what_is_left_out_is_counted(rig):
     for number in range(burst + 250):
         rig.returned.add(b"%d\n" % number)
     first = rig.read()
-    rig.now_s += 0.1
+    rig.clock.advance(0.1)
     for number in range(100):
         rig.returned.add(b"later %d\n" % number)
     later = rig.read()

@@ -11,6 +11,7 @@ from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.repository.loading.instance_scaler import FIRST_RETRY_S, ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan
 from pytriton.serving.repository.loading.python_version import PythonVersion
+from pytriton.testing import FakeClock
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 DEADLINE_S = 60.0
@@ -47,7 +48,7 @@ class Rig:
 
     def __init__(self, loop, settings=SETTINGS):
         self.loop = loop
-        self.now_s = 1000.0
+        self.clock = FakeClock()
         self.workers = []
         self.gate = asyncio.Event()
         self.start_error = None
@@ -57,7 +58,7 @@ class Rig:
             lambda supervisor: Model(model_spec(2), loop, supervisor=supervisor),
             self._start,
             loop,
-            clock=lambda: self.now_s,
+            clock=self.clock,
             recovery=self.recovery,
             scaling=settings,
             make_plan=plan,
@@ -92,7 +93,7 @@ class Rig:
     async def adapt(self, *seconds):
         """Look at the load now, and after each of these times."""
         for elapsed_s in (0, *seconds):
-            self.now_s += elapsed_s
+            self.clock.advance(elapsed_s)
             self.scaler.adapt()
             await turn()
 

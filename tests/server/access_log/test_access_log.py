@@ -10,27 +10,9 @@ import pytest
 from pytriton.serving.server.access_log.access_log import AccessLog, Destination, grouped
 from pytriton.serving.server.access_log.setup import check_destination
 from pytriton.serving.server.options.server_options import AccessLogOptions
+from pytriton.testing import FakeClock
+from tests.fakes import FakeLoop
 from tests.server.access_log.test_access_lines import ENTRY
-
-
-class FakeClock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class FakeLoop:
-    """Runs delayed callbacks when it is told to."""
-
-    def __init__(self) -> None:
-        self.due: list = []
-
-    def call_later(self, delay_s, callback):
-        self.due.append(callback)
-
-    def call_soon_threadsafe(self, callback, *arguments):
-        callback(*arguments)
 
 
 class FullDisk:
@@ -58,12 +40,12 @@ def test_lines_are_grouped_without_being_cut():
 
 
 def test_file_that_was_moved_is_created_again(tmp_path):
-    path, clock = tmp_path / "access.log", FakeClock()
+    path, clock = tmp_path / "access.log", FakeClock(start_s=0)
     destination = Destination(str(path), clock)
     destination.write([b"1\n"])
     path.rename(tmp_path / "access.log.1")
     destination.write([b"2\n"])
-    clock.now_s = 2
+    clock.advance(2)
     destination.write([b"3\n"])
     destination.close()
 
@@ -91,9 +73,9 @@ def test_entries_are_written_together_and_in_order(tmp_path):
     log.add(ENTRY)
     log.add(ENTRY._replace(request_id="8"))
 
-    assert len(loop.due) == 1
+    assert loop.timer_count == 1
     assert not path.exists()
-    loop.due.pop()()
+    loop.clock.jump()
     log.add(ENTRY._replace(request_id="9"))
     log.close()
     assert [line.split()[-2] for line in path.read_text().splitlines()] == ["7", "8", "9"]

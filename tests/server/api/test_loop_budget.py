@@ -8,25 +8,20 @@ import asyncio
 import pytest
 
 from pytriton.serving.server.api.background import LoopBudget
+from pytriton.testing import FakeClock
 
 
-class Clock:
-    """A clock that the work moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+class WorkClock(FakeClock):
+    """A clock that work moves."""
 
     def work(self, result: int = 0) -> int:
-        self.now += 1
+        self.sleep(1)
         return result
 
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return WorkClock(start_s=100.0)
 
 
 def test_first_work_of_an_iteration_is_done_at_once(clock):
@@ -53,9 +48,9 @@ def test_work_of_many_is_spread_over_iterations_in_order(clock):
         tasks = [asyncio.create_task(one(number)) for number in range(5)]
         longest_s = 0.0
         while not all(task.done() for task in tasks):
-            before = clock.now
+            before = clock()
             await asyncio.sleep(0)
-            longest_s = max(longest_s, clock.now - before)
+            longest_s = max(longest_s, clock() - before)
         assert longest_s == 1
         return done, [task.result() for task in tasks]
 
@@ -97,6 +92,6 @@ def test_cancelled_work_is_not_done(clock):
         await asyncio.wait([task])
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return clock.now
+        return clock()
 
     assert asyncio.run(cancel()) == 100.0

@@ -11,28 +11,27 @@ from pytriton.protocol.http2 import Limits as Http2Limits
 from pytriton.protocol.http2 import frames
 from pytriton.serving.server.grpc import connection
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
+from pytriton.testing import FakeClock
 from tests.server.grpc_fakes import FakeEngine, GrpcClient, framed, infer_request
 from tests.wire.http2.frame_client import data
 
-SECOND_NS = 1_000_000_000
-START_NS = time.monotonic_ns()
 LIMITS = ClientLimits(header_timeout_s=10, body_stall_timeout_s=20, write_stall_timeout_s=30)
 OPTIONS = ServerOptions(limits=LIMITS)
 
 
-class Clock:
+class Watch:
     """Asks a connection every second whether it is to go on."""
 
     def __init__(self, client: GrpcClient) -> None:
         self.client = client
-        self.now_s = 0
+        self.clock = FakeClock(time.monotonic())  # the connection notes when bytes come
 
     def run(self, seconds: int) -> None:
         for _ in range(seconds):
             if not self.client.transport.saw_end:
-                self.client.connection.check(START_NS + self.now_s * SECOND_NS)
+                self.client.connection.check(self.clock.now_ns)
                 self.client.loop.run()
-            self.now_s += 1
+            self.clock.advance(1)
         if self.client.transport.client_reads:
             self.client.run()
 
@@ -142,21 +141,21 @@ def test_connection_is_read_again_while_the_rest_waits_for_the_windows_of_its_cl
 def test_client_that_takes_nothing_is_cut_off():
     client = GrpcClient(OPTIONS)
     clog(client)
-    clock = Clock(client)
-    clock.run(30)
+    watch = Watch(client)
+    watch.run(30)
     assert not client.transport.is_aborted
 
-    clock.run(3)
+    watch.run(3)
     assert client.transport.is_aborted
 
 
 def test_client_that_takes_a_little_is_not_cut_off():
     client = GrpcClient(OPTIONS)
     clog(client)
-    clock = Clock(client)
+    watch = Watch(client)
     for _ in range(100):
         client.transport.take(256)
-        clock.run(1)
+        watch.run(1)
 
     assert not client.transport.saw_end
 
@@ -167,8 +166,10 @@ def test_client_that_does_not_take_the_last_words_of_a_connection_is_cut_off():
     client.receive(b"\0\0\4\x09\0\0\0\0\1abcd")  # CONTINUATION that follows no HEADERS
     assert client.transport.saw_end
     assert not client.transport.is_aborted
-    for second in range(33):
-        client.connection.check(START_NS + second * SECOND_NS)
+    clock = FakeClock(time.monotonic())
+    for _ in range(33):
+        client.connection.check(clock.now_ns)
+        clock.advance(1)
 
     assert client.transport.is_aborted
 
@@ -201,11 +202,11 @@ SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")
 )
 def test_connection_that_says_nothing_whole_is_ended(sent: tuple[bytes, ...]):
     client = silent_client(*sent)
-    clock = Clock(client)
-    clock.run(10)
+    watch = Watch(client)
+    watch.run(10)
     assert not client.transport.saw_end
 
-    clock.run(3)
+    watch.run(3)
     assert client.transport.saw_end
     (goaway,) = client.goaways()
     assert b"too slowly" in goaway.payload
@@ -213,17 +214,17 @@ def test_connection_that_says_nothing_whole_is_ended(sent: tuple[bytes, ...]):
 
 def test_more_of_a_head_wins_no_time():
     client = silent_client(frames.PREFACE, SETTINGS, b"\0\1\0\1\0\0\0\0\1")
-    clock = Clock(client)
+    watch = Watch(client)
     for _ in range(12):
         client.receive(b"a")
-        clock.run(1)
+        watch.run(1)
 
     assert client.transport.saw_end
 
 
 def test_quiet_connection_that_ended_all_it_began_is_kept():
     client = silent_client(frames.PREFACE, SETTINGS)
-    Clock(client).run(1000)
+    Watch(client).run(1000)
 
     assert not client.transport.saw_end
 
@@ -232,11 +233,11 @@ def test_half_a_data_frame_ends_its_connection():
     client = GrpcClient(OPTIONS)
     stream = client.call("ModelInfer", infer_request())
     client.receive(data(stream, bytes(1000))[:500])  # of a stream that was ended
-    clock = Clock(client)
-    clock.run(20)
+    watch = Watch(client)
+    watch.run(20)
     assert not client.transport.saw_end
 
-    clock.run(3)
+    watch.run(3)
     assert client.transport.saw_end
 
 
@@ -246,7 +247,7 @@ def test_half_a_message_ends_its_call_and_nothing_else(method: str):
     other = client.open("ModelStreamInfer")
     stream = client.open(method)
     client.receive(data(stream, framed(infer_request())[:-1]))
-    Clock(client).run(23)
+    Watch(client).run(23)
 
     assert client.response(stream).status == "4"
     assert client.response(stream).text == "a message came too slowly"
@@ -257,7 +258,7 @@ def test_half_a_message_ends_its_call_and_nothing_else(method: str):
 def test_unary_call_without_a_message_is_ended():
     client = GrpcClient(OPTIONS)
     stream = client.open("ModelInfer")
-    Clock(client).run(23)
+    Watch(client).run(23)
 
     assert client.response(stream).text == "a request came too slowly"
 
@@ -267,7 +268,7 @@ def test_message_whose_rest_comes_in_time_is_taken():
     stream = client.open("ModelInfer")
     message = framed(infer_request())
     client.receive(data(stream, message[:-1]))
-    Clock(client).run(15)
+    Watch(client).run(15)
     client.receive(data(stream, message[-1:], end_stream=True))
 
     assert len(client.engine.inferences) == 1
@@ -277,10 +278,10 @@ def test_large_message_may_take_longer_than_the_limit():
     client = GrpcClient(OPTIONS)
     stream = client.open("ModelInfer")
     message = framed(infer_request(request_id="a" * 100_000))
-    clock = Clock(client)
+    watch = Watch(client)
     for at in range(0, len(message), 1000):
         client.receive(data(stream, message[at : at + 1000], end_stream=at + 1000 >= len(message)))
-        clock.run(1)
+        watch.run(1)
 
     assert len(client.engine.inferences) == 1
 
@@ -288,7 +289,7 @@ def test_large_message_may_take_longer_than_the_limit():
 def test_request_that_the_model_takes_long_for_is_not_ended():
     client = GrpcClient(OPTIONS)
     stream = client.call("ModelInfer", infer_request())
-    Clock(client).run(1000)
+    Watch(client).run(1000)
     client.engine.answer()
     client.run()
 

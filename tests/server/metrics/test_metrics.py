@@ -20,6 +20,7 @@ from pytriton.serving.server.metrics.families import (
     server_family_names,
 )
 from pytriton.serving.server.options.metrics_options import MetricsOptions
+from pytriton.testing import FakeClock
 
 
 @dataclass
@@ -27,14 +28,6 @@ class FakeModel:
     spec: ModelSpec
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
     running_count: int = 3
-
-
-@dataclass
-class FakeClock:
-    now_s: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @dataclass
@@ -210,11 +203,11 @@ def test_machine_is_read_no_more_often_than_the_interval():
     machine, clock = FakeMachine(), FakeClock()
     made = MetricsPage(MetricsOptions(interval_ms=2000), read_machine=machine, clock=clock)
     made.render([])
-    clock.now_s += 1.9
+    clock.advance(1.9)
     assert b"nv_cpu_utilization 0.125\n" in made.render([])
     assert machine.readings == 1
 
-    clock.now_s += 0.2
+    clock.advance(0.2)
 
     assert b"nv_cpu_utilization 0.25\n" in made.render([])
     assert b"nv_cpu_utilization 0.25\n" in made.render([])

@@ -17,6 +17,7 @@ from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.api import REFUSED_TO_ALL, PageAccess, PageApi, static_files
 from pytriton.serving.server.page.documents import SampleHistory, Sampler
+from pytriton.testing import FakeClock
 from tests.server.http_models import Service
 
 TOKEN = {b"triton-access-token": b"secret"}
@@ -201,13 +202,13 @@ async def _no_machine():
 
 def test_samples_have_the_numbers_of_each_model_and_are_not_taken_too_often():
     service = Service()
-    now = [100.0]
-    sampler = Sampler(service.engine, _no_machine, lambda: None, clock=lambda: now[0])
+    clock = FakeClock()
+    sampler = Sampler(service.engine, _no_machine, lambda: None, clock=clock)
 
     async def look() -> None:
         await asyncio.gather(sampler.refresh(), sampler.refresh())
         await sampler.refresh()
-        now[0] += 1
+        clock.advance(1)
         await sampler.refresh()
 
     asyncio.run(look())

@@ -250,20 +250,6 @@ def test_client_that_was_just_accepted_is_ended_with_the_server(loop):
 # Without descriptors
 
 
-class ReaderLoop(FakeLoop):
-    """Also knows who wants to read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.readers: dict[int, object] = {}
-
-    def add_reader(self, fd, callback) -> None:
-        self.readers[fd] = callback
-
-    def remove_reader(self, fd) -> None:
-        self.readers.pop(fd, None)
-
-
 class ScriptedSocket:
     """A listening socket whose `accept` fails as it is told, and then has nobody."""
 
@@ -290,7 +276,7 @@ class ScriptedSocket:
 
 
 def start_scripted(*numbers: int):
-    loop, sock = ReaderLoop(), ScriptedSocket(*numbers)
+    loop, sock = FakeLoop(), ScriptedSocket(*numbers)
     acceptor = Acceptor(loop, sock, ClientOpener(loop, asyncio.Protocol))
     acceptor.start()
     return loop, sock, acceptor

@@ -19,6 +19,7 @@ from pytriton.serving.server.process.logs import (
     TritonFormatter,
     formatter_factory,
 )
+from pytriton.testing import FakeClock
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 SCRIPT = """
@@ -69,15 +70,6 @@ def console(out, err):
     handler = ConsoleHandler(out, err)
     handler.set_formatters(formatter_factory(LogSwitches()))
     return handler
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 def record(message, level=logging.INFO):
@@ -206,7 +198,7 @@ def test_process_without_room_for_its_log_ends_in_order(where):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock()
 
 
 @pytest.fixture
@@ -235,7 +227,7 @@ def test_file_that_is_gone_is_created_again(open_log, clock, tmp_path, change):
     if change == "replaced":
         path.write_text("")
     handler.emit(record("at once"))
-    clock.now_s += 1.0
+    clock.advance(1.0)
     handler.emit(record("after"))
 
     assert texts(path.read_text()) == ['"after"']
@@ -249,7 +241,7 @@ def test_file_that_cannot_be_created_again_stays_the_old_one(open_log, clock, tm
     handler = open_log(folder / "server.log")
     moved = tmp_path / "moved"
     folder.rename(moved)
-    clock.now_s += 1.0
+    clock.advance(1.0)
     handler.emit(record("after"))
 
     assert texts((moved / "server.log").read_text()) == ['"after"']
