@@ -8,7 +8,7 @@ import functools
 from collections.abc import Container, Iterator
 
 # What every floor may import.
-LEAVES = frozenset({"base", "constants", "exceptions", "model_config", "utils"})
+LEAVES = frozenset({"base", "constants", "errors", "exceptions", "model_config", "utils"})
 # Folders whose packages and modules have rules of their own.
 FLOORS = frozenset({"binding", "runtime", "serving", "tools"})
 CHAIN = ("transport", "functions", "executor", "engine", "repository", "server", "triton")

@@ -21,10 +21,11 @@ OURS = {"pytriton", "tritonserver", "triton_python_backend_utils", "c_python_bac
 
 
 def read_names() -> dict[str, set[str]]:
-    """Returns the public names of `public_names.txt` by their modules."""
+    """Returns the public names of `recorded/public_names.txt` by their modules."""
     names: dict[str, set[str]] = {}
     module = ""
-    for line in pathlib.Path(__file__).with_name("public_names.txt").read_text().splitlines():
+    file = pathlib.Path(__file__).with_name("recorded") / "public_names.txt"
+    for line in file.read_text().splitlines():
         if line.startswith(" "):
             names[module].update(line.split())
         elif line and not line.startswith("#"):
