@@ -48,7 +48,6 @@ from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor
 from tests.fakes import FakeInstance, RecordingSink
-from tests.server.control_fakes import SteppedLoop
 
 DEADLINE_S = 30.0
 _POLL_S = 0.0005
@@ -181,6 +180,27 @@ class Call:
         assert (self.sink.responses, self.sink.final_count) == ([], 1)
         (only,) = self.sink.errors
         return f"refused: {only.message}" if self.sink.refusals else only.message
+
+
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """A loop that a test runs in steps, in real time: models run in threads here."""
+
+    def run(self) -> None:
+        """Let everything happen that does not wait for something outside."""
+        self.run_until_complete(_some_rounds())
+
+    def close(self) -> None:
+        """End also what waits: a task that is freed so writes into the log of a later test."""
+        if not self.is_closed():
+            for task in asyncio.all_tasks(self):
+                task.cancel()
+            self.run()
+        super().close()
+
+
+async def _some_rounds() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 class Seam:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A control whose work ends when a test says so, and a real loop that a test runs in steps."""
+"""A control whose work ends when a test says so."""
 
 from __future__ import annotations
 
@@ -8,29 +8,6 @@ from collections.abc import Mapping
 
 from pytriton.base.errors import ServerError
 from pytriton.serving.engine.client import IndexEntry
-
-ROUNDS = 10
-
-
-class SteppedLoop(asyncio.SelectorEventLoop):
-    """An event loop for tests that call it as they call a fake one."""
-
-    def run(self) -> None:
-        """Let everything happen that does not wait for something outside."""
-        self.run_until_complete(_some_rounds())
-
-    def close(self) -> None:
-        """End also what waits: a task that is freed so writes into the log of a later test."""
-        if not self.is_closed():
-            for task in asyncio.all_tasks(self):
-                task.cancel()
-            self.run()
-        super().close()
-
-
-async def _some_rounds() -> None:
-    for _ in range(ROUNDS):
-        await asyncio.sleep(0)
 
 
 class FakeControl:

@@ -11,8 +11,9 @@ import pytest
 from pytriton.base.errors import InternalError
 from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.client import IndexEntry
+from pytriton.testing import FakeEventLoop
 from tests.fakes import FakeSupervisor
-from tests.server.control_fakes import FakeControl, SteppedLoop
+from tests.server.control_fakes import FakeControl
 from tests.server.grpc_fakes import GrpcClient
 from tests.server.http_fakes import get
 from tests.server.http_models import Service, ask
@@ -61,7 +62,7 @@ class Server:
 
 @pytest.fixture
 def serve():
-    loop = SteppedLoop()
+    loop = FakeEventLoop()
     yield lambda **options: Server(loop, **options)
     loop.run()
     loop.close()

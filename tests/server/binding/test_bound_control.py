@@ -15,8 +15,8 @@ from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model, ModelState
 from pytriton.serving.server.binding.bound_control import BoundControl
+from pytriton.testing import FakeEventLoop
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
-from tests.server.control_fakes import SteppedLoop
 
 UNKNOWN = "Request for unknown model: 'm'"
 
@@ -25,7 +25,7 @@ class Scene:
     """An engine whose models were bound."""
 
     def __init__(self) -> None:
-        self.loop = SteppedLoop()
+        self.loop = FakeEventLoop()
         self.engine = Engine()
         self.control = BoundControl(self.engine, self.loop)
 

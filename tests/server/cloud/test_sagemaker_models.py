@@ -15,8 +15,8 @@ from pytriton.base.errors import (
     ServerError,
     UnavailableError,
 )
+from pytriton.testing import FakeEventLoop
 from tests.server.cloud_fakes import answered, request, sagemaker, status_of
-from tests.server.control_fakes import SteppedLoop
 from tests.server.http_models import ask, error, floats, infer_body
 
 LOAD = b'{"model_name":"m","url":"/models/m"}'
@@ -45,7 +45,7 @@ class FakeRegistrations:
 
 @pytest.fixture
 def service():
-    loop = SteppedLoop()
+    loop = FakeEventLoop()
     service = sagemaker(loop=loop)
     service.client.registrations = FakeRegistrations()
     yield service

@@ -37,9 +37,9 @@ from pytriton.serving.server.options.server_options import LogOptions, ServerOpt
 from pytriton.serving.server.process.event_loop import Activity
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
+from pytriton.testing import FakeEventLoop
 from tests.contract.seam import Control
 from tests.fakes import model_spec
-from tests.server.control_fakes import SteppedLoop
 
 DEADLINE_S = 30.0
 
@@ -128,7 +128,7 @@ class FakeZygote:
 
 class Scene:
     def __init__(self, count, monkeypatch):
-        self.loop = SteppedLoop()
+        self.loop = FakeEventLoop()
         self.engine = engine = Engine()
         log = LogControl(LogOptions())
         self.client = client = LocalClient(

@@ -9,8 +9,8 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
+from pytriton.testing import FakeEventLoop
 from tests.fakes import model_spec
-from tests.server.control_fakes import SteppedLoop
 
 
 class Reader:
@@ -36,7 +36,7 @@ class Reader:
 
 class Scene:
     def __init__(self):
-        self.loop = SteppedLoop()
+        self.loop = FakeEventLoop()
         self.engine = Engine()
         self.rates = {"": 1000}
         self.feed = RegistryFeed(

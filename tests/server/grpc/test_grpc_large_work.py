@@ -13,7 +13,8 @@ from pytriton.protocol.grpc.messages import MAX_INFLATED_BYTES
 from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.grpc.connection import SMALL_MESSAGE_BYTES
 from pytriton.serving.server.options.server_options import ServerOptions
-from tests.server.control_fakes import FakeControl, SteppedLoop
+from pytriton.testing import FakeEventLoop
+from tests.server.control_fakes import FakeControl
 from tests.server.grpc_fakes import GatedBackground, GrpcClient, infer_request
 from tests.wire.http2.frame_client import data, rst_stream
 
@@ -29,7 +30,7 @@ def background():
 
 @pytest.fixture
 def connect(background):
-    loop = SteppedLoop()
+    loop = FakeEventLoop()
     yield lambda options=None: GrpcClient(
         options, loop=loop, background=background, control=FakeControl()
     )

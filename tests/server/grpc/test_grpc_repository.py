@@ -10,7 +10,8 @@ from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import Status
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.server_options import ServerOptions
-from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
+from pytriton.testing import FakeEventLoop
+from tests.server.control_fakes import ENTRIES, FakeControl
 from tests.server.grpc_fakes import SERVICE, GrpcClient, framed
 from tests.wire.http2.frame_client import data
 
@@ -25,7 +26,7 @@ def control():
 
 @pytest.fixture
 def connect(control):
-    loop = SteppedLoop()
+    loop = FakeEventLoop()
     yield lambda options=None: GrpcClient(options, control=control, loop=loop)
     loop.run()
     loop.close()
@@ -115,6 +116,8 @@ def test_load_goes_on_when_its_client_leaves(client, control, leave):
 def test_load_goes_on_after_its_deadline(client, control):
     head = client.head(f"{SERVICE}/RepositoryModelLoad", ("grpc-timeout", "1n"))
     client.receive(head + data(1, framed(load_request()), end_stream=True))
+    client.loop.advance(1)
+    client.run()
     assert client.response(1).status == str(int(Status.DEADLINE_EXCEEDED))
     assert control.ended == []
 

@@ -14,7 +14,8 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.messages import InferTensor
 from pytriton.serving.server.api.background import SMALL_BYTES, LoopBudget
-from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
+from pytriton.testing import FakeEventLoop
+from tests.server.control_fakes import ENTRIES, FakeControl
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, Service, ask, error, floats, infer_body, text
 
@@ -208,7 +209,7 @@ class HeldBackground:
 @pytest.fixture
 def held():
     """A service with a real loop whose background waits for the test."""
-    loop = SteppedLoop()
+    loop = FakeEventLoop()
     asyncio.set_event_loop(loop)
     service = Service(loop=loop, background=HeldBackground())
     yield service
@@ -294,7 +295,7 @@ class FullBudget(LoopBudget):
 
 @pytest.fixture
 def full_service():
-    service = Service(loop=SteppedLoop())
+    service = Service(loop=FakeEventLoop())
     service.budget = service.api._bodies._loop_budget = FullBudget(service.loop)
     yield service
     service.loop.close()

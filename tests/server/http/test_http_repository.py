@@ -13,7 +13,8 @@ import pytest
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
-from tests.server.control_fakes import ENTRIES, FakeControl, SteppedLoop
+from pytriton.testing import FakeEventLoop
+from tests.server.control_fakes import ENTRIES, FakeControl
 from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, ask, error
 
@@ -25,7 +26,7 @@ GROUP = RestrictedGroup(apis=("model-repository",), header="token", value="secre
 
 @pytest.fixture
 def serve():
-    loop = SteppedLoop()
+    loop = FakeEventLoop()
     yield lambda **options: Service(control=FakeControl(*ENTRIES), loop=loop, **options)
     loop.run()
     loop.close()
