@@ -16,6 +16,8 @@ from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.url import TritonUrl
 from tests.client.scripted_server import OK, ScriptedServer
 from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.fake_network import FakeTransport
+from tests.fakes import FakeLoop
 from tests.free_ports import free_ports
 
 LAST = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
@@ -195,18 +197,6 @@ def test_each_thread_that_asks_at_the_same_time_has_a_connection_of_its_own(our_
     connections.close()
 
 
-class Transport:
-    """Takes everything, as a transport does whose connection is gone."""
-
-    is_aborted = False
-
-    def write(self, data):
-        pass
-
-    def abort(self):
-        self.is_aborted = True
-
-
 @pytest.mark.parametrize(
     "event, expected",
     [
@@ -221,7 +211,7 @@ class Transport:
 )
 def test_question_on_a_connection_that_has_ended_fails_at_once(event, expected):
     connection = asyncio_connections._Connection()
-    connection.connection_made(Transport())
+    connection.connection_made(FakeTransport(FakeLoop(), connection))
 
     event(connection)
 

@@ -26,7 +26,8 @@ from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
-from tests.server.http_fakes import HIGH_WATER_BYTES, LOW_WATER_BYTES, FakeLoop
+from tests.fake_network import FakeTransport
+from tests.fakes import FakeLoop
 from tests.wire.http2.frame_client import data, parse_frames, rst_stream, setting, window_update
 
 SERVICE = "/inference.GRPCInferenceService"
@@ -140,91 +141,6 @@ class FakeEngine:
         deliver(self.inference(request_id), Outcome(0, None, error))
 
 
-class FakeTransport:
-    """Keeps what was written; closes when it is told to. Its client may stop to read."""
-
-    def __init__(self) -> None:
-        self.protocol: Any = None
-        self.written: list[bytes] = []  # what the client has
-        self.unsent = bytearray()
-        self.client_reads = True
-        self.is_reading = True
-        self._is_paused = False
-        self.is_closed = False
-        self.is_aborted = False
-        self.sent_eof = False
-
-    def set_protocol(self, protocol: Any) -> None:
-        self.protocol = protocol
-
-    def deliver(self, content: bytes, read_buffer: memoryview) -> None:
-        """Read bytes that came; what is in the common buffer is gone afterwards."""
-        while content:
-            if isinstance(self.protocol, asyncio.Protocol):
-                self.protocol.data_received(content)
-                return
-            buffer = self.protocol.get_buffer(-1)
-            size = min(len(buffer), len(content))
-            buffer[:size] = content[:size]
-            self.protocol.buffer_updated(size)
-            if buffer is read_buffer:
-                buffer[:size] = bytes(size)
-            content = content[size:]
-
-    def write(self, data: bytes) -> None:
-        assert not self.is_closed, "written after the end"
-        assert not self.sent_eof, "written after the end of file"
-        self.unsent += data
-        if self.client_reads:
-            self.take(len(self.unsent))
-        elif len(self.unsent) > HIGH_WATER_BYTES and not self._is_paused:
-            self._is_paused = True
-            self.protocol.pause_writing()
-
-    def take(self, size: int) -> None:
-        """Let the client take so many bytes."""
-        self.written.append(bytes(self.unsent[:size]))
-        del self.unsent[:size]
-        if self._is_paused and len(self.unsent) <= LOW_WATER_BYTES:
-            self._is_paused = False
-            self.protocol.resume_writing()
-
-    def get_write_buffer_size(self) -> int:
-        return len(self.unsent)
-
-    def pause_reading(self) -> None:
-        assert self.is_reading
-        self.is_reading = False
-
-    def resume_reading(self) -> None:
-        assert not self.is_reading
-        assert not self.is_closed
-        self.is_reading = True
-
-    def writelines(self, parts: Any) -> None:
-        self.write(b"".join(parts))
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        assert not self.is_closed
-        self.sent_eof = True
-
-    @property
-    def saw_end(self) -> bool:
-        return self.sent_eof or self.is_closed
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = self.is_aborted = True
-
-
 class GatedBackground:
     """Does what threads would do, when a test says so."""
 
@@ -287,9 +203,9 @@ class GrpcClient:
         self.api.work.loop_budget = LoopBudget(self.loop, self.loop.time)
         if background is not None:
             self.api.work.background = background
-        self.transport = FakeTransport()
         self.connection = self.api.make_connection()
-        self.transport.set_protocol(self.connection)
+        self.transport = FakeTransport(self.loop, self.connection)
+        self.transport.read_buffer = self.api.read_buffer
         self.connection.connection_made(self.transport)
         self._encoder = hpack.Encoder()
         self._decoder = hpack.Decoder()
@@ -304,11 +220,11 @@ class GrpcClient:
     def run(self) -> None:
         """Let the loop run and read what was written."""
         self.loop.run()
-        written, self.transport.written = self.transport.written, []
-        self.sent += parse_frames(b"".join(written))
+        self.sent += parse_frames(bytes(self.transport.taken))
+        self.transport.taken.clear()
 
     def receive(self, content: bytes) -> None:
-        self.transport.deliver(content, self.api.read_buffer)
+        self.transport.receive(content)
         self.run()
 
     def head(self, path: str, *fields: tuple[str, str], **options: Any) -> bytes:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,90 +10,8 @@ from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.options.server_options import ClientLimits
+from tests.fake_network import FakeTransport
 from tests.fakes import FakeLoop
-
-HIGH_WATER_BYTES = 64 << 10
-LOW_WATER_BYTES = 16 << 10
-
-
-class FakeTransport:
-    """Behaves as uvloop's: flow control, half-close, and an error on use after the end."""
-
-    def __init__(self, loop: FakeLoop, protocol: HttpConnection) -> None:
-        self._loop = loop
-        self._protocol = protocol
-        self.taken = bytearray()  # what the client has
-        self.unsent = bytearray()
-        self.client_reads = True
-        self.is_reading = True
-        self.is_closed = False
-        self.is_lost = False
-        self.was_aborted = False
-        self.sent_eof = False
-        self._is_paused = False
-
-    def write(self, data) -> None:
-        assert not self.is_closed, "written after close"
-        assert not self.sent_eof, "written after the end of file"
-        self.unsent += data
-        self.flush()
-
-    def writelines(self, parts) -> None:
-        self.write(b"".join(parts))
-
-    def flush(self, nbytes: int = 0) -> None:
-        """Let the client take so much, or all if it reads."""
-        if self.client_reads:
-            nbytes = len(self.unsent)
-        self.taken += self.unsent[:nbytes]
-        del self.unsent[:nbytes]
-        if not self._is_paused and len(self.unsent) > HIGH_WATER_BYTES:
-            self._is_paused = True
-            self._protocol.pause_writing()
-        elif self._is_paused and len(self.unsent) <= LOW_WATER_BYTES:
-            self._is_paused = False
-            self._protocol.resume_writing()
-        if self.is_closed and not self.unsent:
-            self.lose()
-
-    def get_extra_info(self, name: str) -> None:
-        assert name == "socket"
-
-    def get_write_buffer_size(self) -> int:
-        return len(self.unsent)
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        assert not self.is_closed
-        self.sent_eof = True
-
-    def pause_reading(self) -> None:
-        assert self.is_reading
-        assert not self.is_closed
-        self.is_reading = False
-
-    def resume_reading(self) -> None:
-        assert not self.is_reading
-        assert not self.is_closed
-        self.is_reading = True
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.is_reading = False
-        if not self.unsent:
-            self.lose()
-
-    def abort(self) -> None:
-        self.was_aborted = self.is_closed = True
-        self.unsent.clear()
-        self.lose()
-
-    def lose(self, error: Exception | None = None) -> None:
-        if not self.is_lost:
-            self.is_lost = self.is_closed = True
-            self._loop.call_soon(self._protocol.connection_lost, error)
 
 
 class Answer(NamedTuple):
@@ -157,36 +73,28 @@ class Client:
         self.connection = self.handler.make_connection()
         self.transport = FakeTransport(self.loop, self.connection)
         self.connection.connection_made(self.transport)
-        self._pending = bytearray()
 
     def send(self, data: bytes, sizes: Iterator[int] | None = None) -> Client:
         """Deliver bytes, in pieces of these sizes; what is not read now waits in the socket."""
         if sizes is None:
-            self._pending += data
+            self.transport.unread += data
             return self.deliver()
         at = 0
         while at < len(data):
             size = next(sizes)
-            self._pending += data[at : at + size]
+            self.transport.unread += data[at : at + size]
             at += size
             self.deliver()
         return self
 
     def deliver(self) -> Client:
         self.loop.run()
-        while self._pending and self.transport.is_reading:
-            buffer = self.connection.get_buffer(-1)
-            size = min(len(buffer), len(self._pending))
-            assert size > 0
-            buffer[:size] = self._pending[:size]
-            del self._pending[:size]
-            self.connection.buffer_updated(size)
+        while self.transport.deliver_some():
             self.loop.run()
         return self
 
     def send_eof(self) -> None:
-        if not self.connection.eof_received():
-            self.transport.close()
+        self.transport.receive_eof()
         self.loop.run()
 
     def reset(self) -> None:
@@ -195,7 +103,7 @@ class Client:
 
     @property
     def unread_bytes(self) -> int:
-        return len(self._pending)
+        return len(self.transport.unread)
 
     @property
     def received(self) -> bytearray:
@@ -261,25 +169,3 @@ def chunked(*chunks: bytes, target: bytes = b"/", trailers: bytes = b"") -> byte
     head = b"POST %b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" % target
     text = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return head + text + b"0\r\n" + trailers + b"\r\n"
-
-
-def whole() -> Iterator[int]:
-    return itertools.repeat(1 << 30)
-
-
-def byte_by_byte() -> Iterator[int]:
-    return itertools.repeat(1)
-
-
-def random_sizes(seed: int, largest: int = 40) -> Iterator[int]:
-    source = random.Random(seed)
-    return iter(lambda: source.randint(1, largest), 0)
-
-
-DELIVERIES = {
-    "whole": whole,
-    "byte by byte": byte_by_byte,
-    "random 1": lambda: random_sizes(1),
-    "random 2": lambda: random_sizes(2),
-    "random 3": lambda: random_sizes(3, 7),
-}

@@ -32,7 +32,7 @@ class Watch:
                 self.client.connection.check(self.clock.now_ns)
                 self.client.loop.run()
             self.clock.advance(1)
-        if self.client.transport.client_reads:
+        if self.client.transport.peer_reads:
             self.client.run()
 
 
@@ -43,7 +43,7 @@ def refused_calls(client: GrpcClient, count: int) -> bytes:
 
 def clog(client: GrpcClient) -> int:
     """Have calls refused, take no answer until the server reads no more; how many they were."""
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     count = 0
     while client.transport.is_reading:
         client.receive(refused_calls(client, 500))
@@ -68,7 +68,7 @@ def test_connection_whose_client_takes_no_refusals_is_not_read_on():
 def test_connection_is_read_again_once_its_client_took_the_answers():
     client = GrpcClient()
     count = clog(client)
-    client.transport.client_reads = True
+    client.transport.peer_reads = True
     client.transport.take(len(client.transport.unsent))
     client.run()
 
@@ -81,7 +81,7 @@ def test_connection_is_read_again_once_its_client_took_the_answers():
 def test_client_that_sent_much_waits_until_others_were_served(monkeypatch, client_reads):
     monkeypatch.setattr(connection, "_TURN_NS", -1)  # any work takes longer
     client = GrpcClient()
-    client.transport.client_reads = client_reads
+    client.transport.peer_reads = client_reads
     calls = refused_calls(client, 5000)
 
     client.connection.data_received(calls)
@@ -113,7 +113,7 @@ def test_connection_is_read_on_while_data_waits_for_the_windows_of_its_client():
 
 def test_connection_with_much_data_for_a_client_that_takes_none_is_not_read_on():
     client = GrpcClient()
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.call("ModelInfer", infer_request())
     client.engine.answer(content=bytes(128 << 20))
     client.run()
@@ -124,14 +124,14 @@ def test_connection_with_much_data_for_a_client_that_takes_none_is_not_read_on()
 
 def test_connection_is_read_again_while_the_rest_waits_for_the_windows_of_its_client():
     client = GrpcClient(window=8 << 20)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.call("ModelInfer", infer_request())
     client.engine.answer(content=bytes(128 << 20))
     client.run()
     client.open("ModelInfer")
     assert not client.transport.is_reading
 
-    client.transport.client_reads = True
+    client.transport.peer_reads = True
     client.transport.take(len(client.transport.unsent))
     client.run()
 
@@ -162,7 +162,7 @@ def test_client_that_takes_a_little_is_not_cut_off():
 
 def test_client_that_does_not_take_the_last_words_of_a_connection_is_cut_off():
     client = GrpcClient(OPTIONS)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.receive(b"\0\0\4\x09\0\0\0\0\1abcd")  # CONTINUATION that follows no HEADERS
     assert client.transport.saw_end
     assert not client.transport.is_aborted

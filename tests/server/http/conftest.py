@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.http_fakes import DELIVERIES, Client
+from tests.fake_network import DELIVERIES
+from tests.server.http_fakes import Client
 
 
 @pytest.fixture(params=DELIVERIES, ids=str)

@@ -9,15 +9,8 @@ import pytest
 
 from pytriton.serving.server.http.connection import TRANSITIONS, ConnectionState
 from pytriton.serving.server.options.server_options import ClientLimits
-from tests.server.http_fakes import (
-    Client,
-    FakeLoop,
-    ScriptedHandler,
-    byte_by_byte,
-    chunked,
-    get,
-    post,
-)
+from tests.fake_network import byte_by_byte
+from tests.server.http_fakes import Client, FakeLoop, ScriptedHandler, chunked, get, post
 
 # Keep-alive
 

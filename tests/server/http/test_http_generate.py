@@ -12,7 +12,8 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unavailabl
 from pytriton.base.messages import InferTensor
 from pytriton.protocol.generate import NOT_ONE_RESPONSE
 from pytriton.serving.server.http.generate import accepts_events
-from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
+from tests.fake_network import HIGH_WATER_BYTES
+from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, floats, text
 
 GENERATE = b"/v2/models/stream/generate"
@@ -251,7 +252,7 @@ def test_stream_goes_on_after_an_error_that_is_not_the_last_word(service, client
 def test_stream_holds_the_model_back_while_its_client_is_slow(service, client):
     client.send(post(PROMPT, STREAM))
     request = service.stream.inferences[0]
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     service.stream.answer(text("x" * HIGH_WATER_BYTES), final=False)
     for _ in range(1000):
         service.stream.answer(text("y"), final=False)
@@ -259,8 +260,8 @@ def test_stream_holds_the_model_back_while_its_client_is_slow(service, client):
     assert request.is_paused
     assert service.stream.granted == 0
 
-    client.transport.client_reads = True
-    client.transport.flush()
+    client.transport.peer_reads = True
+    client.transport.take()
 
     assert not request.is_paused
     assert service.stream.granted == 1001

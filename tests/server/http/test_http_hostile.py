@@ -10,16 +10,8 @@ import psutil
 import pytest
 
 from pytriton.serving.server.options.server_options import ClientLimits
-from tests.server.http_fakes import (
-    DELIVERIES,
-    Client,
-    FakeLoop,
-    ScriptedHandler,
-    chunked,
-    get,
-    post,
-    random_sizes,
-)
+from tests.fake_network import DELIVERIES, random_sizes
+from tests.server.http_fakes import Client, FakeLoop, ScriptedHandler, chunked, get, post
 
 
 def line(text: bytes) -> bytes:

@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 from pytriton.serving.server.http.connection import MAX_PIPELINED
-from tests.server.http_fakes import (
-    HIGH_WATER_BYTES,
-    Client,
-    get,
-)
+from tests.fake_network import HIGH_WATER_BYTES
+from tests.server.http_fakes import Client, get
 
 # Pipelining
 
@@ -82,22 +79,22 @@ def test_pipelined_request_is_not_stalled_while_reading_is_paused():
 
 
 def test_client_that_reads_nothing_stops_being_read(client):
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/big") * 50)
 
     assert len(client.handler.requests) == 1
     assert not client.transport.is_reading
     assert len(client.transport.unsent) < 2 << 20
 
-    client.transport.client_reads = True
-    client.transport.flush()
+    client.transport.peer_reads = True
+    client.transport.take()
     client.deliver()
 
     assert client.statuses() == [200] * 50
 
 
 def test_small_answers_to_a_client_that_reads_nothing_are_bounded(client):
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/small") * 100_000)
 
     assert len(client.transport.unsent) < HIGH_WATER_BYTES + 4096
@@ -107,13 +104,13 @@ def test_small_answers_to_a_client_that_reads_nothing_are_bounded(client):
 def test_exchange_is_told_when_its_client_is_slow_and_when_it_caught_up(client):
     client.send(get(b"/later"))
     exchange = client.handler.later[0]
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.connection.begin_stream(200, b"text/plain")
     client.connection.stream(bytes(HIGH_WATER_BYTES))
 
     assert exchange.events == ["pause"]
 
-    client.transport.flush(HIGH_WATER_BYTES)
+    client.transport.take(HIGH_WATER_BYTES)
 
     assert exchange.events == ["pause", "resume"]
 
@@ -127,7 +124,7 @@ def test_exchange_that_begins_while_its_client_is_slow_is_told(client):
             return exchange
 
     client.handler.__class__ = Slow
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/later"))
 
     assert client.handler.later[0].events == ["pause"]

@@ -8,15 +8,8 @@ import random
 import pytest
 
 from pytriton.serving.server.options.server_options import ClientLimits
-from tests.server.http_fakes import (
-    Client,
-    FakeLoop,
-    ScriptedHandler,
-    chunked,
-    get,
-    post,
-    random_sizes,
-)
+from tests.fake_network import random_sizes
+from tests.server.http_fakes import Client, FakeLoop, ScriptedHandler, chunked, get, post
 
 SEEDS = [
     get(b"/a"),
@@ -60,7 +53,7 @@ def test_random_client_gets_answers_or_the_end(seed):
     handler = ScriptedHandler(ClientLimits(http_max_header_bytes=4096), loop)
     for _ in range(50):
         client = Client(handler)
-        client.transport.client_reads = source.random() < 0.9
+        client.transport.peer_reads = source.random() < 0.9
         text = mutated(source)
         client.send(text, random_sizes(source.randrange(1000), source.choice([20, 200, 100_000])))
         while any(later.connection is client.connection for later in handler.later):
@@ -71,9 +64,9 @@ def test_random_client_gets_answers_or_the_end(seed):
         loop.advance(400)
 
         # Either all was answered, or the client heard what is wrong with it, or it was cut off.
-        answers = client.answers() if client.transport.client_reads else []
+        answers = client.answers() if client.transport.peer_reads else []
         assert all(answer.status < 500 or answer.status in {501, 505} for answer in answers)
-        assert answers or client.saw_end or not client.transport.client_reads or not text.strip()
+        assert answers or client.saw_end or not client.transport.peer_reads or not text.strip()
         assert client.unread_bytes == 0 or client.saw_end
         client.reset()
     assert handler.connections == set()

@@ -11,13 +11,8 @@ from pytriton.serving.server.http.reader import (
     MAX_CACHED_HEAD_BYTES,
     MAX_CACHED_HEADS,
 )
-from tests.server.http_fakes import (
-    Client,
-    chunked,
-    get,
-    post,
-    random_sizes,
-)
+from tests.fake_network import random_sizes
+from tests.server.http_fakes import Client, chunked, get, post
 
 # Framing
 

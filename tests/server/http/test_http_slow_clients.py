@@ -8,16 +8,8 @@ import pytest
 from pytriton.serving.server.api.pace import MIN_BYTES_PER_S
 from pytriton.serving.server.http.timeouts import LINGER_S
 from pytriton.serving.server.options.server_options import ClientLimits
-from tests.server.http_fakes import (
-    HIGH_WATER_BYTES,
-    Client,
-    FakeLoop,
-    ScriptedHandler,
-    byte_by_byte,
-    chunked,
-    get,
-    post,
-)
+from tests.fake_network import HIGH_WATER_BYTES, byte_by_byte
+from tests.server.http_fakes import Client, FakeLoop, ScriptedHandler, chunked, get, post
 
 
 @pytest.mark.parametrize("text", [b"G", get(b"/")[:-1], b"GET / HTTP/1.1\r\nX: "])
@@ -97,7 +89,7 @@ def test_stalled_request_behind_one_that_is_due_is_refused_after_its_answer():
 
 def test_client_that_takes_nothing_is_cut_off():
     client = Client(write_stall_timeout_s=60)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/big"))
     client.loop.advance(59)
 
@@ -105,27 +97,27 @@ def test_client_that_takes_nothing_is_cut_off():
 
     client.loop.advance(3)
 
-    assert client.transport.was_aborted
+    assert client.transport.is_aborted
     assert client.handler.connections == set()
 
 
 def test_client_that_takes_a_byte_now_and_then_is_cut_off():
     client = Client(write_stall_timeout_s=60)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/big"))
     for _ in range(100):
-        client.transport.flush(1)
+        client.transport.take(1)
         client.loop.advance(1)
 
-    assert client.transport.was_aborted
+    assert client.transport.is_aborted
 
 
 def test_client_that_takes_its_answer_slowly_gets_it():
     client = Client(write_stall_timeout_s=60)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/big"))
     while client.transport.unsent:
-        client.transport.flush(8192)
+        client.transport.take(8192)
         client.loop.advance(10)
 
     assert len(client.bodies()[0]) == 1 << 20
@@ -134,23 +126,23 @@ def test_client_that_takes_its_answer_slowly_gets_it():
 
 def test_last_answer_that_is_not_taken_does_not_keep_the_connection():
     client = Client(write_stall_timeout_s=60)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/", b"Connection: close"))
     client.loop.advance(62)
 
-    assert client.transport.was_aborted
+    assert client.transport.is_aborted
     assert client.handler.connections == set()
 
 
 def test_stream_that_is_not_taken_is_abandoned():
     client = Client(write_stall_timeout_s=60)
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     client.send(get(b"/later"))
     client.connection.begin_stream(200, b"text/plain")
     client.connection.stream(bytes(2 * HIGH_WATER_BYTES))
     client.loop.advance(62)
 
-    assert client.transport.was_aborted
+    assert client.transport.is_aborted
     assert client.handler.later[0].events == ["pause", "abandon"]
 
 

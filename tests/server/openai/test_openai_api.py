@@ -15,7 +15,8 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unavailabl
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.openai.api import MAX_BODY_BYTES
 from pytriton.serving.server.openai.exchanges import ModelRequest
-from tests.server.http_fakes import HIGH_WATER_BYTES, get, post
+from tests.fake_network import HIGH_WATER_BYTES
+from tests.server.http_fakes import get, post
 from tests.server.http_models import ask, text
 from tests.server.openai.openai_service import (
     CHAT,
@@ -260,14 +261,14 @@ def test_client_that_goes_away_cancels_all_choices(service, client, stream):
 
 def test_slow_reader_pauses_the_model(service, client):
     client.send(chat(stream=True))
-    client.transport.client_reads = False
+    client.transport.peer_reads = False
     for _ in range(3):
         service.talk.answer(text("x" * HIGH_WATER_BYTES), final=False)
         client.loop.run()
     paused = service.talk.inferences[0].is_paused
     granted = service.talk.granted
-    client.transport.client_reads = True
-    client.transport.flush()
+    client.transport.peer_reads = True
+    client.transport.take()
     client.loop.run()
 
     assert paused
