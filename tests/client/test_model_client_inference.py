@@ -16,6 +16,7 @@ from pytriton.client.exceptions import (
     PyTritonClientValueError,
 )
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+from pytriton.testing import FakeClock
 from tests.client.operands import A, B
 from tests.client.scripted_server import ScriptedServer
 from tests.free_ports import free_ports
@@ -260,7 +261,7 @@ def test_answer_that_is_none_of_triton_s_is_the_server_s_error(body):
 
 
 def test_preparing_a_large_request_takes_of_its_time(monkeypatch):
-    monkeypatch.setattr("pytriton.client.base.time.monotonic", lambda: 102.0)
+    monkeypatch.setattr("pytriton.client.base.time", FakeClock(start_s=102.0))
     with ModelClient("grpc://localhost:1", "M", inference_timeout_s=5.0) as client:
         assert client._limit_s({"x": A}, 100.0) == 5.0
         assert client._limit_s({"x": np.zeros(2**18, np.float32)}, 100.0) == 3.0
