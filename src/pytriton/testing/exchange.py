@@ -17,7 +17,7 @@ from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.testing.records import Request, Response
 
 
-class Exchange:
+class HarnessExchange:
     """One request, from the call of `execute` to its last response.
 
     Args:

@@ -22,7 +22,7 @@ from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.reading.config_files import read_initial_states
 from pytriton.serving.repository.reading.layout import ModelPlace
-from pytriton.testing.exchange import Exchange
+from pytriton.testing.exchange import HarnessExchange
 from pytriton.testing.inputs import make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.runtime import HarnessRuntime
@@ -178,7 +178,8 @@ class ModelHarness:
         """
         keep = self._sequences.keep if self._sequences is not None else None
         exchanges = [
-            Exchange(request, self._output_names(request), self._spec, keep) for request in requests
+            HarnessExchange(request, self._output_names(request), self._spec, keep)
+            for request in requests
         ]
         received = [(exchange, self._receive(exchange)) for exchange in exchanges]
         with self._runtime_set():
@@ -238,7 +239,7 @@ class ModelHarness:
             return request.outputs
         return list(self._spec.outputs) or None
 
-    def _receive(self, exchange: Exchange, flags: int | None = None) -> InferenceRequest:
+    def _receive(self, exchange: HarnessExchange, flags: int | None = None) -> InferenceRequest:
         request = exchange.request
         flags = request.flags if flags is None else flags
         tensors = make_tensors(request, self._spec)
@@ -260,8 +261,8 @@ class ModelHarness:
         )
 
     def _run(
-        self, received: list[tuple[Exchange, InferenceRequest]]
-    ) -> list[tuple[Exchange, InferenceRequest]]:
+        self, received: list[tuple[HarnessExchange, InferenceRequest]]
+    ) -> list[tuple[HarnessExchange, InferenceRequest]]:
         """Call `execute`; returns the requests that the model wants to get again."""
         requests = [request for _, request in received]
         try:
