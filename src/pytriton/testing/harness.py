@@ -27,7 +27,7 @@ from pytriton.testing.inputs import make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.runtime import HarnessRuntime
 from pytriton.testing.sequences import HarnessSequences
-from pytriton.testing.source import ModelSource
+from pytriton.testing.source import ModelUnderTest
 from pytriton.testing.targets import Target
 from pytriton.testing.whole_batches import BatchCaller
 
@@ -72,7 +72,7 @@ class ModelHarness:
 
     def __enter__(self) -> ModelHarness:  # noqa: PYI034  typing.Self needs Python 3.11
         with ExitStack() as undo:
-            self._source = ModelSource.find(self._origin, self._model_directory)
+            self._source = ModelUnderTest.find(self._origin, self._model_directory)
             undo.callback(self._source.undo_import)
             self._runtime = HarnessRuntime(
                 self._source.model_directory.name,

@@ -30,7 +30,7 @@ _MODEL_FILE = "model.py"  # unless the configuration names another one
 
 
 @dataclass
-class ModelSource:
+class ModelUnderTest:
     """A model's class and its folders, as in a repository."""
 
     model_class: type[Any]
@@ -45,7 +45,7 @@ class ModelSource:
     @classmethod
     def find(
         cls, model: str | Path | type[Any], model_directory: str | Path | None = None
-    ) -> ModelSource:
+    ) -> ModelUnderTest:
         """Import a model's file as a server does, or use its class.
 
         Args:
@@ -69,7 +69,7 @@ class ModelSource:
         return source
 
     @classmethod
-    def _imported(cls, path: Path) -> ModelSource:
+    def _imported(cls, path: Path) -> ModelUnderTest:
         directory = path.parent
         modules, places = frozenset(sys.modules), list(sys.path)
         is_version = directory.name.isdecimal()
