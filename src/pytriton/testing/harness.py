@@ -37,10 +37,9 @@ from pytriton.serving.repository.reading.config_files import read_initial_states
 from pytriton.serving.repository.reading.layout import ModelPlace
 from pytriton.testing.inputs import make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
-from pytriton.testing.runtime import HarnessRuntime
+from pytriton.testing.runtime import HarnessRuntime, Target
 from pytriton.testing.sequences import HarnessSequences
 from pytriton.testing.source import ModelUnderTest
-from pytriton.testing.targets import Target
 
 
 class HarnessExchange:
