@@ -30,10 +30,8 @@ from pytriton.serving.engine.config import (
 )
 from pytriton.serving.engine.config_rules import validate_config
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
-from pytriton.testing.batches import Member, batches
-from pytriton.testing.inputs import make_tensors
+from pytriton.testing.inputs import HarnessSequences, Member, batches, make_tensors
 from pytriton.testing.records import Request, Response
-from pytriton.testing.sequences import HarnessSequences
 
 InferFunc = Callable[..., Any]
 

@@ -35,10 +35,9 @@ from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.reading.config_files import read_initial_states
 from pytriton.serving.repository.reading.layout import ModelPlace
-from pytriton.testing.inputs import make_tensors
+from pytriton.testing.inputs import HarnessSequences, make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.runtime import HarnessRuntime, Target
-from pytriton.testing.sequences import HarnessSequences
 from pytriton.testing.source import ModelUnderTest
 
 
