@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model in the test's process, with the rules of a server."""
+"""Runs a `model.py`, or the code of a backend, in the process of a test, as a server would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from pytriton.base import dtypes
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.pb_utils.batch import Batch
 from pytriton.runtime.pb_utils.failures import TritonError
@@ -35,196 +34,10 @@ from pytriton.serving.engine.config import config_to_json, spec_from_config
 from pytriton.serving.engine.sequence.sequence_inputs import state_output_names
 from pytriton.serving.repository.reading.config_files import read_initial_states
 from pytriton.serving.repository.reading.layout import ModelPlace
-from pytriton.testing.inputs import HarnessSequences, make_tensors
+from pytriton.testing.inputs import HarnessSequences, copied_array, make_tensors
 from pytriton.testing.records import LogLine, Request, Response, ResponseError
 from pytriton.testing.runtime import HarnessRuntime, Target
 from pytriton.testing.source import ModelUnderTest
-
-
-class HarnessExchange:
-    """One request, from the call of `execute` to its last response.
-
-    Args:
-        request: the client's request.
-        output_names: the outputs that the client gets; None for all.
-        spec: the model, whose outputs may have another shape for clients.
-        keep_states: called with each response of a sequence.
-    """
-
-    def __init__(
-        self,
-        request: Request,
-        output_names: Sequence[str] | None,
-        spec: ModelSpec,
-        keep_states: Callable[[int | str, InferenceResponse], None] | None = None,
-    ) -> None:
-        self.request = request
-        self._spec = spec
-        self.responses: list[Response] = []
-        self._output_names = output_names
-        self._keep_states = keep_states
-        self._is_over = False
-        self._changed = threading.Condition()
-
-    def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        """Receive a response, the end of the responses, or both."""
-        with self._changed:
-            if response is not None:
-                if self._keep_states is not None:
-                    self._keep_states(self.request.correlation_id, response)
-                self.responses.append(self._as_received(response))
-            self._is_over = is_final
-            self._changed.notify_all()
-
-    def is_cancelled(self) -> bool:
-        """Whether the client has got the number of responses after which it cancels."""
-        cancel_after = self.request.cancel_after
-        return cancel_after is not None and len(self.responses) >= cancel_after
-
-    def wait(self, timeout_s: float) -> list[Response]:
-        """Wait for the last response and return all.
-
-        Raises:
-            TimeoutError: the model did not send the last one in time.
-        """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._is_over, timeout_s):
-                raise TimeoutError(
-                    f"expected the final response to request '{self.request.id}' within"
-                    f" {timeout_s:g} s, got {len(self.responses)} responses and no"
-                    " TRITONSERVER_RESPONSE_COMPLETE_FINAL"
-                )
-        return self.responses
-
-    def _as_received(self, response: InferenceResponse) -> Response:
-        if response.failure is not None:
-            return Response({}, {}, response.failure)
-        names = self._output_names
-        outputs = {}
-        for tensor in response.tensors:
-            name = tensor.name()
-            if names is not None and name not in names:
-                continue
-            array = self._reshaped(name, _copy(tensor))
-            if array is None:
-                text = f"output tensor shape does not match size of output for '{name}'"
-                return Response({}, {}, TritonError(text))
-            outputs[name] = array
-        return Response(outputs, dict(response.parameter_values or {}))
-
-    def _reshaped(self, name: str, array: NDArray[Any]) -> NDArray[Any] | None:
-        """Returns an output in the shape that clients get; None if it has another size."""
-        expected = self._spec.outputs.get(name)
-        if expected is None or expected.reshape is None:
-            return array
-        batching = self._spec.max_batch_size > 0
-        shape = expected.reshape.convert(array.shape, batching=batching)
-        return None if shape is None else array.reshape(shape)
-
-
-def _copy(tensor: Tensor) -> NDArray[Any]:
-    dtype, shape, array = tensor.to_wire()
-    if dtype is dtypes.BYTES:
-        return dtypes.bytes_elements_to_array(dtypes.array_to_bytes_elements(array), shape)
-    copy: NDArray[Any] = array.copy()
-    return copy
-
-
-class BatchCaller:
-    """Calls a backend's `execute_batch`.
-
-    Args:
-        model: the backend's object.
-        spec: its model.
-        config: the model's configuration as JSON.
-        state_names: the states that the model has to return.
-    """
-
-    def __init__(
-        self, model: Any, spec: ModelSpec, config: str, state_names: Sequence[str]
-    ) -> None:
-        self._model = model
-        self._spec = spec
-        self._is_batching = spec.max_batch_size > 0
-        names = list(dict.fromkeys((*spec.outputs, *state_names)))
-        self._declared = declared_outputs(config, names)
-
-    def call(self, requests: Sequence[InferenceRequest]) -> list[InferenceResponse | None]:
-        """Run requests as one batch and return the response to each.
-
-        Raises:
-            RuleError: they cannot be in one batch, or the backend returned something invalid.
-            Exception: the exception that the backend raised.
-        """
-        batch = self._make_batch(requests)
-        result = self._model.execute_batch(batch)
-        declared = self._declared
-        if not declared and isinstance(result, dict):  # nothing is configured, so all is allowed
-            declared = dict.fromkeys(result)
-            batch.output_names = list(result)
-        outputs = checked_outputs(result, batch, declared, is_batching=self._is_batching)
-        columns = {
-            name: list(parts_of(output, batch.rows, is_batching=self._is_batching))
-            for name, output in outputs.items()
-        }
-        return [self._response(batch, position, columns) for position in range(len(requests))]
-
-    def _make_batch(self, requests: Sequence[InferenceRequest]) -> Batch:
-        if len(requests) > 1 and not self._is_batching:
-            raise RuleError(
-                f"model '{self._spec.name}' has max_batch_size 0, so each request is a batch: send"
-                " them one by one"
-            )
-        arrays = [{each.name(): each.as_numpy() for each in one.inputs()} for one in requests]
-        if any(each.keys() != arrays[0].keys() for each in arrays):
-            raise RuleError("a server does not batch requests with different inputs")
-        shapes: dict[str, list[tuple[int, ...]]] = {}
-        inputs = {
-            name: self._joined(name, [each[name] for each in arrays], shapes) for name in arrays[0]
-        }
-        wanted = {name for each in requests for name in each.output_names}
-        names = self._declared or sorted(wanted)
-        return Batch(
-            inputs,
-            [_rows(each) if self._is_batching else 1 for each in arrays],
-            [name for name in names if name in wanted],
-            shapes=shapes,
-            ids={at: each.request_id() for at, each in enumerate(requests) if each.request_id()},
-            parameters=_parameters(requests),
-        )
-
-    def _joined(
-        self, name: str, parts: list[NDArray[Any]], shapes: dict[str, list[tuple[int, ...]]]
-    ) -> NDArray[Any]:
-        if len(parts) == 1:
-            return parts[0]
-        if all(part.shape[1:] == parts[0].shape[1:] for part in parts):
-            return np.concatenate(parts)
-        if not self._spec.inputs[name].is_ragged:
-            raise RuleError(
-                f"a server does not batch requests whose input '{name}' has different shapes,"
-                " unless its configuration has allow_ragged_batch"
-            )
-        shapes[name] = [part.shape for part in parts]
-        return np.concatenate([part.ravel() for part in parts])
-
-    def _response(
-        self, batch: Batch, position: int, columns: dict[str, list[NDArray[Any]]]
-    ) -> InferenceResponse:
-        if position in batch.failures:
-            return InferenceResponse([], TritonError(*batch.failures[position]))
-        return InferenceResponse(
-            [Tensor.from_array(name, parts[position]) for name, parts in columns.items()]
-        )
-
-
-def _rows(arrays: dict[str, NDArray[Any]]) -> int:
-    return next((len(array) for array in arrays.values()), 1)
-
-
-def _parameters(requests: Sequence[InferenceRequest]) -> dict[int, dict[str, Any]]:
-    values = {at: each.parameter_values for at, each in enumerate(requests)}
-    return {at: dict(each) for at, each in values.items() if each}
 
 
 class ModelHarness:
@@ -408,7 +221,7 @@ class ModelHarness:
         }
 
     def _make_batch_caller(self) -> BatchCaller | None:
-        """Returns what calls `execute_batch`; None if the model is called with single requests."""
+        """Returns the caller of `execute_batch`; None if the model has only `execute`."""
         if not takes_whole_batches(
             self.model,
             is_backend=self._source.is_backend,
@@ -496,3 +309,183 @@ class ModelHarness:
                 "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model"
                 " is not configured to handle such a flag."
             )
+
+
+class HarnessExchange:
+    """The server's side of one request, from the call of `execute` to the last response.
+
+    It also stands for the client, which may cancel after some responses.
+
+    Args:
+        request: the client's request.
+        output_names: the outputs that the client gets; None for all.
+        spec: the model, whose outputs may have another shape for clients.
+        keep_states: called with each response of a sequence.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        output_names: Sequence[str] | None,
+        spec: ModelSpec,
+        keep_states: Callable[[int | str, InferenceResponse], None] | None = None,
+    ) -> None:
+        self.request = request
+        self._spec = spec
+        self.responses: list[Response] = []
+        self._output_names = output_names
+        self._keep_states = keep_states
+        self._is_over = False
+        self._changed = threading.Condition()
+
+    def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
+        """Receive a response, the end of the responses, or both."""
+        with self._changed:
+            if response is not None:
+                if self._keep_states is not None:
+                    self._keep_states(self.request.correlation_id, response)
+                self.responses.append(self._as_received(response))
+            self._is_over = is_final
+            self._changed.notify_all()
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has got the number of responses after which it cancels."""
+        cancel_after = self.request.cancel_after
+        return cancel_after is not None and len(self.responses) >= cancel_after
+
+    def wait(self, timeout_s: float) -> list[Response]:
+        """Wait for the last response and return all.
+
+        Raises:
+            TimeoutError: the model did not send the last one in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_over, timeout_s):
+                raise TimeoutError(
+                    f"expected the final response to request '{self.request.id}' within"
+                    f" {timeout_s:g} s, got {len(self.responses)} responses and no"
+                    " TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+                )
+        return self.responses
+
+    def _as_received(self, response: InferenceResponse) -> Response:
+        if response.failure is not None:
+            return Response({}, {}, response.failure)
+        names = self._output_names
+        outputs = {}
+        for tensor in response.tensors:
+            name = tensor.name()
+            if names is not None and name not in names:
+                continue
+            array = self._reshaped(name, copied_array(tensor))
+            if array is None:
+                text = f"output tensor shape does not match size of output for '{name}'"
+                return Response({}, {}, TritonError(text))
+            outputs[name] = array
+        return Response(outputs, dict(response.parameter_values or {}))
+
+    def _reshaped(self, name: str, array: NDArray[Any]) -> NDArray[Any] | None:
+        """Returns an output in the shape that clients get; None if it has another size."""
+        expected = self._spec.outputs.get(name)
+        if expected is None or expected.reshape is None:
+            return array
+        batching = self._spec.max_batch_size > 0
+        shape = expected.reshape.convert(array.shape, batching=batching)
+        return None if shape is None else array.reshape(shape)
+
+
+class BatchCaller:
+    """Calls `execute_batch` of a backend with requests as one batch, and splits its outputs.
+
+    Args:
+        model: the backend's object.
+        spec: its model.
+        config: the model's configuration as JSON.
+        state_names: the states that the model has to return.
+    """
+
+    def __init__(
+        self, model: Any, spec: ModelSpec, config: str, state_names: Sequence[str]
+    ) -> None:
+        self._model = model
+        self._spec = spec
+        self._is_batching = spec.max_batch_size > 0
+        names = list(dict.fromkeys((*spec.outputs, *state_names)))
+        self._declared = declared_outputs(config, names)
+
+    def call(self, requests: Sequence[InferenceRequest]) -> list[InferenceResponse | None]:
+        """Run requests as one batch and return the response to each.
+
+        Raises:
+            RuleError: they cannot be in one batch, or the backend returned something invalid.
+            Exception: the exception that the backend raised.
+        """
+        batch = self._make_batch(requests)
+        result = self._model.execute_batch(batch)
+        declared = self._declared
+        if not declared and isinstance(result, dict):  # nothing is configured, so all is allowed
+            declared = dict.fromkeys(result)
+            batch.output_names = list(result)
+        outputs = checked_outputs(result, batch, declared, is_batching=self._is_batching)
+        columns = {
+            name: list(parts_of(output, batch.rows, is_batching=self._is_batching))
+            for name, output in outputs.items()
+        }
+        return [self._response(batch, position, columns) for position in range(len(requests))]
+
+    def _make_batch(self, requests: Sequence[InferenceRequest]) -> Batch:
+        if len(requests) > 1 and not self._is_batching:
+            raise RuleError(
+                f"model '{self._spec.name}' has max_batch_size 0, so each request is a batch: send"
+                " them one by one"
+            )
+        arrays = [{each.name(): each.as_numpy() for each in one.inputs()} for one in requests]
+        if any(each.keys() != arrays[0].keys() for each in arrays):
+            raise RuleError("a server does not batch requests with different inputs")
+        shapes: dict[str, list[tuple[int, ...]]] = {}
+        inputs = {
+            name: self._joined(name, [each[name] for each in arrays], shapes) for name in arrays[0]
+        }
+        wanted = {name for each in requests for name in each.output_names}
+        names = self._declared or sorted(wanted)
+        return Batch(
+            inputs,
+            [_rows(each) if self._is_batching else 1 for each in arrays],
+            [name for name in names if name in wanted],
+            shapes=shapes,
+            ids={at: each.request_id() for at, each in enumerate(requests) if each.request_id()},
+            parameters=_parameters(requests),
+        )
+
+    def _joined(
+        self, name: str, parts: list[NDArray[Any]], shapes: dict[str, list[tuple[int, ...]]]
+    ) -> NDArray[Any]:
+        if len(parts) == 1:
+            return parts[0]
+        if all(part.shape[1:] == parts[0].shape[1:] for part in parts):
+            return np.concatenate(parts)
+        if not self._spec.inputs[name].is_ragged:
+            raise RuleError(
+                f"a server does not batch requests whose input '{name}' has different shapes,"
+                " unless its configuration has allow_ragged_batch"
+            )
+        shapes[name] = [part.shape for part in parts]
+        return np.concatenate([part.ravel() for part in parts])
+
+    def _response(
+        self, batch: Batch, position: int, columns: dict[str, list[NDArray[Any]]]
+    ) -> InferenceResponse:
+        if position in batch.failures:
+            return InferenceResponse([], TritonError(*batch.failures[position]))
+        return InferenceResponse(
+            [Tensor.from_array(name, parts[position]) for name, parts in columns.items()]
+        )
+
+
+def _rows(arrays: dict[str, NDArray[Any]]) -> int:
+    return next((len(array) for array in arrays.values()), 1)
+
+
+def _parameters(requests: Sequence[InferenceRequest]) -> dict[int, dict[str, Any]]:
+    values = {at: each.parameter_values for at, each in enumerate(requests)}
+    return {at: dict(each) for at, each in values.items() if each}

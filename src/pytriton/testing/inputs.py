@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a model's input tensors from a test's values, and checks them as a server does."""
+"""From the requests of a test to the inputs of a model: tensors, batches and states of sequences.
+
+Requests are checked, and joined to batches, as a server does it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +16,15 @@ from numpy.typing import NDArray
 from pytriton.base import dtypes
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.base.model_spec import ModelSpec, ModelTensor
+from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
 from pytriton.serving.engine.string_count import count_strings
 from pytriton.serving.engine.validation import validate
 from pytriton.testing.records import Request
 
-if TYPE_CHECKING:
-    from pytriton.runtime.pb_utils.response import InferenceResponse
+_SEQUENCE_START = 1
+_SEQUENCE_END = 2
 
 
 def make_tensors(request: Request, spec: ModelSpec) -> list[Tensor]:
@@ -56,26 +60,25 @@ def _tensor(name: str, value: Any, expected: ModelTensor | None) -> Tensor:
         array = np.array(value, dtype=expected.dtype.numpy)
     if array.dtype.kind == "U":
         array = array.astype(object)
-    dtype, shape, array = Tensor(name, array).to_wire()
+    return Tensor.from_array(name, copied_array(Tensor(name, array)))
+
+
+def copied_array(tensor: Tensor) -> NDArray[Any]:
+    """Returns a copy of the elements of a tensor; those of a BYTES tensor are `bytes`."""
+    dtype, shape, array = tensor.to_wire()
     if dtype is dtypes.BYTES:
-        array = dtypes.bytes_elements_to_array(dtypes.array_to_bytes_elements(array), shape)
-    return Tensor.from_array(name, array)
+        return dtypes.bytes_elements_to_array(dtypes.array_to_bytes_elements(array), shape)
+    copy: NDArray[Any] = array.copy()
+    return copy
 
 
 def _check(request: Request, tensors: list[Tensor], spec: ModelSpec) -> None:
-    inputs = {}
-    for tensor in tensors:
-        dtype, shape, array = tensor.to_wire()
-        is_text = dtype is dtypes.BYTES
-        data = dtypes.encode_bytes(array.ravel().tolist()) if is_text else array.tobytes()
-        inputs[tensor.name()] = InferTensor(tensor.name(), dtype, shape, data)
-    outputs = None if request.outputs is None else tuple(request.outputs)
     message = InferRequest(
         spec.name,
-        inputs,
+        {tensor.name(): _to_wire(tensor) for tensor in tensors},
         None,  # type: ignore[arg-type]  # nothing is sent, only the tensors are read
         id=request.id,
-        outputs=outputs,
+        outputs=None if request.outputs is None else tuple(request.outputs),
     )
     count_strings(message)
     validate(message, spec)
@@ -95,7 +98,7 @@ class Member:
 
     @property
     def structure(self) -> dict[str, tuple[Any, ...]]:
-        """What requests of a batch have in common."""
+        """Type and shape of each input, which are the same for all requests of a batch."""
         return {name: (array.dtype, array.shape[1:]) for name, array in self.arrays.items()}
 
 
@@ -127,15 +130,10 @@ def _fits(batch: list[Member], member: Member, spec: ModelSpec) -> bool:
     return batch[0].structure == member.structure
 
 
-_START = 1
-_END = 2
-
-
 class HarnessSequences:
     """The states of all sequences that have not ended, as a server keeps them.
 
-    A harness does not refuse a sequence that begins without its start: it begins with the initial
-    states then.
+    Unlike a server, it accepts a sequence without a start flag, and begins with the initial states.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -147,7 +145,7 @@ class HarnessSequences:
         """Returns the control inputs and states of a request."""
         request = InferRequest(self._spec.name, {}, correlation_id=correlation_id)
         states = self._states.setdefault(correlation_id, self._inputs.new_states())
-        is_start, is_end = bool(flags & _START), bool(flags & _END)
+        is_start, is_end = bool(flags & _SEQUENCE_START), bool(flags & _SEQUENCE_END)
         self._inputs.add(request, states, is_start=is_start, is_end=is_end)
         return [_from_wire(tensor) for tensor in request.inputs.values()]
 

@@ -19,7 +19,7 @@ class RunningServer:
     """A real server that a test has started.
 
     Attributes:
-        triton: what started it, for everything that is not here.
+        triton: the `Triton` that started it, for everything else.
         http_url: the address of HTTP, such as `http://127.0.0.1:34567`.
         grpc_url: the address of gRPC, such as `grpc://127.0.0.1:34568`.
         metrics_url: the address of metrics, without `/metrics`.
@@ -93,7 +93,7 @@ class StartServer:
         Args:
             *functions: annotated functions to serve, each as the model of its name. Others are
                 bound with `RunningServer.bind`.
-            model_repository: a folder with models to serve, too.
+            model_repository: a folder whose models are served, too.
             **settings: other fields of `TritonConfig`.
         """
         log_path = self._new_folder() / "server.log"
