@@ -26,8 +26,9 @@ MISTAKES = {
 }
 # What users import; a name in one of these has a type that every checker reads the same way.
 PUBLIC = re.compile(
-    r"pytriton(\.(triton|remote_triton|triton_config|lifecycle|model_config|decorators|client|"
-    r"exceptions|testing|inprocess|pb_utils|dtypes)\b[\w.]*)?\.\w+"
+    r"pytriton(\.(triton|binding\.remote_triton|base\.(triton_config|lifecycle|dtypes|errors)|"
+    r"model_config|decorators|client|exceptions|testing|inprocess(?!\.c_library)|"
+    r"runtime\.pb_utils)\b[\w.]*)?\.\w+"
 )
 
 

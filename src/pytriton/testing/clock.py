@@ -89,24 +89,24 @@ class FakeClock:
         """Returns the time in seconds."""
         return self()
 
-    def monotonic_ns(self) -> int:
-        """Returns the time in nanoseconds."""
-        return self.now_ns
-
     def perf_counter(self) -> float:
         """Returns the time in seconds."""
         return self()
+
+    def time(self) -> float:
+        """Returns the time in seconds."""
+        return self()
+
+    def monotonic_ns(self) -> int:
+        """Returns the time in nanoseconds."""
+        return self.now_ns
 
     def perf_counter_ns(self) -> int:
         """Returns the time in nanoseconds."""
         return self.now_ns
 
-    def time(self) -> float:
-        """Returns the time in seconds: the clock has no other date."""
-        return self()
-
     def time_ns(self) -> int:
-        """Returns the time in nanoseconds: the clock has no other date."""
+        """Returns the time in nanoseconds."""
         return self.now_ns
 
     def sleep(self, seconds: float) -> None:

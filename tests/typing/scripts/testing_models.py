@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's tests of a model.py, of functions, and of a real server."""
+"""A user's tests of a model.py, of functions, of time, and of a real server."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy.typing as npt
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.testing import (
+    FakeClock,
+    FakeEventLoop,
+    FakeTimer,
     FunctionHarness,
     LogLine,
     ModelHarness,
@@ -63,6 +67,26 @@ def test_functions() -> None:
         assert response["b"].shape == streams[0][0]["b"].shape
     with FunctionHarness(twice) as model:
         assert model.execute({"x": 3})["output"].item() == 6
+
+
+def test_time() -> None:
+    async def wait(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "waited"
+
+    clock = FakeClock(start_s=0)
+    timer: FakeTimer = clock.call_later(60, print, "a minute")
+    timer.cancel()
+    text: str = clock.run(wait(3600))
+    loop = FakeEventLoop(clock)
+    task: asyncio.Task[str] = loop.create_task(wait(1))
+    loop.advance(1)
+    loop.close()
+    seconds: float = clock() + clock.monotonic() + clock.time()
+    nanoseconds: int = clock.now_ns + clock.time_ns()
+
+    assert (text, task.result()) == ("waited", "waited")
+    assert seconds * 1e9 > nanoseconds
 
 
 def test_server(pytriton_server: StartServer) -> None:
