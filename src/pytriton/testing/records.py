@@ -78,8 +78,8 @@ class ResponseError(Exception):
     """
 
     def __init__(self, responses: Sequence[Response]) -> None:
-        self.responses = list(responses)
-        self.error = next(each.error for each in responses if each.error is not None)
+        self.responses: list[Response] = list(responses)
+        self.error: TritonError = next(each.error for each in responses if each.error is not None)
         super().__init__(self.error.message())
 
 
