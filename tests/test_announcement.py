@@ -262,4 +262,4 @@ def test_quick_end_says_nothing(capsys):
 def test_closed_standard_error_is_no_reason_to_fail(monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
 
-    say(["a"])
+    say(["a"])  # would raise if it wrote

@@ -37,6 +37,7 @@ def test_close_does_not_wait_for_instances_that_run_on(model):
 
     model.close(0.0)
 
+    assert model.is_alive()
     for sock in sockets:
         sock.close()
 

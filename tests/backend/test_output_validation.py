@@ -164,6 +164,7 @@ def test_what_cannot_be_sent_is_refused_at_every_call(strict, outputs, expected)
     ],
 )
 def test_arrays_of_all_other_types_can_be_sent(array):
+    # The check raises for what it refuses.
     _validator().check_values({"undeclared": array})
 
 
@@ -222,12 +223,14 @@ def test_strict_refuses_what_is_not_declared(outputs, expected):
 
 @pytest.mark.parametrize("words", [np.array([["ä"]]), np.array([[b"x"]]), objects(b"x")])
 def test_strict_takes_byte_strings_in_any_dtype(words):
+    # The check raises for what it refuses.
     _validator(strict=True).check_values({"x": floats(), "words": words})
 
 
 def test_strict_wants_no_batch_size():
     validator = _validator(strict=True)
 
+    # The check raises for what it refuses.
     validator.check_values({"x": floats(rows=1)})
     validator.check_values({"x": floats(rows=5)})
 

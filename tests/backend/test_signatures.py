@@ -96,7 +96,9 @@ MISFITS = {
 
 @pytest.mark.parametrize("infer_func", FITTING.values(), ids=FITTING)
 def test_callable_that_may_fit_is_bound(infer_func):
-    BoundModel("m", infer_func, [A, B], [A])
+    model = BoundModel("m", infer_func, [A, B], [A])
+
+    assert [each.name for each in model.config.inputs] == ["a", "b"]
 
 
 @pytest.mark.parametrize("infer_func, problem", MISFITS.values(), ids=MISFITS)
@@ -113,7 +115,9 @@ def test_optional_input_need_not_be_taken():
 
 
 def test_model_without_tensors_is_bound_whatever_it_takes():
-    BoundModel("m", lambda: None, [], [])
+    model = BoundModel("m", lambda: None, [], [])
+
+    assert (model.config.inputs, model.config.outputs) == ([], [])
 
 
 def test_model_without_outputs_is_warned_of(caplog):

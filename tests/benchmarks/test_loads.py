@@ -165,7 +165,7 @@ def test_models_of_the_cache_are_served():
     port = first_of_free_ports(3)
 
     with servers.running(servers.cached_system(port), port) as server:
-        http_loads.check_add_sub(server)
+        http_loads.check_add_sub(server)  # raises for a wrong response
 
 
 @pytest.mark.e2e
@@ -209,7 +209,7 @@ def test_sequences_can_be_held(sequence_server):
     with connect(sequence_server.grpc_port) as connection:
         stream = SequenceStream(connection, "AccumulateIdle", slots=20, first_id=2000)
         stream.open()
-        stream.hold()
+        stream.hold()  # raises if the server ends the stream, or refuses a sequence
         stream.close()
 
 

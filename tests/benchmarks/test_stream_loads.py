@@ -25,7 +25,7 @@ def response(request: int, index: int, value: int | None = None) -> bytes:
 def test_responses_of_several_requests_may_be_mixed():
     mixed = [response(0, 0), response(1, 0), response(1, 1), response(0, 1)]
 
-    check_responses(mixed, requests=2, responses=2)
+    check_responses(mixed, requests=2, responses=2)  # raises for a response that is wrong
 
 
 @pytest.mark.parametrize(

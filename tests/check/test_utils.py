@@ -22,8 +22,11 @@ def _python(script):
 
 
 def test_free_port_can_be_bound():
+    port = find_free_port()
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", find_free_port()))
+        listener.bind(("127.0.0.1", port))
+
+        assert listener.getsockname()[1] == port
 
 
 def test_script_is_waited_for_and_its_output_kept(caplog):
@@ -99,6 +102,7 @@ _IMAGE = "registry/pytorch:{}-py3"
 def test_readme_with_the_tested_image_or_none_passes(tmp_path, text):
     (tmp_path / "README.md").write_text(text)
 
+    # The check raises for what it refuses.
     verify_docker_image_in_readme_same_as_tested(tmp_path / "README.md", _IMAGE.format("24.10"))
 
 

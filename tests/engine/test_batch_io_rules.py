@@ -35,6 +35,7 @@ def check(text: str) -> None:
 )
 @pytest.mark.parametrize("dtype", ["INT32", "FP32"])
 def test_every_kind_of_batch_input_is_accepted(kind, dtype):
+    # The check raises for what it refuses.
     check(
         f'batch_input {{ kind: BATCH_{kind} target_name: "n" data_type: TYPE_{dtype} '
         'source_input: "x" }'
@@ -42,6 +43,7 @@ def test_every_kind_of_batch_input_is_accepted(kind, dtype):
 
 
 def test_batch_output_is_accepted():
+    # The check raises for what it refuses.
     check('batch_output { target_name: "y" source_input: "x" }')
 
 

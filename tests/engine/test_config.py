@@ -349,4 +349,6 @@ def test_only_batches_are_ragged(max_batch_size, is_ragged):
 def test_messages_are_the_clients_own_in_either_order(program):
     checks = "assert g.service_pb2 is p.service_pb2 and g.model_config_pb2 is p.model_config_pb2"
 
-    subprocess.run([sys.executable, "-c", f"{program}; {checks}"], check=True)
+    result = subprocess.run([sys.executable, "-c", f"{program}; {checks}"], check=False)
+
+    assert result.returncode == 0

@@ -63,6 +63,7 @@ def test_tensors_that_the_model_may_complete_are_checked_apart():
 
 @pytest.mark.parametrize("platform", ["", "strange", "onnxruntime_onnx"])
 def test_python_backend_accepts_any_platform(platform):
+    # The check raises for what it refuses.
     validate_config(normal(f'{PYTHON} platform: "{platform}"'))
 
 
@@ -146,6 +147,7 @@ def test_validation_refuses_a_name_twice(kind, tensors):
 
 
 def test_input_and_output_may_share_a_name():
+    # The check raises for what it refuses.
     validate_config(normal(f"{PYTHON} {INPUT} {INPUT.replace('input', 'output')}"))
 
 
@@ -205,6 +207,7 @@ def test_validation_refuses_dynamic_batching(batching, expected):
     ],
 )
 def test_validation_accepts_dynamic_batching_that_triton_accepts(batching):
+    # The check raises for what it refuses.
     validate_config(normal(f"{PYTHON} max_batch_size: 4 dynamic_batching {{ {batching} }}"))
 
 

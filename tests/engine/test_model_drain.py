@@ -84,8 +84,9 @@ async def test_several_may_wait_for_one_model(model, instance):
     waiting = [await begin(model.drain()) for _ in range(3)]
 
     instance.finish()
-
     await asyncio.gather(*waiting)
+
+    assert not instance.running
 
 
 @on_loop
@@ -128,8 +129,10 @@ async def test_drain_ends_when_the_last_batch_cannot_be_sent(model, instance):
     instance.refusal = UnavailableError("no room")
 
     instance.finish()
-
     await draining
+
+    assert not instance.running
+    assert len(instance.batches) == 1  # the second was never taken
 
 
 @on_loop

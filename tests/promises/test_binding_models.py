@@ -42,7 +42,7 @@ def test_wrong_name_is_refused_in_the_usual_words(triton, name, reason):
 
 
 def test_name_of_letters_digits_dots_underscores_and_dashes_is_taken(triton):
-    triton.bind("AB-cd_90.1", lambda: None, [], [])
+    triton.bind("AB-cd_90.1", lambda: None, [], [])  # raises for a name that is not allowed
 
 
 def test_name_is_bound_once_whatever_its_case(triton):

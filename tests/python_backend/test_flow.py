@@ -143,3 +143,5 @@ def test_failed_request_is_not_executed_again(worker):
     rig = worker(model("requests[0].set_release_flags(2)\nraise ValueError()"))
     rig.execute({"x": X})
     rig.hear(BatchFailure)
+
+    assert rig.hears_nothing()

@@ -45,4 +45,7 @@ def test_file_of_the_package_is_found_where_the_package_is():
 
 
 def test_nothing_is_looked_for_on_the_machine_of_the_server(tmp_path):
-    find_files(frame_of(tmp_path / "missing.py"))
+    frame = frame_of(tmp_path / "missing.py")
+    find_files(frame)  # would raise for a file that is missing
+
+    assert frame.model_path == str(tmp_path / "missing.py")

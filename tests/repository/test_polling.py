@@ -151,11 +151,11 @@ def test_poller_looks_again_while_a_look_does_not_end():
     async def scenario():
         poller = RepositoryPoller(0.0, look)
         poller.start()
-        for _ in range(2):
-            await looks.get()
+        seen = [await looks.get() for _ in range(2)]
         await poller.stop()
+        return seen
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert asyncio.run(asyncio.wait_for(scenario(), 30)) == ["look", "look"]
 
 
 def test_poller_looks_after_each_interval_whatever_a_look_ends_in(caplog):

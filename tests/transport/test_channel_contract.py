@@ -180,4 +180,4 @@ def test_memory_is_idle_and_all_given_back_in_the_end(channels):
 def test_closing_twice_is_harmless(channels):
     for _ in range(2):
         for channel in channels:
-            channel.close()
+            channel.close()  # the second time, nothing is left to close

@@ -221,6 +221,7 @@ def test_bytes_that_are_no_hello_are_refused(data):
 
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_nothing_else(data):
+    # Any other exception fails the test.
     for side in (ServerHandshake(), worker()):
         for fed in (data, framed(data)):
             with contextlib.suppress(HandshakeError):

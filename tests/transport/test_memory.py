@@ -56,7 +56,9 @@ def test_python_without_memfd_makes_the_same_memory(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     segment = Segment(SIZE)
 
-    check_received(segment.descriptor, SIZE)
+    check_received(segment.descriptor, SIZE)  # raises for memory that is not sealed
+
+    assert os.fstat(segment.descriptor).st_size == SIZE
 
 
 @on_linux

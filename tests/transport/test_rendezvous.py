@@ -90,8 +90,8 @@ def test_nothing_is_left_behind(tmp_path: pathlib.Path) -> None:
 
 def test_socket_of_a_killed_server_is_replaced() -> None:
     rendezvous.listen(PORT).close()
-    with listening():
-        rendezvous.connect(PORT, 1.0).close()
+    with listening(), rendezvous.connect(PORT, 1.0) as sock:
+        assert sock.getpeername()
 
 
 def test_socket_of_a_living_server_is_left_alone() -> None:

@@ -46,6 +46,7 @@ def test_lenient_dump_writes_the_same_values(value):
 
 @given(st.binary())
 def test_load_gives_a_value_or_an_error_of_ours(body):
+    # Any other exception fails the test.
     with contextlib.suppress(InternalError, InvalidArgumentError):
         load_json(body)
 

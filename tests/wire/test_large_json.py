@@ -216,7 +216,9 @@ def test_well_formed_data_is_never_read_as_a_whole(monkeypatch):
     for data, datatype, shape in (DATA[0], DATA[2], DATA[4], DATA[30], DATA[33]):
         text = infer_text(data, datatype, shape)
 
-        parse_large_infer(text, text, SPEC, PLENTY, PLENTY)
+        request, _ = parse_large_infer(text, text, SPEC, PLENTY, PLENTY)
+
+        assert [each.shape for each in request.inputs.values()] == [tuple(shape)]
 
 
 def test_more_objects_than_any_request_has_are_refused(monkeypatch):

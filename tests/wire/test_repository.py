@@ -176,7 +176,7 @@ def test_name_that_leads_elsewhere_is_refused_where_it_is_a_path(name):
 
 def test_name_of_any_other_letters_passes():
     for name in ("m", "a b", "...", "ä", "a\\b"):
-        check_model_name(name, is_path=True)
+        check_model_name(name, is_path=True)  # raises for a name that is not allowed
 
 
 def test_repository_must_not_be_named():

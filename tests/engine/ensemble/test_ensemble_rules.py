@@ -146,6 +146,7 @@ def test_broken_ensemble_is_refused(config: Any, message: str) -> None:
     ],
 )
 def test_unusual_ensemble_is_accepted(config: Any) -> None:
+    # The check raises for what it refuses.
     validate_ensemble(config)
 
 
@@ -264,6 +265,7 @@ def test_tensors_of_different_decoupled_sources_do_not_meet(
     ],
 )
 def test_steps_that_fit_are_accepted(steps: list[Any], fields: dict[str, Any]) -> None:
+    # The check raises for what it refuses.
     validate_steps(ensemble_config(*steps, **fields), MODELS)
 
 

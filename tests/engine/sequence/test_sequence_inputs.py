@@ -145,6 +145,7 @@ def test_an_id_of_another_type_is_refused(dtype, given, problem):
 
 @pytest.mark.parametrize("dtype,given", [(BYTES, 0), (dtypes.UINT64, ""), (BYTES, "abc")])
 def test_an_id_that_is_missing_or_fits_passes_validation(dtype, given):
+    # The check raises for what it refuses.
     validate(make_request(given), spec_of(correlation(dtype)))
 
 

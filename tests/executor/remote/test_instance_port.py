@@ -235,6 +235,7 @@ def test_silent_connection_is_closed_after_a_while(monkeypatch, caplog):
 
 def test_processes_that_wait_for_their_place_do_not_count_as_strangers(monkeypatch):
     monkeypatch.setattr(instance_port, "MAX_UNPROVEN", 1)
+    connected = []
 
     async def scenario(port):
         tickets = [port.expect(f"m-{number}", TOKEN) for number in range(5)]
@@ -246,8 +247,11 @@ def test_processes_that_wait_for_their_place_do_not_count_as_strangers(monkeypat
             ticket.admit([HERE])
             (await task).close()
             await ticket.connected()
+            connected.append(ticket)
 
     run(scenario)
+
+    assert len(connected) == 5
 
 
 def test_flood_of_strangers_is_no_flood_of_lines(caplog):

@@ -65,6 +65,7 @@ def sequences(*controls, states=()):
     ],
 )
 def test_configuration_that_fits_is_accepted(checked):
+    # The check raises for what it refuses.
     check_config(checked, ONE)
 
 
@@ -206,6 +207,7 @@ def test_shape_of_a_batch_output_is_not_compared():
     scattered = [{"target_name": ["y"], "source_input": ["x"]}]
     fields = {"max_batch_size": 4, "batch_output": scattered}
 
+    # The check raises for what it refuses.
     check_config(config([entry("x", [3])], [entry("y", [-1, -1, -1])], **fields), ONE)
 
 

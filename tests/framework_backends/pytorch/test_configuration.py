@@ -53,6 +53,7 @@ def test_optional_inputs_are_refused():
 def test_every_numeric_type_is_taken():
     entries = [{**X, "data_type": name} for name in TORCH_NAMES]
 
+    # The check raises for what it refuses.
     check_types(read_tensors(config(inputs=entries, outputs=entries)), takes_strings=False)
 
 
@@ -63,6 +64,7 @@ def test_every_numeric_type_is_taken():
 def test_strings_with_one_dimension_are_taken(entry, batch_size):
     document = config(inputs=[entry], outputs=[entry], max_batch_size=batch_size)
 
+    # The check raises for what it refuses.
     check_types(read_tensors(document), takes_strings=True)
 
 

@@ -124,6 +124,8 @@ def test_model_that_waits_for_room_does_not_keep_others_from_loading(scene, repo
 
     it.load("other")
 
+    assert it.engine.is_model_ready("other")
+    assert not waiting.done()
     it.loader.gates["waits"].set()
     it.run(waiting)
 

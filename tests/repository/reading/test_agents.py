@@ -45,6 +45,7 @@ def refusal(place: ModelPlace, parameters: dict[str, str], name: str = "checksum
 
 
 def test_model_without_agents_is_not_looked_at(place):
+    # An agent that refuses a model raises.
     run_agents(config_from_text(CONFIG, "config.pbtxt"), place, FOLDER)
     run_agents(
         config_from_text(CONFIG + "model_repository_agents { }", "config.pbtxt"), place, FOLDER
@@ -62,7 +63,7 @@ def test_model_without_agents_is_not_looked_at(place):
     ],
 )
 def test_files_with_the_expected_checksum_are_accepted(place, key, digest):
-    run(place, {key: digest})
+    run(place, {key: digest})  # raises for another checksum
 
 
 def test_file_with_another_checksum_is_refused(place):

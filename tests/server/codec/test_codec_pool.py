@@ -344,6 +344,8 @@ def test_idle_process_ends(monkeypatch):
 
     run(read, Noted)
 
+    assert Noted.closed.is_set()
+
 
 def test_memory_error_is_told_as_one(monkeypatch):
     def fail(*_):

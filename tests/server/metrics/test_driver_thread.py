@@ -55,8 +55,9 @@ def test_late_answer_reaches_nobody():
         release.set()
         await asyncio.to_thread(answered.wait)
         await asyncio.sleep(0)
+        return task.cancelled()
 
-    asyncio.run(main())
+    assert asyncio.run(main()) is True
 
 
 def test_process_ends_while_a_driver_hangs():
