@@ -9,6 +9,7 @@ import pytest
 
 from pytriton.base import background_tasks
 from pytriton.base.background_tasks import within
+from pytriton.testing import FakeClock
 
 
 @pytest.fixture(params=["within", "_within"])
@@ -25,9 +26,9 @@ async def give(value):
 
 
 def test_result_and_error_are_passed_on(limited):
-    assert asyncio.run(limited(60, give(3))) == 3
+    assert FakeClock().run(limited(60, give(3))) == 3
     with pytest.raises(KeyError):
-        asyncio.run(limited(60, give(KeyError())))
+        FakeClock().run(limited(60, give(KeyError())))
 
 
 def test_what_takes_too_long_is_cancelled(limited):
@@ -44,7 +45,7 @@ def test_what_takes_too_long_is_cancelled(limited):
             await limited(0.001, work())
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    FakeClock().run(scenario())
 
     assert ended == [True]
 
@@ -61,7 +62,7 @@ def test_result_in_spite_of_the_end_of_the_time_is_kept(limited):
         await asyncio.sleep(0)
         return answer
 
-    assert asyncio.run(scenario()) == "late"
+    assert FakeClock().run(scenario()) == "late"
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -79,7 +80,7 @@ def test_cancellation_is_not_lost_whenever_it_comes(limited, turns):
 
         assert calling.cancelled()
 
-    asyncio.run(scenario())
+    FakeClock().run(scenario())
 
 
 def test_cancellation_after_the_time_is_not_lost():
@@ -98,4 +99,4 @@ def test_cancellation_after_the_time_is_not_lost():
         assert calling.cancelled()
 
     calling = None
-    asyncio.run(scenario())
+    FakeClock().run(scenario())

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pytriton.client.asyncio_connections import AsyncioTimeLimit
+from pytriton.testing import FakeClock
 from tests.e2e.waiting import DEADLINE_S
 
 
@@ -25,16 +26,19 @@ def test_what_is_there_in_time_is_returned():
         future.set_result("answer")
         return await task
 
-    assert asyncio.run(test()) == "answer"
+    assert FakeClock().run(test()) == "answer"
 
 
 def test_wait_ends_when_the_time_is_up_and_the_task_goes_on():
+    clock = FakeClock(start_s=0)
+
     async def test():
         with pytest.raises(asyncio.TimeoutError):
-            await wait(asyncio.get_running_loop().create_future(), 0.01)
-        await asyncio.sleep(0.01)  # neither cancelled now nor later
+            await wait(asyncio.get_running_loop().create_future(), 5)
+        assert clock() == 5
+        await asyncio.sleep(60)  # neither cancelled now nor later
 
-    asyncio.run(test())
+    clock.run(test())
 
 
 def test_cancellation_in_the_moment_in_which_the_answer_comes_is_not_lost():
@@ -47,16 +51,16 @@ def test_cancellation_in_the_moment_in_which_the_answer_comes_is_not_lost():
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(test())
+    FakeClock().run(test())
 
 
 def test_shorter_limit_around_a_longer_one_is_kept():
     async def test():
-        with AsyncioTimeLimit(0.01):
+        with AsyncioTimeLimit(5):
             await wait(asyncio.get_running_loop().create_future())
 
     with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(test())
+        FakeClock().run(test())
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell who cancels")
@@ -68,4 +72,4 @@ def test_task_that_is_cancelled_when_its_time_is_up_is_cancelled():
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(test())
+    FakeClock().run(test())
