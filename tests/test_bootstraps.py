@@ -28,12 +28,15 @@ def main(arguments):
 
 @pytest.mark.parametrize("name", BOOTSTRAPS)
 def test_garbage_is_looked_for_only_among_what_comes_after_the_imports(name, tmp_path):
-    package = tmp_path / "pytriton" / "server"
-    package.mkdir(parents=True)
-    (package.parent / "__init__.py").touch()
-    (package / "__init__.py").touch()
-    (package / "main.py").write_text(STAND_IN)
-    (package.parent / "openblas.py").write_text("def load_without_threads(): pass")
+    files = {
+        "__init__.py": "",  # or the installed package would be found in place of this one
+        "serving/server/main.py": STAND_IN,
+        "base/openblas.py": "def load_without_threads(): pass",
+    }
+    for path, text in files.items():
+        file = tmp_path / "pytriton" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     code, module = BOOTSTRAPS[name]
 
     command = [sys.executable, "-c", code, str(tmp_path), *module, "--of-the", "process"]
