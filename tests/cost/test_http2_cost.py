@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.protocol.http2 import Limits, frames
+from pytriton.protocol.http2 import Http2Limits, frames
 from pytriton.protocol.http2.frames import frame
 from tests.cost.counting import Attack, assert_paid
 from tests.wire.http2.frame_client import (
@@ -21,7 +21,7 @@ from tests.wire.http2.frame_client import (
 )
 
 # A small budget, so that what it allows at once is little work.
-LIMITS = Limits(work_burst=100, work_per_second=0)
+LIMITS = Http2Limits(work_burst=100, work_per_second=0)
 READ_BYTES = 64 << 10
 
 

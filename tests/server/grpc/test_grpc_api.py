@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status
+from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.engine.config import (
     config_from_dict,
     config_to_json,
@@ -62,7 +62,7 @@ def ask(client, method, **fields):
 def refusal(client, method, message=b"", *fields):
     response = client.response(client.call(method, message, *fields))
     assert response.messages == []
-    return Status(int(response.status)), response.text
+    return GrpcStatus(int(response.status)), response.text
 
 
 def test_health_methods_ask_the_engine(client):
@@ -76,7 +76,7 @@ def test_health_methods_ask_the_engine(client):
 def test_exiting_server_says_so(client, method):
     client.engine.refuse()
 
-    assert refusal(client, method) == (Status.UNAVAILABLE, "Server exiting")
+    assert refusal(client, method) == (GrpcStatus.UNAVAILABLE, "Server exiting")
 
 
 def test_metadata_describe_server_and_model(client):
@@ -123,7 +123,7 @@ def test_every_method_of_the_service_is_known(client):
 
 @pytest.mark.parametrize("path", ["/", "/x", f"{SERVICE}/", f"{SERVICE}/modelinfer", "/a/b/c"])
 def test_unknown_methods_are_unimplemented(client, path):
-    assert refusal(client, path) == (Status.UNIMPLEMENTED, f"unknown method {path}")
+    assert refusal(client, path) == (GrpcStatus.UNIMPLEMENTED, f"unknown method {path}")
 
 
 def test_request_that_is_not_grpc_gets_an_http_status(client):
@@ -135,11 +135,14 @@ def test_request_that_is_not_grpc_gets_an_http_status(client):
 
 
 def test_malformed_timeout_is_refused(client):
-    assert refusal(client, "ServerLive", b"", ("grpc-timeout", "soon"))[0] is Status.INTERNAL
+    assert refusal(client, "ServerLive", b"", ("grpc-timeout", "soon"))[0] is GrpcStatus.INTERNAL
 
 
 def test_unreadable_message_is_refused(client):
-    assert refusal(client, "ModelReady", b"\xff") == (Status.INTERNAL, "Unable to parse request")
+    assert refusal(client, "ModelReady", b"\xff") == (
+        GrpcStatus.INTERNAL,
+        "Unable to parse request",
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,8 +168,8 @@ def test_restricted_methods_ask_for_the_header(api, method):
     client = GrpcClient(ServerOptions(grpc_restricted=(group,)))
     text = f"This protocol is restricted, expecting header '{HEADER}'"
 
-    assert refusal(client, method) == (Status.UNAVAILABLE, text)
-    assert refusal(client, method, b"", (HEADER, "guess")) == (Status.UNAVAILABLE, text)
+    assert refusal(client, method) == (GrpcStatus.UNAVAILABLE, text)
+    assert refusal(client, method, b"", (HEADER, "guess")) == (GrpcStatus.UNAVAILABLE, text)
     allowed = client.call(method, b"", (HEADER, "secret"))
     assert client.response(allowed).text != text
 
@@ -177,7 +180,7 @@ def test_header_with_a_wrong_value_among_several_lets_nobody_in(values):
     client = GrpcClient(ServerOptions(grpc_restricted=(group,)))
     fields = [(HEADER, value) for value in values]
 
-    assert refusal(client, "ServerLive", b"", *fields)[0] is Status.UNAVAILABLE
+    assert refusal(client, "ServerLive", b"", *fields)[0] is GrpcStatus.UNAVAILABLE
 
 
 def test_header_with_the_right_value_twice_lets_its_client_in():
@@ -330,7 +333,7 @@ def test_reflection_gives_a_file_by_its_name(reflection):
 def test_reflection_says_what_it_does_not_know(reflection, choice):
     response = reflect(reflection, host="here", **choice)
 
-    assert response.error_response.error_code == Status.NOT_FOUND
+    assert response.error_response.error_code == GrpcStatus.NOT_FOUND
     assert response.valid_host == "here"
 
 
@@ -356,4 +359,4 @@ def test_reflection_refuses_what_it_cannot_read():
     stream = client.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
     client.send(stream, b"\xff")
 
-    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).status == str(int(GrpcStatus.INTERNAL))

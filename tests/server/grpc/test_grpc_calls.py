@@ -10,7 +10,7 @@ import pytest
 
 from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status
+from pytriton.protocol.grpc import GrpcStatus
 from pytriton.protocol.http2 import frames
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from tests.server.grpc_fakes import GrpcClient, framed, infer_request
@@ -26,7 +26,7 @@ def read(message: bytes):
     return service_pb2.ModelInferResponse.FromString(message)
 
 
-def code(status: Status) -> str:
+def code(status: GrpcStatus) -> str:
     return str(int(status))
 
 
@@ -102,7 +102,7 @@ def test_unary_call_has_exactly_one_message(client, messages, text):
     client.send(stream, *messages)
 
     response = client.response(stream)
-    assert response.status == code(Status.INTERNAL)
+    assert response.status == code(GrpcStatus.INTERNAL)
     assert text in response.text
 
 
@@ -110,7 +110,7 @@ def test_stream_that_ends_inside_a_message_is_refused(client):
     stream = client.open("ModelInfer")
     client.receive(data(stream, framed(infer_request())[:-1], end_stream=True))
 
-    assert client.response(stream).status == code(Status.INTERNAL)
+    assert client.response(stream).status == code(GrpcStatus.INTERNAL)
     assert not client.engine.inferences
 
 
@@ -120,14 +120,14 @@ def test_message_that_is_too_large_is_refused_before_it_is_kept():
     client.receive(data(stream, b"\0" + (101).to_bytes(4, "big") + bytes(50)))
 
     response = client.response(stream)
-    assert response.status == code(Status.RESOURCE_EXHAUSTED)
+    assert response.status == code(GrpcStatus.RESOURCE_EXHAUSTED)
     assert "101 vs. 100" in response.text
 
 
 def test_message_that_protobuf_cannot_read_is_refused(client):
     stream = client.call("ModelInfer", b"\xff")
 
-    assert client.response(stream).status == code(Status.INTERNAL)
+    assert client.response(stream).status == code(GrpcStatus.INTERNAL)
     assert client.response(stream).text == "Unable to parse request"
 
 
@@ -139,9 +139,9 @@ def test_error_of_the_engine_is_mapped_to_its_status(client):
     client.engine.fail(InternalError("the model broke"))
     client.run()
 
-    assert client.response(refused).status == code(Status.INVALID_ARGUMENT)
+    assert client.response(refused).status == code(GrpcStatus.INVALID_ARGUMENT)
     assert client.response(refused).text == "it does not fit: \u00e9"
-    assert client.response(failed).status == code(Status.INTERNAL)
+    assert client.response(failed).status == code(GrpcStatus.INTERNAL)
     assert client.response(failed).text == "the model broke"
 
 
@@ -164,7 +164,7 @@ def test_call_for_which_there_is_no_memory_ends_as_unavailable(client, caplog):
     client.client.infer = infer
     stream = client.call("ModelInfer", infer_request())
 
-    assert client.response(stream).status == code(Status.UNAVAILABLE)
+    assert client.response(stream).status == code(GrpcStatus.UNAVAILABLE)
     assert client.response(stream).text == "the server has no memory left"
     assert "MemoryError" not in caplog.text
 
@@ -193,7 +193,7 @@ def test_output_that_cannot_be_classified_is_an_error(client):
     client.engine.answer(content=bytes(4 * 1_000_001))
     client.run()
 
-    assert client.response(stream).status == code(Status.INVALID_ARGUMENT)
+    assert client.response(stream).status == code(GrpcStatus.INVALID_ARGUMENT)
     assert "too large" in client.response(stream).text
 
 
@@ -228,7 +228,7 @@ def test_deadline_gives_the_request_up_and_says_so(client):
     client.run()
 
     assert len(client.engine.cancelled) == 1
-    assert client.response(stream).status == code(Status.DEADLINE_EXCEEDED)
+    assert client.response(stream).status == code(GrpcStatus.DEADLINE_EXCEEDED)
 
 
 def test_answered_call_has_no_deadline_any_more(client):
@@ -295,7 +295,7 @@ def test_calls_of_a_client_that_is_cut_off_get_the_reason(client):
     client.receive(window_update(7, 1))
 
     for call in (unary, stream):
-        assert client.response(call).status == code(Status.UNAVAILABLE)
+        assert client.response(call).status == code(GrpcStatus.UNAVAILABLE)
         assert "stream 7" in client.response(call).text
 
 
@@ -305,7 +305,7 @@ def test_calls_of_a_client_that_pings_too_often_get_the_words_of_grpc(client):
         client.receive(ping())
 
     assert client.goaways()[0].payload.endswith(b"too_many_pings")
-    assert client.response(stream).status == code(Status.UNAVAILABLE)
+    assert client.response(stream).status == code(GrpcStatus.UNAVAILABLE)
     assert client.response(stream).text == "Too many pings"
 
 
@@ -352,7 +352,7 @@ def test_header_of_the_servers_own_is_not_forwarded():
     client = GrpcClient(ServerOptions(grpc_header_forward_pattern=".*"))
     stream = client.call("ModelInfer", infer_request(), ("priority", "1"))
 
-    assert client.response(stream).status == code(Status.INVALID_ARGUMENT)
+    assert client.response(stream).status == code(GrpcStatus.INVALID_ARGUMENT)
     assert "Header 'priority' is reserved" in client.response(stream).text
 
 
@@ -362,7 +362,7 @@ def test_cuda_region_without_a_name_is_refused_as_one_with_a_name():
     for name in ("", "region"):
         request = service_pb2.CudaSharedMemoryRegisterRequest(name=name, byte_size=4)
         stream = client.call("CudaSharedMemoryRegister", request.SerializeToString())
-        assert client.response(stream).status == code(Status.INVALID_ARGUMENT)
+        assert client.response(stream).status == code(GrpcStatus.INVALID_ARGUMENT)
         texts[name] = client.response(stream).text
 
     assert texts == {
@@ -410,6 +410,6 @@ def test_calls_that_are_left_at_the_end_are_told(client):
     client.connection.end()
     client.run()
 
-    assert client.response(stream).status == code(Status.UNAVAILABLE)
+    assert client.response(stream).status == code(GrpcStatus.UNAVAILABLE)
     assert len(client.engine.cancelled) == 1
     assert client.transport.is_closed

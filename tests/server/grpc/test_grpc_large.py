@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status, message_prefix
+from pytriton.protocol.grpc import GrpcStatus, message_prefix
 from tests.server.grpc_fakes import GrpcClient, framed
 from tests.wire.http2.frame_client import data
 
@@ -159,7 +159,7 @@ def test_large_message_without_memory_for_it_is_read_all_the_same(client, memory
 
     assert not memory.asked
     if model == "nobody":
-        assert client.response(stream).status == str(int(Status.NOT_FOUND))
+        assert client.response(stream).status == str(int(GrpcStatus.NOT_FOUND))
     else:
         assert tensors(client) == [TENSOR.tobytes()]
 
@@ -188,7 +188,7 @@ def test_stream_that_ends_inside_a_large_message_is_refused(client, memory):
     client.receive(wire[:50_000])
     client.receive(wire[50_000:])
 
-    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).status == str(int(GrpcStatus.INTERNAL))
     assert "whole message" in client.response(stream).text
     assert len(memory.asked) == 1
 
@@ -201,7 +201,7 @@ def test_broken_large_message_is_refused(client):
     client.receive(wire[:50_000])
     client.receive(wire[50_000:])
 
-    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).status == str(int(GrpcStatus.INTERNAL))
     assert client.response(stream).text == "Unable to parse request"
 
 

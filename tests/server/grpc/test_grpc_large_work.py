@@ -8,7 +8,7 @@ import gzip
 import pytest
 
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status, message_prefix
+from pytriton.protocol.grpc import GrpcStatus, message_prefix
 from pytriton.protocol.grpc.messages import MAX_INFLATED_BYTES
 from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.grpc.connection import SMALL_MESSAGE_BYTES
@@ -110,7 +110,7 @@ def test_request_that_inflates_to_too_much_is_refused(client, background):
     client.receive(data(stream, squeezed(bytes(MAX_INFLATED_BYTES + 1)), end_stream=True))
     client.run()
 
-    assert client.response(stream).status == str(int(Status.RESOURCE_EXHAUSTED))
+    assert client.response(stream).status == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
     assert str(MAX_INFLATED_BYTES) in client.response(stream).text
 
 
@@ -235,7 +235,7 @@ def test_client_that_leaves_before_its_turn_is_forgotten(client):
 def test_methods_without_tensors_or_files_take_small_messages_only(client, method):
     stream = client.call(method, bytes(SMALL_MESSAGE_BYTES + 1))
 
-    assert client.response(stream).status == str(int(Status.RESOURCE_EXHAUSTED))
+    assert client.response(stream).status == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
     assert f"({SMALL_MESSAGE_BYTES + 1} vs. {SMALL_MESSAGE_BYTES})" in client.response(stream).text
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status
+from pytriton.protocol.grpc import GrpcStatus
 from tests.server.grpc_fakes import GrpcClient
 
 DEFAULTS = {
@@ -53,10 +53,10 @@ def test_settings_are_shown_and_changed(client):
 def test_nothing_changes_with_an_error(client):
     refused = answer(client, log_error=False, log_format="x")
 
-    assert Status(int(refused.status)) is Status.INVALID_ARGUMENT
+    assert GrpcStatus(int(refused.status)) is GrpcStatus.INVALID_ARGUMENT
     assert refused.text == "invalid argument for log_format, got: x"
     assert read(answer(client)) == DEFAULTS
 
 
 def test_file_is_never_changed(client):
-    assert Status(int(answer(client, log_file="x").status)) is Status.UNIMPLEMENTED
+    assert GrpcStatus(int(answer(client, log_file="x").status)) is GrpcStatus.UNIMPLEMENTED

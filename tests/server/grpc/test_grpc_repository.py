@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status
+from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.testing import FakeEventLoop
@@ -118,7 +118,7 @@ def test_load_goes_on_after_its_deadline(client, control):
     client.receive(head + data(1, framed(load_request()), end_stream=True))
     client.loop.advance(1)
     client.run()
-    assert client.response(1).status == str(int(Status.DEADLINE_EXCEEDED))
+    assert client.response(1).status == str(int(GrpcStatus.DEADLINE_EXCEEDED))
     assert control.ended == []
 
     control.finish()
@@ -130,10 +130,10 @@ def test_load_goes_on_after_its_deadline(client, control):
 @pytest.mark.parametrize(
     "failure,status,text",
     [
-        (InternalError("failed to load 'm'"), Status.INTERNAL, "failed to load 'm'"),
-        (InvalidArgumentError("no"), Status.INVALID_ARGUMENT, "no"),
+        (InternalError("failed to load 'm'"), GrpcStatus.INTERNAL, "failed to load 'm'"),
+        (InvalidArgumentError("no"), GrpcStatus.INVALID_ARGUMENT, "no"),
         (
-            RuntimeError("bug"), Status.INTERNAL,
+            RuntimeError("bug"), GrpcStatus.INTERNAL,
             "unexpected error in the server, its log says more",
         ),
     ],
@@ -144,45 +144,48 @@ def test_failure_is_told(client, control, failure, status, text, caplog):
     client.run()
 
     response = client.response(stream)
-    assert (Status(int(response.status)), response.text) == (status, text)
+    assert (GrpcStatus(int(response.status)), response.text) == (status, text)
     assert ("bug" in caplog.text) == isinstance(failure, RuntimeError)
 
 
 NO_REPOSITORY = "'repository_name' specification is not supported"
 REFUSALS = [
     (
-        "RepositoryIndex", b"\x0a\x01r", Status.UNIMPLEMENTED, NO_REPOSITORY,
+        "RepositoryIndex", b"\x0a\x01r", GrpcStatus.UNIMPLEMENTED, NO_REPOSITORY,
     ),
     (
-        "RepositoryModelLoad", load_request(repository="r"), Status.UNIMPLEMENTED, NO_REPOSITORY,
+        "RepositoryModelLoad",
+        load_request(repository="r"),
+        GrpcStatus.UNIMPLEMENTED,
+        NO_REPOSITORY,
     ),
     (
-        "RepositoryModelUnload", unload_request(repository="r"), Status.UNIMPLEMENTED,
+        "RepositoryModelUnload", unload_request(repository="r"), GrpcStatus.UNIMPLEMENTED,
         NO_REPOSITORY,
     ),
     (
         "RepositoryModelLoad", load_request(config=("bytes_param", b"{}")),
-        Status.INVALID_ARGUMENT,
+        GrpcStatus.INVALID_ARGUMENT,
         "invalid value type for load parameter 'config', expected string_param.",
     ),
     (
-        "RepositoryModelLoad", load_request(x=("string_param", "")), Status.INVALID_ARGUMENT,
+        "RepositoryModelLoad", load_request(x=("string_param", "")), GrpcStatus.INVALID_ARGUMENT,
         "unrecognized load parameter 'x'.",
     ),
     (
         "RepositoryModelUnload", unload_request(unload_dependents=("int64_param", 1)),
-        Status.INVALID_ARGUMENT,
+        GrpcStatus.INVALID_ARGUMENT,
         "invalid value type for 'unload_dependents' parameter, expected bool_param.",
     ),
     (
-        "RepositoryModelLoad", load_request(""), Status.INVALID_ARGUMENT,
+        "RepositoryModelLoad", load_request(""), GrpcStatus.INVALID_ARGUMENT,
         "Model name cannot be empty. Please enter a valid name to deploy.",
     ),
     (
-        "RepositoryModelLoad", load_request("../m"), Status.INVALID_ARGUMENT,
+        "RepositoryModelLoad", load_request("../m"), GrpcStatus.INVALID_ARGUMENT,
         "invalid model name '../m', model name must not contain path traversal characters",
     ),
-    ("RepositoryModelLoad", b"\x0a\xff", Status.INTERNAL, "Unable to parse request"),
+    ("RepositoryModelLoad", b"\x0a\xff", GrpcStatus.INTERNAL, "Unable to parse request"),
 ]  # fmt: skip
 
 
@@ -190,7 +193,7 @@ REFUSALS = [
 def test_wrong_request_is_refused_at_once(client, control, method, message, status, text):
     response = client.response(client.call(method, message))
 
-    assert (Status(int(response.status)), response.text) == (status, text)
+    assert (GrpcStatus(int(response.status)), response.text) == (status, text)
     assert control.calls == []
 
 
@@ -199,7 +202,10 @@ def test_server_that_exits_loads_nothing(client, control):
 
     response = client.response(client.call("RepositoryModelLoad", load_request()))
 
-    assert (Status(int(response.status)), response.text) == (Status.UNAVAILABLE, "Server exiting")
+    assert (GrpcStatus(int(response.status)), response.text) == (
+        GrpcStatus.UNAVAILABLE,
+        "Server exiting",
+    )
     assert control.calls == []
 
 
@@ -209,7 +215,7 @@ def test_restricted_repository_asks_for_its_header(connect, control, method):
 
     response = client.response(client.call(method))
 
-    assert Status(int(response.status)) is Status.UNAVAILABLE
+    assert GrpcStatus(int(response.status)) is GrpcStatus.UNAVAILABLE
     assert response.text == (
         "This protocol is restricted, expecting header 'triton-grpc-protocol-token'"
     )

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from pytriton.protocol.http2 import Limits as Http2Limits
-from pytriton.protocol.http2 import frames
+from pytriton.protocol.http2 import Http2Limits, frames
 from pytriton.serving.server.grpc import connection
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from pytriton.testing import FakeClock

@@ -8,7 +8,7 @@ import pytest
 
 from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import Status
+from pytriton.protocol.grpc import GrpcStatus
 from pytriton.protocol.http2 import frames
 from pytriton.serving.server.grpc import call as grpc_call
 from pytriton.serving.server.grpc import stream as grpc_stream
@@ -178,7 +178,7 @@ def test_strict_stream_ends_with_the_first_failure(client):
     client.engine.answer("other")
 
     assert ids(client, stream) == ["refused"]
-    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).status == str(int(GrpcStatus.INTERNAL))
     assert client.response(stream).text == "broken"
     assert client.engine.inference("other") in client.engine.cancelled
 
@@ -227,7 +227,7 @@ def test_deadline_gives_all_requests_up(client):
     client.loop.advance(1.1)
 
     assert ids(client, stream) == ["1"]
-    assert client.response(stream).status == str(int(Status.DEADLINE_EXCEEDED))
+    assert client.response(stream).status == str(int(GrpcStatus.DEADLINE_EXCEEDED))
     assert len(client.engine.cancelled) == 1
 
 
@@ -235,7 +235,7 @@ def test_message_that_cannot_be_read_ends_the_call(client, stream):
     ask(client, stream, "stream", "1")
     client.send(stream, b"\xff", end=False)
 
-    assert client.response(stream).status == str(int(Status.INTERNAL))
+    assert client.response(stream).status == str(int(GrpcStatus.INTERNAL))
     assert len(client.engine.cancelled) == 1
 
 

@@ -8,7 +8,7 @@ from pytriton.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
     GrpcError,
-    Status,
+    GrpcStatus,
     encode_http_error,
     encode_response_head,
     encode_trailers,
@@ -17,13 +17,13 @@ from pytriton.protocol.grpc import (
 )
 from pytriton.protocol.grpc.calls import encode_metadata, parse_metadata, parse_timeout_ns
 from pytriton.protocol.grpc.status import percent_decode, percent_encode
-from pytriton.protocol.http2 import RequestHead
+from pytriton.protocol.http2 import Http2RequestHead
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
-def head(*fields, method="POST", content_type=b"application/grpc") -> RequestHead:
-    return RequestHead(method, PATH, ((b"content-type", content_type), *fields))
+def head(*fields, method="POST", content_type=b"application/grpc") -> Http2RequestHead:
+    return Http2RequestHead(method, PATH, ((b"content-type", content_type), *fields))
 
 
 def decode(block: bytes) -> list[tuple[str, str]]:
@@ -113,9 +113,9 @@ def test_request_that_is_not_grpc_gets_an_http_status(request_head, http_status)
 @pytest.mark.parametrize(
     "field,status",
     [
-        ((b"grpc-timeout", b"soon"), Status.INTERNAL),
-        ((b"grpc-encoding", b"snappy"), Status.UNIMPLEMENTED),
-        ((b"x-bin", b"!!!"), Status.INTERNAL),
+        ((b"grpc-timeout", b"soon"), GrpcStatus.INTERNAL),
+        ((b"grpc-encoding", b"snappy"), GrpcStatus.UNIMPLEMENTED),
+        ((b"x-bin", b"!!!"), GrpcStatus.INTERNAL),
     ],
 )
 def test_call_that_cannot_be_served_carries_its_error(field, status):
@@ -203,7 +203,7 @@ def test_ok_is_two_constant_blocks():
         ("content-type", "application/grpc"),
     ]
     assert decode(OK_TRAILERS) == [("grpc-status", "0")]
-    assert encode_trailers(Status.OK) is OK_TRAILERS
+    assert encode_trailers(GrpcStatus.OK) is OK_TRAILERS
 
 
 def test_compressed_response_names_its_encoding():
@@ -212,7 +212,7 @@ def test_compressed_response_names_its_encoding():
 
 
 def test_error_is_status_message_and_metadata():
-    block = encode_trailers(Status.NOT_FOUND, "no 'm\u00f6del'", [("x-why-bin", b"\0")])
+    block = encode_trailers(GrpcStatus.NOT_FOUND, "no 'm\u00f6del'", [("x-why-bin", b"\0")])
 
     assert decode(block) == [
         ("grpc-status", "5"),
@@ -222,7 +222,7 @@ def test_error_is_status_message_and_metadata():
 
 
 def test_error_without_messages_is_one_block():
-    assert decode(encode_trailers_only(Status.UNAVAILABLE, "later")) == [
+    assert decode(encode_trailers_only(GrpcStatus.UNAVAILABLE, "later")) == [
         (":status", "200"),
         ("content-type", "application/grpc"),
         ("grpc-status", "14"),
@@ -231,13 +231,13 @@ def test_error_without_messages_is_one_block():
 
 
 def test_unimplemented_tells_which_encodings_are():
-    fields = dict(decode(encode_trailers_only(Status.UNIMPLEMENTED, "grpc-encoding")))
+    fields = dict(decode(encode_trailers_only(GrpcStatus.UNIMPLEMENTED, "grpc-encoding")))
 
     assert fields["grpc-accept-encoding"] == "identity, gzip, deflate"
 
 
 def test_very_long_message_is_cut_to_what_clients_accept():
-    fields = dict(decode(encode_trailers(Status.INTERNAL, "x\n" * 100_000)))
+    fields = dict(decode(encode_trailers(GrpcStatus.INTERNAL, "x\n" * 100_000)))
 
     assert 7000 < len(fields["grpc-message"]) <= 7168
 

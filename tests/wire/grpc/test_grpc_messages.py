@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from pytriton.protocol.grpc import GrpcError, MessageAssembler, Status, compress, message_prefix
+from pytriton.protocol.grpc import GrpcError, GrpcStatus, MessageAssembler, compress, message_prefix
 from pytriton.protocol.grpc.messages import (
     MAX_INFLATED_BYTES,
     SMALL_BYTES,
@@ -187,7 +187,7 @@ def test_too_large_message_is_refused_at_its_prefix():
     with pytest.raises(GrpcError, match=r"larger than max \(101 vs. 100\)") as caught:
         assembler.feed(message_prefix(101))
 
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
 
 
 def test_too_large_message_in_one_piece_is_refused():
@@ -200,7 +200,7 @@ def test_unknown_flag_is_refused(flag):
     with pytest.raises(GrpcError, match=f"got {flag}") as caught:
         MessageAssembler(LIMIT).feed(bytes((flag, 0, 0, 0, 1, 7)))
 
-    assert caught.value.status is Status.INTERNAL
+    assert caught.value.status is GrpcStatus.INTERNAL
 
 
 @pytest.mark.parametrize("encoding,pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
@@ -215,7 +215,7 @@ def test_compressed_flag_without_an_encoding_is_refused():
     with pytest.raises(GrpcError) as caught:
         MessageAssembler(LIMIT).feed(framed(gzip.compress(b"x"), is_compressed=True))
 
-    assert caught.value.status is Status.INTERNAL
+    assert caught.value.status is GrpcStatus.INTERNAL
 
 
 def decompress(data, encoding, max_bytes) -> bytes:
@@ -236,7 +236,7 @@ def test_bomb_is_refused_without_being_unpacked(encoding):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
     assert peak < 4 * LIMIT
 
 
@@ -258,7 +258,7 @@ def test_damaged_message_is_refused(damaged):
     with pytest.raises(GrpcError, match="gzip") as caught:
         decompress(damaged, "gzip", LIMIT)
 
-    assert caught.value.status is Status.INTERNAL
+    assert caught.value.status is GrpcStatus.INTERNAL
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import hpack
 
-from pytriton.protocol.http2 import Connection, Limits, encode_header_block, frames
+from pytriton.protocol.http2 import Http2Connection, Http2Limits, encode_header_block, frames
 from pytriton.protocol.http2.events import Event
 from pytriton.protocol.http2.frames import frame
 
@@ -48,8 +48,8 @@ def parse_frames(data: bytes) -> list[SentFrame]:
 class FrameClient:
     """Sends hand-made frames to a connection and reads its answers; time moves only by hand."""
 
-    def __init__(self, limits: Limits | None = None, *, settings: bytes = b"") -> None:
-        self.connection = Connection(limits or Limits())
+    def __init__(self, limits: Http2Limits | None = None, *, settings: bytes = b"") -> None:
+        self.connection = Http2Connection(limits or Http2Limits())
         self.encoder = hpack.Encoder()
         self.now_ns = 1_000_000_000_000
         self.send(frames.PREFACE + frame(frames.SETTINGS, 0, 0, settings))
@@ -126,7 +126,9 @@ def ping(payload: bytes = b"12345678", *, flags: int = 0) -> bytes:
     return frame(frames.PING, flags, 0, payload)
 
 
-def responding(*stream_ids: int, limits: Limits | None = None, window: int = 65_535) -> FrameClient:
+def responding(
+    *stream_ids: int, limits: Http2Limits | None = None, window: int = 65_535
+) -> FrameClient:
     """A client whose streams got the head of a response."""
     client = FrameClient(limits, settings=setting(INITIAL_WINDOW_SIZE, window))
     client.open(*stream_ids, end_stream=True)

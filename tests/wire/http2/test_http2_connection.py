@@ -4,12 +4,12 @@ from __future__ import annotations
 import pytest
 
 from pytriton.protocol.http2 import (
-    Connection,
     ConnectionTerminated,
     DataReceived,
-    ErrorCode,
     GoAwayReceived,
-    Limits,
+    Http2Connection,
+    Http2ErrorCode,
+    Http2Limits,
     PingAcknowledged,
     RequestReceived,
     StreamReset,
@@ -40,7 +40,7 @@ def client() -> FrameClient:
     return FrameClient()
 
 
-def assert_terminated(client: FrameClient, events, code: ErrorCode) -> None:
+def assert_terminated(client: FrameClient, events, code: Http2ErrorCode) -> None:
     assert isinstance(events[-1], ConnectionTerminated)
     assert events[-1].code is code
     goaway = client.output()[-1]
@@ -50,14 +50,14 @@ def assert_terminated(client: FrameClient, events, code: ErrorCode) -> None:
     assert client.send(ping()) == []
 
 
-def assert_reset(client: FrameClient, stream_id: int, code: ErrorCode) -> None:
+def assert_reset(client: FrameClient, stream_id: int, code: Http2ErrorCode) -> None:
     expected = SentFrame(frames.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big"))
     assert expected in client.output()
     assert not client.connection.is_open(stream_id)
 
 
 def test_server_sends_its_settings_first():
-    first, second = parse_frames(b"".join(Connection(Limits()).take_output()))
+    first, second = parse_frames(b"".join(Http2Connection(Http2Limits()).take_output()))
 
     assert first.kind == frames.SETTINGS
     assert setting(4, 16 << 20) in first.payload
@@ -68,16 +68,16 @@ def test_server_sends_its_settings_first():
 
 def test_first_frame_must_be_settings():
     client = FrameClient.__new__(FrameClient)
-    client.connection = Connection()
+    client.connection = Http2Connection()
     client.now_ns = 0
 
     events = client.send(frames.PREFACE, ping())
 
-    assert_terminated(client, events, ErrorCode.PROTOCOL_ERROR)
+    assert_terminated(client, events, Http2ErrorCode.PROTOCOL_ERROR)
 
 
 def test_first_settings_must_not_be_an_acknowledgement():
-    connection = Connection()
+    connection = Http2Connection()
 
     (event,) = connection.receive(frames.PREFACE + settings(flags=frames.ACK), 0)
 
@@ -92,11 +92,11 @@ def test_settings_are_acknowledged(client):
 @pytest.mark.parametrize(
     "entry,code",
     [
-        (setting(ENABLE_PUSH, 2), ErrorCode.PROTOCOL_ERROR),
-        (setting(INITIAL_WINDOW_SIZE, 1 << 31), ErrorCode.FLOW_CONTROL_ERROR),
-        (setting(MAX_FRAME_SIZE, 16_383), ErrorCode.PROTOCOL_ERROR),
-        (setting(MAX_FRAME_SIZE, 1 << 24), ErrorCode.PROTOCOL_ERROR),
-        (b"\0\x04\0", ErrorCode.FRAME_SIZE_ERROR),
+        (setting(ENABLE_PUSH, 2), Http2ErrorCode.PROTOCOL_ERROR),
+        (setting(INITIAL_WINDOW_SIZE, 1 << 31), Http2ErrorCode.FLOW_CONTROL_ERROR),
+        (setting(MAX_FRAME_SIZE, 16_383), Http2ErrorCode.PROTOCOL_ERROR),
+        (setting(MAX_FRAME_SIZE, 1 << 24), Http2ErrorCode.PROTOCOL_ERROR),
+        (b"\0\x04\0", Http2ErrorCode.FRAME_SIZE_ERROR),
     ],
 )
 def test_wrong_settings_end_the_connection(client, entry, code):
@@ -106,31 +106,31 @@ def test_wrong_settings_end_the_connection(client, entry, code):
 @pytest.mark.parametrize(
     "wrong,code",
     [
-        (frame(frames.SETTINGS, frames.ACK, 0, b"123456"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.SETTINGS, 0, 1, b""), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.PING, 0, 0, b"1234567"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.PING, 0, 1, b"12345678"), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.GOAWAY, 0, 0, b"1234567"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.GOAWAY, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.PUSH_PROMISE, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.RST_STREAM, 0, 1, b"123"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.WINDOW_UPDATE, 0, 0, b"123"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.PRIORITY, 0, 0, bytes(5)), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.PRIORITY, 0, 1, bytes(4)), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.CONTINUATION, frames.END_HEADERS, 1, b""), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.HEADERS, frames.END_HEADERS, 0, b"\x82"), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.HEADERS, frames.END_HEADERS, 2, b"\x82"), ErrorCode.PROTOCOL_ERROR),
-        (frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xbe"), ErrorCode.COMPRESSION_ERROR),
-        (frame(frames.HEADERS, 0x24, 1, bytes(4)), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(frames.HEADERS, 0x0C, 1, b"\x09\x82"), ErrorCode.PROTOCOL_ERROR),
-        (window_update(0, 0), ErrorCode.PROTOCOL_ERROR),
-        (window_update(0, frames.MAX_WINDOW), ErrorCode.FLOW_CONTROL_ERROR),
-        (data(0, b"x"), ErrorCode.PROTOCOL_ERROR),
-        (data(1, b"x"), ErrorCode.PROTOCOL_ERROR),
-        (data(2, b"x"), ErrorCode.PROTOCOL_ERROR),
-        (rst_stream(1), ErrorCode.PROTOCOL_ERROR),
-        (rst_stream(0), ErrorCode.PROTOCOL_ERROR),
-        (window_update(1, 1), ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.SETTINGS, frames.ACK, 0, b"123456"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.SETTINGS, 0, 1, b""), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.PING, 0, 0, b"1234567"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.PING, 0, 1, b"12345678"), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.GOAWAY, 0, 0, b"1234567"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.GOAWAY, 0, 1, bytes(8)), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.PUSH_PROMISE, 0, 1, bytes(8)), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.RST_STREAM, 0, 1, b"123"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.WINDOW_UPDATE, 0, 0, b"123"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.PRIORITY, 0, 0, bytes(5)), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.PRIORITY, 0, 1, bytes(4)), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.CONTINUATION, frames.END_HEADERS, 1, b""), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 0, b"\x82"), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 2, b"\x82"), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xbe"), Http2ErrorCode.COMPRESSION_ERROR),
+        (frame(frames.HEADERS, 0x24, 1, bytes(4)), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(frames.HEADERS, 0x0C, 1, b"\x09\x82"), Http2ErrorCode.PROTOCOL_ERROR),
+        (window_update(0, 0), Http2ErrorCode.PROTOCOL_ERROR),
+        (window_update(0, frames.MAX_WINDOW), Http2ErrorCode.FLOW_CONTROL_ERROR),
+        (data(0, b"x"), Http2ErrorCode.PROTOCOL_ERROR),
+        (data(1, b"x"), Http2ErrorCode.PROTOCOL_ERROR),
+        (data(2, b"x"), Http2ErrorCode.PROTOCOL_ERROR),
+        (rst_stream(1), Http2ErrorCode.PROTOCOL_ERROR),
+        (rst_stream(0), Http2ErrorCode.PROTOCOL_ERROR),
+        (window_update(1, 1), Http2ErrorCode.PROTOCOL_ERROR),
     ],
 )
 def test_wrong_frame_ends_the_connection(client, wrong, code):
@@ -177,7 +177,7 @@ def test_headers_may_be_continued_padded_and_prioritised(client):
 def test_nothing_may_come_inside_a_header_block(client, intruder):
     client.send(frame(frames.HEADERS, 0, 1, b""))
 
-    assert_terminated(client, client.send(intruder), ErrorCode.PROTOCOL_ERROR)
+    assert_terminated(client, client.send(intruder), Http2ErrorCode.PROTOCOL_ERROR)
 
 
 def test_request_may_end_with_trailers(client):
@@ -201,12 +201,12 @@ def test_wrong_trailers_reset_the_stream(client, headers, end_stream):
 
     assert isinstance(event, StreamReset)
     assert not event.by_peer
-    assert_reset(client, 1, ErrorCode.PROTOCOL_ERROR)
+    assert_reset(client, 1, Http2ErrorCode.PROTOCOL_ERROR)
 
 
 def test_malformed_request_is_reset_without_an_event(client):
     assert client.send(client.headers(1, [(":method", "POST")])) == []
-    assert_reset(client, 1, ErrorCode.PROTOCOL_ERROR)
+    assert_reset(client, 1, Http2ErrorCode.PROTOCOL_ERROR)
     assert len(client.send(client.headers(3))) == 1
 
 
@@ -217,7 +217,7 @@ def test_body_of_another_length_than_announced_resets_the_stream(client, length,
     (event,) = client.send(data(1, body, end_stream=True))
 
     assert "content-length" in event.message
-    assert_reset(client, 1, ErrorCode.PROTOCOL_ERROR)
+    assert_reset(client, 1, Http2ErrorCode.PROTOCOL_ERROR)
 
 
 def test_body_of_the_announced_length_is_taken(client):
@@ -241,21 +241,21 @@ def test_data_after_the_end_of_the_request_resets_the_stream(client):
 
     (event,) = client.send(data(1, b"more"))
 
-    assert event.code == ErrorCode.STREAM_CLOSED
-    assert_reset(client, 1, ErrorCode.STREAM_CLOSED)
+    assert event.code == Http2ErrorCode.STREAM_CLOSED
+    assert_reset(client, 1, Http2ErrorCode.STREAM_CLOSED)
 
 
 def test_data_on_a_finished_stream_ends_the_connection(client):
     client.open(1, end_stream=True)
     client.connection.send_response(1, RESPONSE_HEAD, (), b"")
 
-    assert_terminated(client, client.send(data(1, b"more")), ErrorCode.STREAM_CLOSED)
+    assert_terminated(client, client.send(data(1, b"more")), Http2ErrorCode.STREAM_CLOSED)
 
 
 def test_stream_ids_only_grow(client):
     client.open(5, end_stream=True)
 
-    assert_terminated(client, client.send(client.headers(3)), ErrorCode.STREAM_CLOSED)
+    assert_terminated(client, client.send(client.headers(3)), Http2ErrorCode.STREAM_CLOSED)
 
 
 def test_reset_by_the_client_is_told_once(client):
@@ -264,7 +264,7 @@ def test_reset_by_the_client_is_told_once(client):
     events = client.send(rst_stream(1, 8), rst_stream(1, 8), window_update(1, 1))
 
     (event,) = events
-    assert (event.stream_id, event.code, event.by_peer) == (1, ErrorCode.CANCEL, True)
+    assert (event.stream_id, event.code, event.by_peer) == (1, Http2ErrorCode.CANCEL, True)
     assert client.output() == []
 
 
@@ -318,11 +318,11 @@ def test_goaway_of_the_client_lets_its_streams_go_on(client):
 
 
 def test_stream_beyond_the_limit_is_refused_and_the_rest_goes_on():
-    client = FrameClient(Limits(max_concurrent_streams=2))
+    client = FrameClient(Http2Limits(max_concurrent_streams=2))
     client.open(1, 3)
 
     assert client.send(client.headers(5), data(5, b"ignored")) == []
-    assert_reset(client, 5, ErrorCode.REFUSED_STREAM)
+    assert_reset(client, 5, Http2ErrorCode.REFUSED_STREAM)
     client.connection.reset(1)
     assert len(client.send(client.headers(7))) == 1
 
@@ -337,7 +337,7 @@ def test_shutdown_serves_what_is_on_its_way_then_refuses(client):
     assert client.send(ping(question.payload, flags=frames.ACK)) == []
     assert client.output() == [SentFrame(frames.GOAWAY, 0, 0, b"\0\0\0\x03\0\0\0\0")]
     assert client.send(client.headers(5)) == []
-    assert_reset(client, 5, ErrorCode.REFUSED_STREAM)
+    assert_reset(client, 5, Http2ErrorCode.REFUSED_STREAM)
     assert not client.connection.should_close
     for stream_id in (1, 3):
         client.connection.send_response(stream_id, RESPONSE_HEAD, (b"x",), b"")
@@ -357,17 +357,17 @@ def test_shutdown_can_be_finished_without_the_clients_answer(client):
 
 def test_abort_names_code_and_reason(client):
     client.open(1)
-    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
+    client.connection.abort(Http2ErrorCode.INTERNAL_ERROR, "broken")
 
     assert client.connection.take_events() == [
-        ConnectionTerminated(ErrorCode.INTERNAL_ERROR, "broken")
+        ConnectionTerminated(Http2ErrorCode.INTERNAL_ERROR, "broken")
     ]
     assert client.output() == [SentFrame(frames.GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x02broken")]
 
 
 def test_streams_can_be_ended_after_abort(client):
     client.open(1, end_stream=True)
-    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
+    client.connection.abort(Http2ErrorCode.INTERNAL_ERROR, "broken")
     client.connection.send_headers(1, RESPONSE_HEAD, end_stream=True)
 
     assert [sent.kind for sent in client.output()] == [frames.GOAWAY, frames.HEADERS]
@@ -378,7 +378,7 @@ def test_abort_drops_queued_data():
     client = responding(1, 3, window=10)
     client.connection.send_data(1, bytes(100))
     client.connection.send_data(3, bytes(100), end_stream=True)
-    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
+    client.connection.abort(Http2ErrorCode.INTERNAL_ERROR, "broken")
 
     assert [sent.kind for sent in client.output()] == [frames.GOAWAY]
     assert client.connection.is_open(1)
@@ -386,8 +386,8 @@ def test_abort_drops_queued_data():
 
 
 def test_connection_ends_once(client):
-    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken")
-    client.connection.abort(ErrorCode.INTERNAL_ERROR, "broken again")
+    client.connection.abort(Http2ErrorCode.INTERNAL_ERROR, "broken")
+    client.connection.abort(Http2ErrorCode.INTERNAL_ERROR, "broken again")
 
     assert len(client.connection.take_events()) == 1
     assert len(client.output()) == 1

@@ -11,8 +11,8 @@ from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataBuffered,
     DataReceived,
-    ErrorCode,
-    Limits,
+    Http2ErrorCode,
+    Http2Limits,
     frames,
 )
 from pytriton.protocol.http2.frames import frame
@@ -21,7 +21,7 @@ from tests.wire.http2.frame_client import GRPC_HEADERS, FrameClient, data, rst_s
 BODY = random.Random(3).randbytes(300_000)
 
 
-def opened(limits: Limits | None = None) -> FrameClient:
+def opened(limits: Http2Limits | None = None) -> FrameClient:
     client = FrameClient(limits)
     client.open(1, 3)
     return client
@@ -36,7 +36,7 @@ def test_padding_longer_than_the_frame_is_refused(payload):
     (event,) = opened().send(frame(frames.DATA, frames.PADDED, 1, payload))
 
     assert isinstance(event, ConnectionTerminated)
-    assert event.code is ErrorCode.PROTOCOL_ERROR
+    assert event.code is Http2ErrorCode.PROTOCOL_ERROR
     assert "padding" in event.message
 
 
@@ -91,7 +91,7 @@ def test_frames_of_one_read_share_an_event():
 def test_lent_memory_and_bytes_have_the_same_effect(seed):
     """Only the frames in lent memory are copied to their stream's buffer all at once."""
     source = random.Random(seed)
-    limits = Limits(
+    limits = Http2Limits(
         stream_window_bytes=source.choice([100_000, 1 << 20]),
         connection_window_bytes=source.choice([300_000, 1 << 24]),
     )
@@ -109,7 +109,7 @@ def test_lent_memory_and_bytes_have_the_same_effect(seed):
     assert _effects(chunks, bytes, limits, room) == _effects(chunks, memoryview, limits, room)
 
 
-def _effects(chunks: list[bytes], kind: type, limits: Limits, room: int):
+def _effects(chunks: list[bytes], kind: type, limits: Http2Limits, room: int):
     client = FrameClient(limits)
     client.open(1)
     client.send(client.headers(3, (*GRPC_HEADERS, ("content-length", "100000"))))
@@ -255,7 +255,7 @@ def test_stream_that_is_reset_gives_its_room_up():
 
 
 def test_window_of_the_stream_holds_for_its_memory():
-    client = opened(Limits(stream_window_bytes=100_000))
+    client = opened(Http2Limits(stream_window_bytes=100_000))
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(data(1, BODY)[:9])
 
@@ -263,22 +263,22 @@ def test_window_of_the_stream_holds_for_its_memory():
         DataBuffered(1, 100_000, end_stream=False)
     ]
     (event,) = client.connection.buffer_updated(1, client.now_ns)
-    assert event.code is ErrorCode.FLOW_CONTROL_ERROR
+    assert event.code is Http2ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_window_of_the_connection_holds_for_memory():
-    client = opened(Limits(stream_window_bytes=1 << 20, connection_window_bytes=70_000))
+    client = opened(Http2Limits(stream_window_bytes=1 << 20, connection_window_bytes=70_000))
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(data(1, BODY)[:9])
 
     (event,) = client.connection.buffer_updated(70_001, client.now_ns)
 
-    assert event.code is ErrorCode.FLOW_CONTROL_ERROR
+    assert event.code is Http2ErrorCode.FLOW_CONTROL_ERROR
     assert client.connection.buffer_updated(1, client.now_ns) == []
 
 
 def test_placed_data_is_acknowledged_like_any_other():
-    client = opened(Limits(stream_window_bytes=100_000))
+    client = opened(Http2Limits(stream_window_bytes=100_000))
     client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
     client.send(cut(BODY[:100_000], 16_384))
 

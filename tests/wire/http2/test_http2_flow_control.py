@@ -8,8 +8,8 @@ import pytest
 from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataReceived,
-    ErrorCode,
-    Limits,
+    Http2ErrorCode,
+    Http2Limits,
     LocalProtocolError,
     WriteResumed,
     frames,
@@ -29,7 +29,7 @@ from tests.wire.http2.frame_client import (
     window_update,
 )
 
-SMALL = Limits(stream_window_bytes=1000, connection_window_bytes=100_000)
+SMALL = Http2Limits(stream_window_bytes=1000, connection_window_bytes=100_000)
 
 
 def updates(sent: list[SentFrame]) -> dict[int, int]:
@@ -61,21 +61,21 @@ def test_client_that_ignores_the_window_of_a_stream_loses_the_stream():
     (kept, reset) = client.send(data(1, bytes(1000)), data(1, b"x"))
 
     assert kept == DataReceived(1, bytes(1000), end_stream=False)
-    assert reset.code == ErrorCode.FLOW_CONTROL_ERROR
+    assert reset.code == Http2ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_client_that_ignores_the_window_of_the_connection_loses_it():
-    client = FrameClient(Limits(stream_window_bytes=1 << 20, connection_window_bytes=70_000))
+    client = FrameClient(Http2Limits(stream_window_bytes=1 << 20, connection_window_bytes=70_000))
     client.open(1)
 
     events = client.send(data(1, bytes(60_000)), data(1, bytes(10_001)))
 
     assert isinstance(events[-1], ConnectionTerminated)
-    assert events[-1].code is ErrorCode.FLOW_CONTROL_ERROR
+    assert events[-1].code is Http2ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_padding_counts_and_is_given_back_at_once():
-    client = FrameClient(Limits(stream_window_bytes=1000, connection_window_bytes=70_000))
+    client = FrameClient(Http2Limits(stream_window_bytes=1000, connection_window_bytes=70_000))
     client.open(1)
     padded = frame(frames.DATA, frames.PADDED, 1, bytes((249,)) + bytes(249))
 
@@ -86,7 +86,7 @@ def test_padding_counts_and_is_given_back_at_once():
 
 @pytest.mark.parametrize("end", ["our reset", "the client's reset", "our answer", "a violation"])
 def test_closed_stream_gives_its_data_back_to_the_connection(end):
-    client = FrameClient(Limits(connection_window_bytes=100_000))
+    client = FrameClient(Http2Limits(connection_window_bytes=100_000))
     for stream_id in range(1, 21, 2):
         client.open(stream_id)
         client.send(data(stream_id, bytes(16_000)))
@@ -104,7 +104,7 @@ def test_closed_stream_gives_its_data_back_to_the_connection(end):
 
 
 def test_data_that_nobody_reads_is_given_back_to_the_connection():
-    client = FrameClient(Limits(connection_window_bytes=100_000))
+    client = FrameClient(Http2Limits(connection_window_bytes=100_000))
     client.open(1)
     client.connection.reset(1)
 
@@ -115,13 +115,13 @@ def test_data_that_nobody_reads_is_given_back_to_the_connection():
 
 
 def test_unread_data_beyond_the_window_of_the_connection_ends_it():
-    client = FrameClient(Limits(connection_window_bytes=70_000))
+    client = FrameClient(Http2Limits(connection_window_bytes=70_000))
     client.open(1, 3)
     client.connection.reset(1)
 
     events = client.send(data(3, bytes(60_000)), data(1, bytes(10_001)))
 
-    assert events[-1].code is ErrorCode.FLOW_CONTROL_ERROR
+    assert events[-1].code is Http2ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_more_than_was_delivered_cannot_be_acknowledged():
@@ -173,7 +173,7 @@ def test_unwritten_small_messages_pile_up_in_the_queue():
 
 
 def test_writer_pauses_at_high_water_and_resumes_at_low_water():
-    limits = Limits(high_water_bytes=1000, low_water_bytes=100)
+    limits = Http2Limits(high_water_bytes=1000, low_water_bytes=100)
     client = responding(1, limits=limits, window=0)
 
     assert client.connection.send_data(1, bytes(999))
@@ -188,7 +188,7 @@ def test_writer_pauses_at_high_water_and_resumes_at_low_water():
 
 
 def test_writer_that_does_not_stop_at_once_is_resumed_all_the_same():
-    client = responding(1, limits=Limits(high_water_bytes=1000, low_water_bytes=100), window=0)
+    client = responding(1, limits=Http2Limits(high_water_bytes=1000, low_water_bytes=100), window=0)
     client.connection.send_data(1, bytes(1000))
     client.send(window_update(1, 500))
     client.output()
@@ -201,7 +201,7 @@ def test_writer_that_does_not_stop_at_once_is_resumed_all_the_same():
 
 
 def test_queue_of_a_stream_is_bounded():
-    client = responding(1, limits=Limits(max_queued_bytes=1000), window=0)
+    client = responding(1, limits=Http2Limits(max_queued_bytes=1000), window=0)
     client.connection.send_data(1, bytes(5000))
 
     with pytest.raises(LocalProtocolError, match="5000 bytes queued"):
@@ -251,7 +251,7 @@ def test_each_initial_window_of_a_frame_is_checked():
 
     (event,) = client.send(settings(wrong, right))
 
-    assert event.code is ErrorCode.FLOW_CONTROL_ERROR
+    assert event.code is Http2ErrorCode.FLOW_CONTROL_ERROR
 
 
 def test_initial_window_that_overflows_a_stream_ends_the_connection():
@@ -260,12 +260,12 @@ def test_initial_window_that_overflows_a_stream_ends_the_connection():
 
     (event,) = client.send(settings(setting(INITIAL_WINDOW_SIZE, 1001)))
 
-    assert event.code is ErrorCode.FLOW_CONTROL_ERROR
+    assert event.code is Http2ErrorCode.FLOW_CONTROL_ERROR
 
 
 @pytest.mark.parametrize(
     "increment,code",
-    [(0, ErrorCode.PROTOCOL_ERROR), (frames.MAX_WINDOW, ErrorCode.FLOW_CONTROL_ERROR)],
+    [(0, Http2ErrorCode.PROTOCOL_ERROR), (frames.MAX_WINDOW, Http2ErrorCode.FLOW_CONTROL_ERROR)],
 )
 def test_wrong_increment_of_a_stream_resets_it(increment, code):
     client = responding(1)

@@ -17,11 +17,11 @@ import pytest
 
 from pytriton.protocol.grpc import GrpcError, MessageAssembler, message_prefix, parse_call
 from pytriton.protocol.http2 import (
-    Connection,
     ConnectionTerminated,
     DataBuffered,
     DataReceived,
-    Limits,
+    Http2Connection,
+    Http2Limits,
     RequestReceived,
     frames,
 )
@@ -38,7 +38,7 @@ ROUNDS = int(os.environ.get("PYTRITON_FUZZ_ROUNDS", "60"))
 FRAMES = int(os.environ.get("PYTRITON_FUZZ_FRAMES", "5000"))
 FRAMES_PER_ROUND = 150
 MAX_MESSAGE_BYTES = 100_000
-LIMITS = Limits(
+LIMITS = Http2Limits(
     stream_window_bytes=100_000,
     connection_window_bytes=200_000,
     max_concurrent_streams=20,
@@ -138,7 +138,7 @@ class RandomClient:
 class EchoServer:
     """Uses the connection as a front end would, and answers at random."""
 
-    def __init__(self, connection: Connection, source: random.Random) -> None:
+    def __init__(self, connection: Http2Connection, source: random.Random) -> None:
         self.connection = connection
         self.random = source
         self.assemblers: dict[int, MessageAssembler] = {}

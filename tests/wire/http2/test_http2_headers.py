@@ -6,7 +6,7 @@ import random
 import hpack
 import pytest
 
-from pytriton.protocol.http2 import Limits, encode_header_block
+from pytriton.protocol.http2 import Http2Limits, encode_header_block
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.headers import HeaderDecoder, parse_request, trailers_violation
 from tests.wire.http2.frame_client import GRPC_HEADERS
@@ -16,7 +16,7 @@ PSEUDO = GRPC_FIELDS[:4]
 
 
 def decoder(**limits) -> HeaderDecoder:
-    return HeaderDecoder(Limits(**limits))
+    return HeaderDecoder(Http2Limits(**limits))
 
 
 def random_fields(source: random.Random) -> list[tuple[str, str]]:

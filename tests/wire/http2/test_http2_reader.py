@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.protocol.http2 import Limits, frames
+from pytriton.protocol.http2 import Http2Limits, frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, frame
 from pytriton.protocol.http2.reader import FrameReader, FrameRun
 
-LIMITS = Limits(max_frame_bytes=100_000, max_header_block_bytes=20_000)
+LIMITS = Http2Limits(max_frame_bytes=100_000, max_header_block_bytes=20_000)
 
 
 def read(reader: FrameReader, *chunks: bytes):
@@ -148,7 +148,7 @@ def test_other_frames_are_no_run(begun, data):
 
 
 def test_frames_that_are_too_large_are_no_run():
-    reader = FrameReader(Limits(max_frame_bytes=16_384))
+    reader = FrameReader(Http2Limits(max_frame_bytes=16_384))
     read(reader, frames.PREFACE)
 
     assert reader.find_run(memoryview(frame(frames.DATA, 0, 1, bytes(16_385)))) is None

@@ -9,8 +9,8 @@ import pytest
 
 from pytriton.protocol.http2 import (
     DataReceived,
-    ErrorCode,
-    Limits,
+    Http2ErrorCode,
+    Http2Limits,
     RequestReceived,
     StreamReset,
     frames,
@@ -31,7 +31,7 @@ WITH_LENGTH = (*GRPC_HEADERS, ("content-length", "5"))
 MALFORMED = ((":method", "POST"), ("te", "trailers"))
 
 
-def knowing(limits: Limits | None = None, headers=GRPC_HEADERS) -> tuple[FrameClient, bytes]:
+def knowing(limits: Http2Limits | None = None, headers=GRPC_HEADERS) -> tuple[FrameClient, bytes]:
     """A client of a connection that has seen a header block twice, and the block."""
     client = FrameClient(limits)
     client.send(client.headers(1, headers, end_stream=True))
@@ -70,7 +70,7 @@ def test_frames_after_whole_requests_are_read():
 
 
 def test_body_of_a_whole_request_is_acknowledged_when_its_stream_ends():
-    client, block = knowing(Limits(connection_window_bytes=70_000))
+    client, block = knowing(Http2Limits(connection_window_bytes=70_000))
     for stream_id in range(5, 45, 2):
         client.send(whole(block, stream_id, bytes(2000)))
 
@@ -85,7 +85,7 @@ def test_body_of_a_whole_request_is_acknowledged_when_its_stream_ends():
 @pytest.mark.parametrize("seed", range(25))
 def test_requests_at_once_have_the_effects_of_single_frames(seed, headers):
     source = random.Random(seed)
-    limits = Limits(
+    limits = Http2Limits(
         max_concurrent_streams=source.choice([3, 1000]),
         stream_window_bytes=source.choice([1000, 100_000]),
         connection_window_bytes=source.choice([65_535, 1 << 20]),
@@ -106,7 +106,7 @@ def test_requests_at_once_have_the_effects_of_single_frames(seed, headers):
     )
 
 
-def _effects(limits: Limits, headers, sent, chunks: int, *, is_refusing: bool):
+def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bool):
     client, block = knowing(limits, headers)
     if is_refusing:
         client.connection.finish_shutdown()
@@ -147,7 +147,7 @@ def test_known_block_with_other_flags_is_read():
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(stream_window_bytes=1999), Limits(connection_window_bytes=65_535)]
+    "limits", [Http2Limits(stream_window_bytes=1999), Http2Limits(connection_window_bytes=65_535)]
 )
 def test_whole_request_beyond_a_window_is_refused(limits):
     client, block = knowing(limits)
@@ -159,4 +159,4 @@ def test_whole_request_beyond_a_window_is_refused(limits):
         for event in client.send(whole(block, 5 + 2 * number, bytes(2000)))
     ]
 
-    assert events[-1].code is ErrorCode.FLOW_CONTROL_ERROR
+    assert events[-1].code is Http2ErrorCode.FLOW_CONTROL_ERROR

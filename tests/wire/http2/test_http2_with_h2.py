@@ -9,8 +9,8 @@ import h2.events
 import pytest
 
 from pytriton.protocol.http2 import (
-    Connection,
     DataReceived,
+    Http2Connection,
     RequestReceived,
     StreamReset,
     TrailersReceived,
@@ -27,7 +27,7 @@ class Peers:
 
     def __init__(self) -> None:
         self.client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-        self.server = Connection()
+        self.server = Http2Connection()
         self.client.initiate_connection()
         self.server_events = []
         self.client_events = []

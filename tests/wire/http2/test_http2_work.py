@@ -8,8 +8,8 @@ import pytest
 from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataReceived,
-    ErrorCode,
-    Limits,
+    Http2ErrorCode,
+    Http2Limits,
     frames,
 )
 from pytriton.protocol.http2.frames import ConnectionViolation, frame
@@ -38,7 +38,7 @@ def is_calmed(events) -> bool:
     return (
         bool(events)
         and isinstance(events[-1], ConnectionTerminated)
-        and events[-1].code is ErrorCode.ENHANCE_YOUR_CALM
+        and events[-1].code is Http2ErrorCode.ENHANCE_YOUR_CALM
     )
 
 
@@ -46,8 +46,8 @@ class Payer:
     """Pays from a budget of its own."""
 
     def __init__(self, **limits: int) -> None:
-        self.outbox = Outbox(Limits())
-        self.budget = WorkBudget(Limits(**limits), self.outbox)
+        self.outbox = Outbox(Http2Limits())
+        self.budget = WorkBudget(Http2Limits(**limits), self.outbox)
 
     def can_pay(self, units: int, now_ns: int) -> bool:
         try:
@@ -86,7 +86,7 @@ def test_budget_comes_back_with_parts_of_responses_and_their_bytes():
 
 
 def test_rapid_reset_ends_the_connection():
-    client = FrameClient(Limits(work_burst=1000 + PREFACE_UNITS, work_per_second=1))
+    client = FrameClient(Http2Limits(work_burst=1000 + PREFACE_UNITS, work_per_second=1))
 
     for number in range(100):
         assert not is_calmed(
@@ -97,7 +97,7 @@ def test_rapid_reset_ends_the_connection():
 
 
 def test_cancelling_now_and_then_is_fine():
-    client = FrameClient(Limits(work_burst=1000 + PREFACE_UNITS, work_per_second=100))
+    client = FrameClient(Http2Limits(work_burst=1000 + PREFACE_UNITS, work_per_second=100))
 
     for number in range(1000):
         client.now_ns += SECOND_NS // 10
@@ -107,7 +107,7 @@ def test_cancelling_now_and_then_is_fine():
 
 
 def test_making_us_reset_streams_costs_the_same_as_resetting_them():
-    client = FrameClient(Limits(work_burst=1100 + PREFACE_UNITS, work_per_second=1))
+    client = FrameClient(Http2Limits(work_burst=1100 + PREFACE_UNITS, work_per_second=1))
     for number in range(100):
         client.send(client.headers(2 * number + 1), window_update(2 * number + 1, 0))
         client.output()
@@ -116,7 +116,7 @@ def test_making_us_reset_streams_costs_the_same_as_resetting_them():
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(max_continuations=10), Limits(max_header_block_bytes=1000)]
+    "limits", [Http2Limits(max_continuations=10), Http2Limits(max_header_block_bytes=1000)]
 )
 def test_continuation_flood_ends_the_connection(limits):
     client = FrameClient(limits)
@@ -129,7 +129,7 @@ def test_continuation_flood_ends_the_connection(limits):
 
 @pytest.mark.parametrize("flood", [ping(), settings()])
 def test_client_that_reads_no_replies_is_cut_off(flood):
-    client = FrameClient(Limits(max_pending_replies=50, max_ping_strikes=10_000))
+    client = FrameClient(Http2Limits(max_pending_replies=50, max_ping_strikes=10_000))
 
     assert client.send(*[flood] * 50) == []
     assert is_calmed(client.send(flood))
@@ -137,7 +137,7 @@ def test_client_that_reads_no_replies_is_cut_off(flood):
 
 
 def test_client_that_reads_its_replies_may_go_on():
-    client = FrameClient(Limits(max_pending_replies=50))
+    client = FrameClient(Http2Limits(max_pending_replies=50))
 
     for _ in range(10):
         assert client.send(*[settings()] * 50) == []
@@ -166,7 +166,7 @@ def test_client_that_reads_its_replies_may_go_on():
 )
 def test_frames_beside_requests_are_paid_for(noise):
     client = FrameClient(
-        Limits(work_burst=100 + PREFACE_UNITS, work_per_second=1, max_ping_strikes=10_000)
+        Http2Limits(work_burst=100 + PREFACE_UNITS, work_per_second=1, max_ping_strikes=10_000)
     )
     client.open(1, RESET)
     client.connection.reset(RESET)
@@ -180,7 +180,7 @@ def test_frames_beside_requests_are_paid_for(noise):
 
 
 def test_late_data_of_small_messages_is_free():
-    client = FrameClient(Limits(work_burst=100, work_per_second=1))
+    client = FrameClient(Http2Limits(work_burst=100, work_per_second=1))
     client.open(RESET)
     client.connection.reset(RESET)
 
@@ -188,7 +188,7 @@ def test_late_data_of_small_messages_is_free():
 
 
 def test_continuations_are_paid_for_across_header_blocks():
-    client = FrameClient(Limits(work_burst=100 + PREFACE_UNITS, work_per_second=1))
+    client = FrameClient(Http2Limits(work_burst=100 + PREFACE_UNITS, work_per_second=1))
     parts = [frame(frames.CONTINUATION, 0, 0, b"")] * 9
 
     def block(stream_id):
@@ -209,7 +209,7 @@ def test_settings_of_too_many_entries_end_the_connection():
 
 
 def test_entries_of_settings_are_paid_for():
-    client = FrameClient(Limits(work_burst=330 + PREFACE_UNITS, work_per_second=1))
+    client = FrameClient(Http2Limits(work_burst=330 + PREFACE_UNITS, work_per_second=1))
     noise = settings(*[setting(MAX_HEADER_LIST_SIZE, 100)] * 32)
 
     assert not is_calmed(client.send(*[noise] * 10))
@@ -233,7 +233,7 @@ def test_windows_of_many_streams_are_not_resized_again_and_again():
 
 def test_streams_above_the_limit_are_paid_for():
     client = FrameClient(
-        Limits(max_concurrent_streams=1, work_burst=400 + PREFACE_UNITS, work_per_second=1)
+        Http2Limits(max_concurrent_streams=1, work_burst=400 + PREFACE_UNITS, work_per_second=1)
     )
     client.open(1)
 
@@ -327,7 +327,7 @@ def test_sixteen_mebibytes_arrive_as_views_without_a_copy():
 
 
 def test_stall_is_seen_after_its_time_and_not_before():
-    client = FrameClient(Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 5))
+    client = FrameClient(Http2Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 5))
     client.open(1, 3, end_stream=True)
     for stream_id in (1, 3):
         client.connection.send_response(stream_id, RESPONSE_HEAD, (b"0123456789",), b"")
@@ -344,7 +344,7 @@ def test_stall_is_seen_after_its_time_and_not_before():
 
 @pytest.mark.parametrize("step,stalled", [(1, [1]), (20_000, [])])
 def test_window_opened_byte_by_byte_is_a_stall(step, stalled):
-    client = FrameClient(Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 0))
+    client = FrameClient(Http2Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 0))
     client.open(1, end_stream=True)
     client.connection.send_response(1, RESPONSE_HEAD, (bytes(10_000_000),), b"")
     client.send(window_update(0, 1 << 30))
@@ -360,7 +360,7 @@ def test_window_opened_byte_by_byte_is_a_stall(step, stalled):
 
 
 def test_answer_that_waits_a_second_time_starts_a_new_stall():
-    client = FrameClient(Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 0))
+    client = FrameClient(Http2Limits(max_stall_ns=60 * SECOND_NS), settings=setting(4, 0))
     client.open(1, end_stream=True)
     client.connection.send_headers(1, RESPONSE_HEAD)
     client.connection.send_data(1, b"first")
@@ -415,7 +415,7 @@ def test_sending_forgives_pings():
 
 
 def test_ping_policy_counts_strikes_only_for_early_pings():
-    policy = PingPolicy(Limits(min_ping_interval_ns=10, max_ping_strikes=1))
+    policy = PingPolicy(Http2Limits(min_ping_interval_ns=10, max_ping_strikes=1))
 
     verdicts = [policy.allows(now, 0, is_idle=False) for now in (0, 5, 15, 25, 30)]
 
@@ -423,7 +423,7 @@ def test_ping_policy_counts_strikes_only_for_early_pings():
 
 
 def test_memory_of_reset_streams_is_bounded():
-    client = FrameClient(Limits(max_closed_streams=10))
+    client = FrameClient(Http2Limits(max_closed_streams=10))
     for number in range(1000):
         client.open(2 * number + 1)
         client.connection.reset(2 * number + 1)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC's length-prefixed messages: splits received data into messages, and makes prefixes."""
+"""gRPC's length-prefixed messages: splits received data into messages, and makes prefixes.
+
+Messages may be compressed with gzip or deflate, which is the zlib format in gRPC, within limits.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview
 
 IDENTITY = "identity"
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -128,7 +131,6 @@ class Inflation:
         return self._plain
 
 
-Buffer = bytes | bytearray | memoryview
 Message = Buffer | Inflation  # an Inflation if decompressing the message takes long
 # Returns memory for a message, given its size and its first bytes; None to use a plain buffer.
 AllocateBuffer = Callable[[int, memoryview], "memoryview | None"]

@@ -22,7 +22,7 @@ class RequestReceived(msgspec.Struct, gc=False):
 
 
 class DataReceived(msgspec.Struct, gc=False):
-    """A part of a request's body; call `Connection.acknowledge` once it is consumed.
+    """A part of a request's body; call `Http2Connection.acknowledge` once it is consumed.
 
     Consecutive frames in one `receive` may share an event. If `data` is a memoryview, it keeps all
     the bytes that were passed to `receive` alive.
@@ -34,7 +34,7 @@ class DataReceived(msgspec.Struct, gc=False):
 
 
 class DataBuffered(msgspec.Struct, gc=False):
-    """A part of a request's body was written to the buffer that `Connection.set_buffer` set.
+    """A part of a request's body was written to the buffer that `Http2Connection.set_buffer` set.
 
     It has to be acknowledged like `DataReceived`.
     """

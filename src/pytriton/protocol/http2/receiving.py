@@ -246,7 +246,7 @@ class Receiver:
         return None if self._is_restricted else self._data.get_buffer()
 
     def buffer_updated(self, size: int) -> None:
-        """See `Connection.buffer_updated`; ConnectionViolation ends the connection."""
+        """See `Http2Connection.buffer_updated`; ConnectionViolation ends the connection."""
         try:
             self._data.buffer_updated(size)
         except StreamViolation as violation:

@@ -122,7 +122,7 @@ class Stream(msgspec.Struct, gc=False, eq=False):
     receive_window: int  # how much the peer may send
     send_window: int  # how much we may send; negative if the peer shrank its windows
     body_left: int | None = None  # missing bytes of the announced content-length
-    unacknowledged: int = 0  # bytes delivered, but not passed to `Connection.acknowledge`
+    unacknowledged: int = 0  # bytes delivered, but not passed to `Http2Connection.acknowledge`
     credit: int = 0  # bytes acknowledged, but not yet announced to the peer
     buffer: memoryview | None = None  # the memory for the next data
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.request_ids import visible
-from pytriton.protocol.grpc import Status
+from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.server.options.server_options import JSON
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ HTTP, GRPC = "HTTP", "gRPC"
 CLIENT_CLOSED = 499
 MAX_CHARACTERS = 1024  # of a text that a client chose
 
-_GRPC_NAMES = {int(status): status.name for status in Status}
+_GRPC_NAMES = {int(status): status.name for status in GrpcStatus}
 _PLAIN = re.compile(r"[!#-\[\]-~]+")  # visible, and neither a quote nor a backslash
 _STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 _MODE = 0o666  # of a new file, less what the umask takes away

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import hpack
 
-from pytriton.protocol.grpc import OK_TRAILERS, Status
-from pytriton.protocol.http2 import Connection, ErrorCode, StreamReset
+from pytriton.protocol.grpc import OK_TRAILERS, GrpcStatus
+from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode, StreamReset
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
 from pytriton.serving.server.access_log.access_log import (
     CLIENT_CLOSED,
@@ -55,7 +55,7 @@ _HEALTH = frozenset(
         "/grpc.health.v1.Health/Watch",
     }
 )
-_HTTP_ERROR = int(Status.UNKNOWN)  # of a request that is not gRPC
+_HTTP_ERROR = int(GrpcStatus.UNKNOWN)  # of a request that is not gRPC
 # The attributes on the way from the sink of a request to its connection: sinks of traces and of
 # shared memory have another sink, those of protocols a connection or a call.
 _WAYS = ("_sink", "_call")
@@ -193,7 +193,7 @@ class CallRecord:
         self.model = self.version = self.request_id = ""
 
 
-class CountingConnection(Connection):
+class CountingConnection(Http2Connection):
     """An HTTP/2 connection that counts what its streams send, and tells how they end."""
 
     def __init__(
@@ -244,10 +244,10 @@ class CountingConnection(Connection):
             self._on_end(stream_id, status_of(block))
         super().send_trailers(stream_id, block)
 
-    def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+    def reset(self, stream_id: int, code: Http2ErrorCode = Http2ErrorCode.CANCEL) -> None:
         """Reset a stream."""
         if stream_id in self._records:
-            self._on_end(stream_id, int(Status.CANCELLED))
+            self._on_end(stream_id, int(GrpcStatus.CANCELLED))
         super().reset(stream_id, code)
 
 
@@ -286,7 +286,7 @@ class LoggedGrpcConnection(GrpcConnection):
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
         if isinstance(event, StreamReset) and event.stream_id in self.records:
-            self._on_end(event.stream_id, int(Status.CANCELLED))
+            self._on_end(event.stream_id, int(GrpcStatus.CANCELLED))
 
     def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with this call, unless it has ended already."""
@@ -299,7 +299,7 @@ class LoggedGrpcConnection(GrpcConnection):
     def _abandon_calls(self) -> None:
         super()._abandon_calls()
         for stream_id in list(self.records):
-            self._on_end(stream_id, int(Status.CANCELLED))
+            self._on_end(stream_id, int(GrpcStatus.CANCELLED))
 
     def _on_end(self, stream_id: int, status: int) -> None:
         record = self.records.pop(stream_id)

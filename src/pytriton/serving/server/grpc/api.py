@@ -19,8 +19,13 @@ from google.protobuf.message import DecodeError
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.protos import service_pb2
-from pytriton.protocol.grpc import MessageAssembler, Status, encode_http_error, encode_trailers_only
-from pytriton.protocol.http2 import Limits
+from pytriton.protocol.grpc import (
+    GrpcStatus,
+    MessageAssembler,
+    encode_http_error,
+    encode_trailers_only,
+)
+from pytriton.protocol.http2 import Http2Limits
 from pytriton.protocol.repository_pb import read_load_request
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
@@ -178,9 +183,11 @@ class GrpcApi:
             block = encode_trailers_only(head.error.status, head.error.message)
         elif method is None:
             text = f"unknown method {head.path}"
-            return RefusedGrpcCall(Status.UNIMPLEMENTED, text, connection, stream_id, head)
+            return RefusedGrpcCall(GrpcStatus.UNIMPLEMENTED, text, connection, stream_id, head)
         elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
-            return RefusedGrpcCall(Status(GRPC_RESTRICTED), refusal, connection, stream_id, head)
+            return RefusedGrpcCall(
+                GrpcStatus(GRPC_RESTRICTED), refusal, connection, stream_id, head
+            )
         else:
             return method.make_call(connection, stream_id, head)
         connection.refuse(stream_id, block)
@@ -264,9 +271,9 @@ class GrpcApi:
         self._methods[path] = Method(make_call, api, is_restricted)
 
 
-def _http2_limits(options: ServerOptions) -> Limits:
+def _http2_limits(options: ServerOptions) -> Http2Limits:
     interval_ns, idle_interval_ns = ping_intervals_ns(options.grpc_keepalive)
-    return Limits(
+    return Http2Limits(
         max_queued_bytes=_MAX_QUEUED_BYTES,
         max_stall_ns=int(options.limits.write_stall_timeout_s * 1e9),
         min_ping_interval_ns=interval_ns,

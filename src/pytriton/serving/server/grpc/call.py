@@ -15,16 +15,16 @@ from pytriton.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
     GrpcError,
+    GrpcStatus,
     Inflation,
     MessageAssembler,
-    Status,
     compress,
     encode_trailers,
     encode_trailers_only,
     message_prefix,
 )
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, Message, pack_prefix
-from pytriton.protocol.http2 import ErrorCode, IncompleteInput
+from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput
 from pytriton.protocol.kserve_pb_response import message_size
 from pytriton.serving.server.api.status import GRPC_STATUS
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
-    from pytriton.protocol.http2 import Connection
+    from pytriton.protocol.http2 import Http2Connection
     from pytriton.serving.server.api.background import Background, LoopBudget
 
 
@@ -46,7 +46,7 @@ _HIGH_WATER_BYTES = 1 << 20
 class _FinalStatus(NamedTuple):
     """The status that follows the last message."""
 
-    status: Status
+    status: GrpcStatus
     message: str
 
 
@@ -71,7 +71,7 @@ class CompressedSends:
         self._is_paused = self._waiting_bytes >= _HIGH_WATER_BYTES
         return not self._is_paused
 
-    def finish(self, status: Status, message: str) -> bool:
+    def finish(self, status: GrpcStatus, message: str) -> bool:
         """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
         if self._waiting:
             self._add(_FinalStatus(status, message))
@@ -141,7 +141,7 @@ _JOINED_BYTES = 32 << 10
 class CallConnection(Protocol):
     """The parts of a connection that a call uses."""
 
-    http2: Connection
+    http2: Http2Connection
     max_message_bytes: int
     max_small_bytes: int  # for messages of methods without tensors or files
     work: CallWork
@@ -275,7 +275,9 @@ class GrpcCall:
     def _end_part(self, assembler: MessageAssembler, size: int, *, end_stream: bool) -> None:
         if end_stream:
             if not assembler.is_between_messages:
-                raise GrpcError(Status.INTERNAL, "expected a whole message, got the stream's end")
+                raise GrpcError(
+                    GrpcStatus.INTERNAL, "expected a whole message, got the stream's end"
+                )
             self.on_half_close()
         self.acknowledge(size)
 
@@ -366,7 +368,7 @@ class GrpcCall:
         self.connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
         self.connection.remove_call(self)
 
-    def finish(self, status: Status = Status.OK, message: str = "") -> None:
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """End the call with a status, after all messages that were sent."""
         if not self.is_open:
             return
@@ -375,7 +377,7 @@ class GrpcCall:
             self.finish_now(status, message)
         self.connection.remove_call(self)
 
-    def finish_now(self, status: Status, message: str) -> None:
+    def finish_now(self, status: GrpcStatus, message: str) -> None:
         http2 = self.connection.http2
         if self._has_head:
             http2.send_trailers(self.stream_id, encode_trailers(status, message))
@@ -386,9 +388,9 @@ class GrpcCall:
 
     def fail(self, error: ServerError) -> None:
         """End the call with an error of the engine."""
-        self.finish(Status(GRPC_STATUS[error.code]), error.message)
+        self.finish(GrpcStatus(GRPC_STATUS[error.code]), error.message)
 
-    def drop(self, code: ErrorCode) -> None:
+    def drop(self, code: Http2ErrorCode) -> None:
         """Reset the stream of the call at once; queued output is dropped."""
         self.connection.http2.reset(self.stream_id, code)
         self.connection.remove_call(self)
@@ -434,12 +436,12 @@ class UnaryCall(GrpcCall):
     def on_message(self, message: Buffer) -> None:
         """Keep the message until the client has ended its half of the stream."""
         if self._message is not None:
-            raise GrpcError(Status.INTERNAL, "expected one message, got more")
+            raise GrpcError(GrpcStatus.INTERNAL, "expected one message, got more")
         self._message = message
 
     def on_half_close(self) -> None:
         if self._message is None:
-            raise GrpcError(Status.INTERNAL, "expected one message, got none")
+            raise GrpcError(GrpcStatus.INTERNAL, "expected one message, got none")
         message, self._message = self._message, None
         self.on_request(message)
 
@@ -454,7 +456,7 @@ class RefusedGrpcCall(GrpcCall):
 
     def __init__(
         self,
-        status: Status,
+        status: GrpcStatus,
         message: str,
         connection: CallConnection,
         stream_id: int,

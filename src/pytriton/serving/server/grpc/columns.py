@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small calls of ModelInfer that travel as columns, because many like them came before.
+"""Small requests over gRPC that travel as columns, because many like them came before.
 
-After some requests of one layout, later ones are read by a `PbRequestPattern`, gathered into a chunk
-and answered from the columns of a batch, without records and tensors for each. Requests that differ
-in anything but the bytes of their tensors take the ordinary way.
+After some requests of one layout, later ones are read by a pattern, gathered into a chunk and
+answered from the columns of a batch, without records and tensors for each. Requests that differ in
+anything but the bytes of their tensors, or the ids and flags of their sequences, take the ordinary
+way, with the same answer. `stream` has the sink of streamed requests.
 """
 
 from __future__ import annotations

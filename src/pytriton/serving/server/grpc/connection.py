@@ -12,14 +12,14 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import error_for_clients
-from pytriton.protocol.grpc import GrpcError, Status, parse_call
+from pytriton.protocol.grpc import GrpcError, GrpcStatus, parse_call
 from pytriton.protocol.http2 import (
     TOO_MANY_PINGS,
-    Connection,
     ConnectionTerminated,
     DataBuffered,
     DataReceived,
-    ErrorCode,
+    Http2Connection,
+    Http2ErrorCode,
     RequestReceived,
     StreamReset,
     TrailersReceived,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
-    from pytriton.protocol.http2 import Event, Limits
+    from pytriton.protocol.http2 import Event, Http2Limits
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
     from pytriton.serving.server.options.server_options import ClientLimits as ServerLimits
     from pytriton.serving.server.options.server_options import KeepaliveOptions
@@ -46,7 +46,7 @@ READ_BYTES = 256 << 10
 class ReadConnection(Protocol):
     """The connection that receives the data."""
 
-    http2: Connection
+    http2: Http2Connection
 
     def handle(self, events: list[Event], received_ns: int) -> None:
         """Handle events."""
@@ -130,7 +130,7 @@ class GrpcConnection(asyncio.Protocol):
     """The protocol object of one client's connection."""
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
-        self.http2 = Connection(handler.http2_limits)
+        self.http2 = Http2Connection(handler.http2_limits)
         self.max_message_bytes = handler.max_message_bytes
         self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
         self.work = handler.work
@@ -269,11 +269,11 @@ class GrpcConnection(asyncio.Protocol):
 
     def _on_terminated(self, event: ConnectionTerminated) -> None:
         """End all calls with the reason; otherwise clients only see that a socket was closed."""
-        if event.code is not ErrorCode.NO_ERROR:
+        if event.code is not Http2ErrorCode.NO_ERROR:
             logger.info("gRPC connection ended: %s", ascii(event.message))
         text = "Too many pings" if event.message == TOO_MANY_PINGS else event.message
         for call in list(self._calls.values()):
-            self._end(call, Status.UNAVAILABLE, text)
+            self._end(call, GrpcStatus.UNAVAILABLE, text)
         self._abandon_calls()
 
     def fail_call(self, call: GrpcCall, error: Exception) -> None:
@@ -282,12 +282,12 @@ class GrpcConnection(asyncio.Protocol):
             self._end(call, error.status, error.message)
             return
         failure = error_for_clients(error, f"it served {call.head.path!a}")
-        self._end(call, Status(GRPC_STATUS[failure.code]), failure.message)
+        self._end(call, GrpcStatus(GRPC_STATUS[failure.code]), failure.message)
 
     def _on_deadline(self, call: GrpcCall) -> None:
-        self._end(call, Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self._end(call, GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def _end(self, call: GrpcCall, status: Status, message: str) -> None:
+    def _end(self, call: GrpcCall, status: GrpcStatus, message: str) -> None:
         """End a call that may still be executing."""
         if call.is_open:
             logger.debug("gRPC error %s: %s", status.name, message)
@@ -404,7 +404,7 @@ class GrpcConnection(asyncio.Protocol):
             if call is None:
                 self.http2.reset(stream_id)
             else:
-                call.drop(ErrorCode.CANCEL)
+                call.drop(Http2ErrorCode.CANCEL)
         return not self._is_closing
 
     def _check_reading(self, now_ns: int) -> None:
@@ -412,7 +412,9 @@ class GrpcConnection(asyncio.Protocol):
         http2, calls = self.http2, {} if self._is_reading_paused else self._calls
         incomplete = None if self._is_reading_paused else http2.incomplete_input()
         if self._progress.is_input_stalled(now_ns, incomplete) and incomplete is not None:
-            http2.abort(ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly")
+            http2.abort(
+                Http2ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly"
+            )
         awaited = {
             stream_id: part
             for stream_id, call in calls.items()
@@ -420,7 +422,7 @@ class GrpcConnection(asyncio.Protocol):
         }
         for stream_id in self._progress.stalled_requests(now_ns, awaited):
             text = f"{awaited[stream_id].description} came too slowly"
-            self._end(self._calls[stream_id], Status.DEADLINE_EXCEEDED, text)
+            self._end(self._calls[stream_id], GrpcStatus.DEADLINE_EXCEEDED, text)
 
     def _check_keepalive(self, now_ns: int) -> None:
         action = self._keepalive.check(
@@ -455,7 +457,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._lingering is not None:
             self._transport.abort()
         for call in list(self._calls.values()):
-            self._end(call, Status.UNAVAILABLE, "Server exiting")
+            self._end(call, GrpcStatus.UNAVAILABLE, "Server exiting")
         self.http2.finish_shutdown()
         self.flush()
         return self._on_lost
@@ -489,7 +491,7 @@ class CallHandler(Protocol):
     """The owner of connections, which opens their calls."""
 
     connections: ConnectionSet[GrpcConnection]
-    http2_limits: Limits
+    http2_limits: Http2Limits
     keepalive: KeepaliveOptions
     limits: ServerLimits
     max_message_bytes: int

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from pytriton.base.protos import model_config_pb2, service_pb2
-from pytriton.protocol.grpc import GrpcError, Status
+from pytriton.protocol.grpc import GrpcError, GrpcStatus
 from pytriton.serving.server.grpc import health
 from pytriton.serving.server.grpc.call import GrpcCall
 
@@ -111,7 +111,7 @@ class ReflectionService:
         try:
             request = self._request_class.FromString(bytes(message))
         except DecodeError:
-            raise GrpcError(Status.INTERNAL, "Unable to parse request") from None
+            raise GrpcError(GrpcStatus.INTERNAL, "Unable to parse request") from None
         response = self._response_class(valid_host=request.host, original_request=request)
         choice = request.WhichOneof("message_request")
         if choice == "list_services":
@@ -203,5 +203,5 @@ def _message_symbols(name: str, message: Any) -> Iterable[str]:
 
 
 def _add_error(response: Any, message: str) -> None:
-    response.error_response.error_code = int(Status.NOT_FOUND)
+    response.error_response.error_code = int(GrpcStatus.NOT_FOUND)
     response.error_response.error_message = message

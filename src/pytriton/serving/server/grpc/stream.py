@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
-from pytriton.protocol.http2 import ErrorCode
+from pytriton.protocol.http2 import Http2ErrorCode
 from pytriton.protocol.kserve_pb import parse_message
 from pytriton.protocol.kserve_pb_response import (
     encode_empty_final,
@@ -377,7 +377,7 @@ class StreamInferCall(GrpcCall):
         if self._answer_bytes >= MAX_ANSWER_BYTES:
             self.is_full = True
         if self._answer_bytes >= MAX_UNREAD_BYTES:
-            self.drop(ErrorCode.ENHANCE_YOUR_CALM)
+            self.drop(Http2ErrorCode.ENHANCE_YOUR_CALM)
 
     def refuse_request(self, streamed: StreamedRequest, error: ServerError) -> None:
         """Send the error of a request that was not passed to a model."""
@@ -421,7 +421,7 @@ class StreamInferCall(GrpcCall):
             for streamed in self._in_flight:
                 streamed.pause()
         elif self.connection.http2.queued_bytes(self.stream_id) >= MAX_UNREAD_BYTES:
-            self.drop(ErrorCode.ENHANCE_YOUR_CALM)
+            self.drop(Http2ErrorCode.ENHANCE_YOUR_CALM)
 
     def on_writable(self) -> None:
         """Resume the models that were paused because the client read slowly."""
