@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.cloud import vertex_ai
     from pytriton.serving.server.core import Core
     from pytriton.serving.server.frontend import pool as front_end_pool
-    from pytriton.serving.server.frontend import zygote as front_end_zygote
+    from pytriton.serving.server.frontend import process as front_end_zygote
     from pytriton.serving.server.frontend.pool import FrontEndPool
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
@@ -49,7 +49,7 @@ else:
     machine_metrics = LazyModule("pytriton.serving.server.metrics.machine")
     vertex_ai = LazyModule("pytriton.serving.server.cloud.vertex_ai")
     front_end_pool = LazyModule("pytriton.serving.server.frontend.pool")
-    front_end_zygote = LazyModule("pytriton.serving.server.frontend.zygote")
+    front_end_zygote = LazyModule("pytriton.serving.server.frontend.process")
 
 logger = logging.getLogger(__name__)
 

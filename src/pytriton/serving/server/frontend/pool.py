@@ -29,11 +29,10 @@ from pytriton.runtime.transport.frontend_frames import (
     Pong,
     RegistryTaken,
 )
-from pytriton.serving.server.frontend.process import pass_client
+from pytriton.serving.server.frontend.process import pass_client, spawn_zygote
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
-from pytriton.serving.server.frontend.zygote import spawn_zygote
 from pytriton.serving.server.grpc.api import tls_context
 from pytriton.serving.server.process.event_loop import read_activity
 from pytriton.serving.server.shared_memory.shared_memory import LocalRegions

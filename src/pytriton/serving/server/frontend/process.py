@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import functools
+import gc
 import logging
 import os
 import signal
 import socket
+import traceback
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.runtime.executor.python_process import StartedZygote, fork_zygote, start_zygote
 from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
     Configure,
@@ -23,6 +28,7 @@ from pytriton.runtime.transport.frontend_frames import (
     RegionUpdate,
 )
 from pytriton.runtime.transport.loop_spinner import allow_spinning
+from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.core_link import RemoteTracing
 from pytriton.serving.server.frontend.front_end import FrontEnd
@@ -36,6 +42,7 @@ from pytriton.serving.server.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import NoReturn
 
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.transport.frames import Frame
@@ -205,3 +212,47 @@ class FrontEndProcess:
             opening = sum(taker.opening_count for taker in self._takers.values())
             capacity = client_limit() - self._own_descriptors
             self._client.link.send(Connections(http, grpc, opening, self._taken_count, capacity))
+
+
+def fork_front_end_zygote() -> StartedZygote:
+    """Fork a zygote off this process, which must not have threads or a running event loop yet."""
+    return fork_zygote(_run)
+
+
+# Starts a zygote as a program.
+spawn_zygote = functools.partial(start_zygote, "pytriton.serving.server.frontend.process")
+
+
+def _run(control: socket.socket) -> NoReturn:
+    """Serve fork requests, or a front end in a forked process; never returns."""
+    code = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        # Existing objects are never garbage, and a collector that visits them would copy their
+        # pages in every fork.
+        gc.collect()
+        gc.freeze()
+        set_process_title("pytriton zygote of front ends")
+        fork = ForkServer(ZygoteLink(control)).serve()
+        if fork is not None:
+            set_process_title(fork.title)
+            run_front_end(fork.channel_descriptor, fork.fork_descriptor)
+        code = 0
+    except BaseException:  # noqa: BLE001  nothing above this frame belongs to this process
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the socket with the inherited descriptor `--control-fd`."""
+    parser = argparse.ArgumentParser(prog="python -m pytriton.serving.server.frontend.process")
+    parser.add_argument("--control-fd", type=int, required=True, metavar="N")
+    options = parser.parse_args(arguments)
+    os.set_inheritable(options.control_fd, False)
+    _run(socket.socket(fileno=options.control_fd))
+
+
+if __name__ == "__main__":
+    main()
