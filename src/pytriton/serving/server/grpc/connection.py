@@ -26,7 +26,7 @@ from pytriton.protocol.http2 import (
     WriteResumed,
 )
 from pytriton.serving.server.api.status import GRPC_STATUS
-from pytriton.serving.server.grpc.timeouts import Action, Keepalive, StallWatch
+from pytriton.serving.server.grpc.timeouts import Action, ClientStalls, Keepalive
 from pytriton.serving.server.process.event_loop import writer_of_parts
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_closing = False
         self._received_ns = _monotonic_ns()
         self._keepalive = Keepalive(handler.keepalive, self._received_ns)
-        self._progress = StallWatch(handler.limits)
+        self._progress = ClientStalls(handler.limits)
         self._lingering: asyncio.TimerHandle | None = None
         self._on_lost: asyncio.Future[None] | None = None
 

@@ -123,7 +123,7 @@ def ping_intervals_ns(options: KeepaliveOptions) -> tuple[int, int]:
 _SECOND_NS = 1_000_000_000
 
 
-class StallWatch:
+class ClientStalls:
     """Watches one connection; its methods are called periodically."""
 
     __slots__ = ("_calls", "_connection_input", "_limits", "_unsent_bytes", "_writing")
