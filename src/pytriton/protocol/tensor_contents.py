@@ -184,7 +184,7 @@ def _decode_varints(piece: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return numbers
 
 
-class _Field(NamedTuple):
+class _ContentsField(NamedTuple):
     """A field, its datatype (also in Triton's errors), and the datatypes of tensors in it."""
 
     number: int
@@ -196,7 +196,7 @@ class _Field(NamedTuple):
 # A field has the widest of its datatypes; narrower integers keep their low bits. The order is that
 # of Triton's checks, because it decides which error is reported.
 _FIELDS = tuple(
-    _Field(number, name, carried[-1], frozenset(carried))
+    _ContentsField(number, name, carried[-1], frozenset(carried))
     for number, name, *carried in (
         (1, "bool_contents", dtypes.BOOL),
         (2, "int_contents", dtypes.INT8, dtypes.INT16, dtypes.INT32),
