@@ -3,7 +3,17 @@
 
 from __future__ import annotations
 
-from pytriton.protocol.grpc.calls import CallHead, Metadata, parse_call
+from pytriton.protocol.grpc.calls import (
+    OK_TRAILERS,
+    RESPONSE_HEADS,
+    CallHead,
+    Metadata,
+    encode_http_error,
+    encode_response_head,
+    encode_trailers,
+    encode_trailers_only,
+    parse_call,
+)
 from pytriton.protocol.grpc.messages import (
     CompressionLevel,
     Inflation,
@@ -11,14 +21,6 @@ from pytriton.protocol.grpc.messages import (
     compress,
     encoding_for_level,
     message_prefix,
-)
-from pytriton.protocol.grpc.responses import (
-    OK_TRAILERS,
-    RESPONSE_HEADS,
-    encode_http_error,
-    encode_response_head,
-    encode_trailers,
-    encode_trailers_only,
 )
 from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
