@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.frontend.remote_model import RemoteModel
+    from pytriton.serving.server.frontend.remote_client import RemoteModel
     from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
 
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.frontend_frames import ChunkItem, DefineSignature, ReplyItem
-    from pytriton.serving.server.frontend.remote_model import RemoteModel
+    from pytriton.serving.server.frontend.remote_client import RemoteModel
 
 # From this rate on, each front end counts its own requests, and those that are not selected cost
 # nothing more. At lower rates the core counts all of them: then every n-th is traced, whichever
