@@ -63,7 +63,7 @@ _PREFIX = "/inference.GRPCInferenceService"
 _MAX_QUEUED_BYTES = 2 * MAX_UNREAD_BYTES
 
 
-class Method(NamedTuple):
+class GrpcMethod(NamedTuple):
     """A method of a service."""
 
     make_call: Callable[[GrpcConnection, int, CallHead], GrpcCall]
@@ -153,7 +153,7 @@ class GrpcApi:
         self._log_settings = GrpcLogSettings(engine)
         self._authorization = Authorization(options.grpc_restricted, RestrictedProtocol.GRPC)
         self._health = health.HealthService(engine)
-        self._methods: dict[str, Method] = {}  # by path
+        self._methods: dict[str, GrpcMethod] = {}  # by path
         self._shared_memory = GrpcSharedMemory(shared_memory)
         infer = InferService(engine, options, loop, tracing, shared_memory)
         stream_columns = StreamColumnTable(engine, loop, tracing)
@@ -193,7 +193,7 @@ class GrpcApi:
         connection.refuse(stream_id, block)
         return None
 
-    def _refusal(self, method: Method, head: CallHead) -> str | None:
+    def _refusal(self, method: GrpcMethod, head: CallHead) -> str | None:
         def header(name: bytes) -> bytes | None:
             key = name.decode()
             values = {value for other, value in head.metadata if other == key}
@@ -268,7 +268,7 @@ class GrpcApi:
         make_call = functools.partial(call_class, *settings)
         no_headers: dict[bytes, bytes] = {}
         is_restricted = self._authorization.refusal(api, no_headers.get) is not None
-        self._methods[path] = Method(make_call, api, is_restricted)
+        self._methods[path] = GrpcMethod(make_call, api, is_restricted)
 
 
 def _http2_limits(options: ServerOptions) -> Http2Limits:
