@@ -29,18 +29,12 @@ from pytriton.protocol.http2 import Http2Limits
 from pytriton.protocol.repository_pb import read_load_request
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
-from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.infer import InferService, ModelInferCall
-from pytriton.serving.server.grpc.management import (
-    DocumentService,
-    GrpcLogSettings,
-    GrpcRepository,
-    GrpcSharedMemory,
-)
+from pytriton.serving.server.grpc.management import ManagementMethods
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
 from pytriton.serving.server.options.server_options import TlsOptions
@@ -148,13 +142,10 @@ class GrpcApi:
         self.http2_limits = _http2_limits(options)
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
-        self._documents = DocumentService(engine, options.id)
-        self._repository = GrpcRepository(RepositoryService(engine))
-        self._log_settings = GrpcLogSettings(engine)
         self._authorization = Authorization(options.grpc_restricted, RestrictedProtocol.GRPC)
         self._health = health.HealthService(engine)
         self._methods: dict[str, GrpcMethod] = {}  # by path
-        self._shared_memory = GrpcSharedMemory(shared_memory)
+        self._management = ManagementMethods(engine, options.id, shared_memory)
         infer = InferService(engine, options, loop, tracing, shared_memory)
         stream_columns = StreamColumnTable(engine, loop, tracing)
         # Those that decide which requests travel as columns.
@@ -250,13 +241,7 @@ class GrpcApi:
             path = f"/{package}.ServerReflection/ServerReflectionInfo"
             service = reflection.ReflectionService(package)
             self._add(path, "metadata", reflection.ReflectionCall, service)
-        answers = {
-            **self._documents.answers(),
-            **self._repository.answers(),
-            **self._log_settings.answers(),
-            **self._shared_memory.answers(),
-        }
-        for name, (api, answer) in answers.items():
+        for name, (api, answer) in self._management.answers().items():
             if name == "RepositoryModelLoad":
                 self._add(f"{_PREFIX}/{name}", api, LoadCall, read_load_request, answer)
             else:

@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP endpoints: each passes a request to the engine or returns information about the server.
+"""Routes the requests of the HTTP port, and passes those for inference to the engine.
 
 Every request passes through `handle`, which routes it, checks authorisation and checks the method,
-in this order.
+in this order. `management` answers the requests that are not inference.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import (
     ServerError,
-    UnavailableError,
     UnsupportedError,
-    error_for_clients,
 )
 from pytriton.base.messages import InferRequest
 from pytriton.protocol.kserve_json import ALL_JSON
-from pytriton.serving.server.api import documents
 from pytriton.serving.server.api.authorization import Authorization
 from pytriton.serving.server.api.authorization import RestrictedProtocol as ApiProtocol
-from pytriton.serving.server.api.repository_service import RepositoryService
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import ColumnLearner, may_be_column
@@ -42,12 +36,7 @@ from pytriton.serving.server.http.infer import (
     InferExchange,
     respond_server_error,
 )
-from pytriton.serving.server.http.management import (
-    LogEndpoint,
-    RepositoryEndpoints,
-    SharedMemoryEndpoints,
-    TraceEndpoint,
-)
+from pytriton.serving.server.http.management import ManagementEndpoints, answer_errors
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, Router, first_segment
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
@@ -55,8 +44,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from pytriton.base.dtypes import Buffer
-    from pytriton.serving.engine.client import Answer, EngineClient
+    from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
@@ -67,10 +55,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-_TEXT_TYPE = b"text/plain"
 _MAX_DIGITS = 19  # of a valid length
 
 
@@ -111,8 +95,6 @@ class HttpApi(HttpHandler):
         super().__init__(options.limits, loop, options.http.address)
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
-        self._logged_problem = ""  # the last logged reason for not being ready
-        self._server_id = options.id
         self._router = Router()
         # Of other APIs on this port, by the first segment of their paths.
         self.other_apis: dict[bytes, Resolve] = {}
@@ -129,30 +111,18 @@ class HttpApi(HttpHandler):
             )
         self.service = EngineService(engine, headers, self._bodies, shared_memory)
         self._learner = ColumnLearner(self.service, loop)
-        repository = RepositoryEndpoints(
-            RepositoryService(engine), self._bodies, self.respond_when_known, self.run_task
+        management = ManagementEndpoints(
+            engine, options.id, self._bodies, shared_memory, self.tasks
         )
-        traces = TraceEndpoint(engine, self._bodies, self.respond_when_known)
+        # Other APIs on this port answer by these, too.
+        self.respond_when_known = management.respond_when_known
+        self.run_task = management.run_task
+        self.settings_body = self._bodies.settings
         self._handlers: dict[str, Callable[..., HttpExchange | None]] = {
-            "live": self._live,
-            "ready": self._ready,
-            "server_metadata": self._server_metadata,
-            "model_metadata": self._model_metadata,
-            "model_ready": self._model_ready,
-            "model_config": self._model_config,
-            "model_statistics": self._model_statistics,
-            "all_statistics": self._model_statistics,
             "infer": self._infer,
             "generate": self._generate,
             "generate_stream": self._generate_stream,
-            "repository_index": repository.index,
-            "repository_load": repository.load,
-            "repository_unload": repository.unload,
-            "trace_setting": traces.settings,
-            "logging": LogEndpoint(engine, self._bodies, self.respond_when_known).answer,
-            **SharedMemoryEndpoints(
-                shared_memory, self._bodies, self.respond_when_known
-            ).handlers(),
+            **management.handlers(),
         }
 
     def body_memory(self, head: RequestHead) -> memoryview:
@@ -219,93 +189,7 @@ class HttpApi(HttpHandler):
         self.tasks.cancel()
         self._bodies.close()
 
-    def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> HttpExchange:
-        """Start a coroutine that answers; it is not cancelled if the client disconnects."""
-        self.tasks.start(_answer_errors(connection, lambda: work))
-        return HttpExchange()
-
-    def settings_body(self, request: HttpRequest) -> Buffer:
-        """Returns the body of a request with a few options; see `Bodies.settings`."""
-        return self._bodies.settings(request)
-
-    # Endpoints
-
-    def _live(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        self._refuse_when_exiting()
-        connection.respond(200, (), _TEXT_TYPE)
-
-    def _ready(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> HttpExchange | None:
-        self._refuse_when_exiting()
-        respond = partial(self._respond_ready, connection)
-        return self.respond_when_known(connection, self._engine.problem(), respond)
-
-    def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
-        """Respond with Triton's statuses; for 400, the body contains the reason."""
-        if problem and problem != self._logged_problem:
-            logger.info("The server is not ready: %s", problem)
-        self._logged_problem = problem
-        if problem:
-            connection.respond_error(400, f"Server is not ready: {problem}")
-        else:
-            connection.respond(200, (), _TEXT_TYPE)
-
-    def _refuse_when_exiting(self) -> None:
-        if self._engine.is_exiting:
-            raise UnavailableError("Server exiting")
-
-    def _server_metadata(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> None:
-        connection.respond(200, (documents.server_metadata(self._server_id),))
-
-    def _model_metadata(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> None:
-        model = self._engine.lookup(route.model, route.version)
-        versions = (
-            [model.spec.version] if route.version else self._engine.ready_versions(route.model)
-        )
-        connection.respond(200, (documents.model_metadata(model.spec, versions),))
-
-    def _model_ready(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> HttpExchange | None:
-        def respond(is_ready: bool) -> None:
-            if is_ready:
-                connection.respond(200, (), _TEXT_TYPE)
-            else:
-                connection.respond_error(400, "Model version not ready")
-
-        is_ready = self._engine.is_model_ready(route.model, route.version)
-        return self.respond_when_known(connection, is_ready, respond)
-
-    def respond_when_known(
-        self, connection: HttpConnection, answer: Answer[T], respond: Callable[[T], None]
-    ) -> HttpExchange | None:
-        """Respond with the engine's answer, now or when it has come."""
-        if not isinstance(answer, Coroutine):
-            respond(answer)
-            return None
-
-        async def respond_later() -> None:
-            respond(await answer)
-
-        return self.run_task(connection, respond_later())
-
-    def _model_config(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        model = self._engine.lookup(route.model, route.version)
-        connection.respond(200, (model.config_json,))
-
-    def _model_statistics(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> HttpExchange | None:
-        def respond(models: list[dict[str, Any]]) -> None:
-            connection.respond(200, (documents.model_statistics(models),))
-
-        statistics = self._engine.statistics(route.model, route.version)
-        return self.respond_when_known(connection, statistics, respond)
+    # Inference
 
     def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route
@@ -375,12 +259,4 @@ class HttpApi(HttpHandler):
             if connection.is_writing_paused:
                 exchange.pause()
 
-        return PendingExchange(exchange, self.tasks.start(_answer_errors(connection, begin)))
-
-
-async def _answer_errors(connection: HttpConnection, work: Deferred[None]) -> None:
-    try:
-        await work()
-    except Exception as error:  # noqa: BLE001  the client gets it
-        failure = error_for_clients(error, "it served a request in the background")
-        respond_server_error(connection, failure)
+        return PendingExchange(exchange, self.tasks.start(answer_errors(connection, begin)))

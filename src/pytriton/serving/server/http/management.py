@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP endpoints that list, load and unload models."""
+"""The HTTP endpoints beside inference: health, metadata, settings, models and shared memory."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from pytriton.base.errors import InvalidArgumentError
-from pytriton.protocol.repository import LoadOverrides, check_repository, read_index, read_unload
+from pytriton.base.errors import InvalidArgumentError, UnavailableError, error_for_clients
+from pytriton.protocol.repository import (
+    LoadOverrides,
+    check_model_name,
+    check_repository,
+    read_index,
+    read_unload,
+)
 from pytriton.protocol.settings import (
     encode_log_settings,
     encode_trace_settings,
@@ -18,88 +26,157 @@ from pytriton.protocol.settings import (
 )
 from pytriton.protocol.shared_memory import check_cuda_region, read_system_region
 from pytriton.serving.server.api import documents
+from pytriton.serving.server.http.handler import HttpExchange
+from pytriton.serving.server.http.infer import respond_server_error
 
 if TYPE_CHECKING:
+    from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.serving.engine.client import Answer, EngineClient, IndexEntry
-    from pytriton.serving.server.api.repository_service import RepositoryService
     from pytriton.serving.server.http.bodies import Bodies, Deferred
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.http.routes import Route
-    from pytriton.serving.server.shared_memory.regions import Region
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
 
-RunTask = Callable[["HttpConnection", Coroutine[Any, Any, None]], "HttpExchange"]
-RespondWhenKnown = Callable[["HttpConnection", Any, Callable[[Any], None]], "HttpExchange | None"]
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_TEXT_TYPE = b"text/plain"
 
 
-class RepositoryEndpoints:
-    """Parses requests, and answers when the models are loaded or unloaded."""
+class ManagementEndpoints:
+    """Answers now, or later if the core, a repository or all front ends have to be waited for."""
 
     def __init__(
         self,
-        service: RepositoryService,
+        engine: EngineClient,
+        server_id: str,
         bodies: Bodies,
-        respond_when_known: RespondWhenKnown,
-        run_task: RunTask,
-    ) -> None:
-        self._service = service
-        self._bodies = bodies
-        self._respond_when_known = respond_when_known
-        self._run_task = run_task
-
-    def index(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> HttpExchange | None:
-        def respond(entries: list[IndexEntry]) -> None:
-            connection.respond(200, (documents.repository_index(entries),))
-
-        check_repository(route.repository)
-        entries = self._service.index(ready=read_index(self._bodies.settings(request)))
-        return self._respond_when_known(connection, entries, respond)
-
-    def load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> HttpExchange:
-        check_repository(route.repository)
-        reading = self._bodies.load(request)
-        if isinstance(reading, LoadOverrides):
-            loading = self._service.load(route.model, reading)
-        else:
-            loading = self._load_later(route.model, reading)
-        return self._run_task(connection, _respond_after(loading, connection))
-
-    async def _load_later(self, name: str, read: Deferred[LoadOverrides]) -> None:
-        await self._service.load(name, await read())
-
-    def unload(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> HttpExchange:
-        check_repository(route.repository)
-        unload_dependents = read_unload(self._bodies.settings(request))
-        unloading = self._service.unload(route.model, unload_dependents=unload_dependents)
-        return self._run_task(connection, _respond_after(unloading, connection))
-
-
-async def _respond_after(work: Coroutine[Any, Any, None], connection: HttpConnection) -> None:
-    await work
-    connection.respond(200)
-
-
-class LogEndpoint:
-    """Answers requests of the logging extension."""
-
-    def __init__(
-        self, engine: EngineClient, bodies: Bodies, respond_when_known: RespondWhenKnown
+        shared_memory: ClientSharedMemory,
+        tasks: BackgroundTasks,
     ) -> None:
         self._engine = engine
+        self._server_id = server_id
         self._bodies = bodies
-        self._respond_when_known = respond_when_known
+        self._shared_memory = shared_memory
+        self._tasks = tasks
+        self._logged_problem = ""  # the last logged reason for not being ready
 
-    def answer(
+    def handlers(self) -> dict[str, Callable[..., HttpExchange | None]]:
+        """Returns the methods that answer, by the names in the table of routes."""
+        return {
+            "live": self._live,
+            "ready": self._ready,
+            "server_metadata": self._server_metadata,
+            "model_metadata": self._model_metadata,
+            "model_ready": self._model_ready,
+            "model_config": self._model_config,
+            "model_statistics": self._model_statistics,
+            "all_statistics": self._model_statistics,
+            "logging": self._log_settings,
+            "trace_setting": self._trace_settings,
+            "repository_index": self._index,
+            "repository_load": self._load,
+            "repository_unload": self._unload,
+            "system_memory_status": self._region_status,
+            "system_memory_register": self._register_region,
+            "system_memory_unregister": self._unregister_region,
+            "cuda_memory_status": self._cuda_status,
+            "cuda_memory_register": self._register_cuda,
+            "cuda_memory_unregister": self._unregister_cuda,
+        }
+
+    def run_task(self, connection: HttpConnection, work: Coroutine[Any, Any, None]) -> HttpExchange:
+        """Start a coroutine that answers; it is not cancelled if the client disconnects."""
+        self._tasks.start(answer_errors(connection, lambda: work))
+        return HttpExchange()
+
+    def respond_when_known(
+        self, connection: HttpConnection, answer: Answer[T], respond: Callable[[T], None]
+    ) -> HttpExchange | None:
+        """Respond with the engine's answer, now or when it has come."""
+        if not isinstance(answer, Coroutine):
+            respond(answer)
+            return None
+
+        async def respond_later() -> None:
+            respond(await answer)
+
+        return self.run_task(connection, respond_later())
+
+    def _refuse_when_exiting(self) -> None:
+        if self._engine.is_exiting:
+            raise UnavailableError("Server exiting")
+
+    # Health
+
+    def _live(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        self._refuse_when_exiting()
+        connection.respond(200, (), _TEXT_TYPE)
+
+    def _ready(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
-        """Apply the changes in the body of a POST, and respond with all settings."""
+        self._refuse_when_exiting()
+        respond = partial(self._respond_ready, connection)
+        return self.respond_when_known(connection, self._engine.problem(), respond)
 
+    def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
+        """Respond with Triton's statuses; for 400, the body contains the reason."""
+        if problem and problem != self._logged_problem:
+            logger.info("The server is not ready: %s", problem)
+        self._logged_problem = problem
+        if problem:
+            connection.respond_error(400, f"Server is not ready: {problem}")
+        else:
+            connection.respond(200, (), _TEXT_TYPE)
+
+    def _model_ready(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
+        def respond(is_ready: bool) -> None:
+            if is_ready:
+                connection.respond(200, (), _TEXT_TYPE)
+            else:
+                connection.respond_error(400, "Model version not ready")
+
+        is_ready = self._engine.is_model_ready(route.model, route.version)
+        return self.respond_when_known(connection, is_ready, respond)
+
+    # Documents
+
+    def _server_metadata(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        connection.respond(200, (documents.server_metadata(self._server_id),))
+
+    def _model_metadata(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
+        model = self._engine.lookup(route.model, route.version)
+        versions = (
+            [model.spec.version] if route.version else self._engine.ready_versions(route.model)
+        )
+        connection.respond(200, (documents.model_metadata(model.spec, versions),))
+
+    def _model_config(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
+        model = self._engine.lookup(route.model, route.version)
+        connection.respond(200, (model.config_json,))
+
+    def _model_statistics(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
+        def respond(models: list[dict[str, Any]]) -> None:
+            connection.respond(200, (documents.model_statistics(models),))
+
+        statistics = self._engine.statistics(route.model, route.version)
+        return self.respond_when_known(connection, statistics, respond)
+
+    # Settings: a POST changes them, and all are reported
+
+    def _log_settings(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
         def respond(settings: dict[str, Any]) -> None:
             connection.respond(200, (encode_log_settings(settings),))
 
@@ -107,35 +184,11 @@ class LogEndpoint:
         if request.head.method == b"POST":
             changes = dict(read_log_settings(self._bodies.settings(request)))
         settings = self._engine.change_log_settings(changes)
-        return self._respond_when_known(connection, settings, respond)
+        return self.respond_when_known(connection, settings, respond)
 
-
-class TraceEndpoint:
-    """Answers requests for the trace settings of the server or of a model.
-
-    Args:
-        engine: The engine.
-        bodies: Reads the bodies of requests.
-        respond_when_known: Responds with an answer of the engine, now or when it has come.
-    """
-
-    def __init__(
-        self,
-        engine: EngineClient,
-        bodies: Bodies,
-        respond_when_known: Callable[
-            [HttpConnection, Any, Callable[[Any], None]], HttpExchange | None
-        ],
-    ) -> None:
-        self._engine = engine
-        self._bodies = bodies
-        self._respond_when_known = respond_when_known
-
-    def settings(
+    def _trace_settings(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
-        """Respond with the settings, after the changes in the body of a POST."""
-
         def respond(settings: dict[str, list[str]]) -> None:
             connection.respond(200, (encode_trace_settings(settings),))
 
@@ -143,39 +196,65 @@ class TraceEndpoint:
         if request.head.method == b"POST":
             changes = read_trace_settings(self._bodies.settings(request))
         settings = self._engine.change_trace_settings(route.model, changes)
-        return self._respond_when_known(connection, settings, respond)
+        return self.respond_when_known(connection, settings, respond)
 
+    # Model repository
 
-class SharedMemoryEndpoints:
-    """Parses requests, and answers when all front ends know the change."""
+    def _index(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
+        def respond(entries: list[IndexEntry]) -> None:
+            connection.respond(200, (documents.repository_index(entries),))
 
-    def __init__(
-        self,
-        shared_memory: ClientSharedMemory,
-        bodies: Bodies,
-        respond_when_known: RespondWhenKnown,
+        check_repository(route.repository)
+        entries = self._engine.index(ready=read_index(self._bodies.settings(request)))
+        return self.respond_when_known(connection, entries, respond)
+
+    def _load(self, connection: HttpConnection, request: HttpRequest, route: Route) -> HttpExchange:
+        check_repository(route.repository)
+        reading = self._bodies.load(request)
+        if isinstance(reading, LoadOverrides):
+            loading = self._begin_load(route.model, reading)
+        else:
+            loading = self._load_later(route.model, reading)
+        return self.run_task(connection, _respond_after(loading, connection))
+
+    def _begin_load(self, name: str, overrides: LoadOverrides) -> Coroutine[Any, Any, None]:
+        """Refuse an invalid name at once; the coroutine returns when the model is ready."""
+        check_model_name(name, is_path=True)
+        self._refuse_when_exiting()
+        return self._engine.load(name, overrides.config, overrides.files)
+
+    async def _load_later(self, name: str, read: Deferred[LoadOverrides]) -> None:
+        await self._begin_load(name, await read())
+
+    def _unload(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange:
+        check_repository(route.repository)
+        unload_dependents = read_unload(self._bodies.settings(request))
+        check_model_name(route.model, is_path=False)
+        self._refuse_when_exiting()
+        unloading = self._engine.unload(route.model, unload_dependents=unload_dependents)
+        return self.run_task(connection, _respond_after(unloading, connection))
+
+    # Shared memory of clients: answered when all front ends know the change
+
+    def _region_status(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> None:
-        self._shared_memory = shared_memory
-        self._bodies = bodies
-        self._respond_when_known = respond_when_known
+        regions = [
+            {
+                "name": region.name,
+                "key": region.key,
+                "offset": region.offset,
+                "byte_size": region.byte_size,
+            }
+            for region in self._shared_memory.status(route.region)
+        ]
+        connection.respond(200, (orjson.dumps(regions),))
 
-    def handlers(self) -> dict[str, Callable[..., HttpExchange | None]]:
-        """Returns the methods that answer, by the names in the table of routes."""
-        return {
-            "system_memory_status": self.status,
-            "system_memory_register": self.register,
-            "system_memory_unregister": self.unregister,
-            "cuda_memory_status": self.cuda_status,
-            "cuda_memory_register": self.cuda_register,
-            "cuda_memory_unregister": self.cuda_unregister,
-        }
-
-    def status(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        """List one region or all."""
-        regions = self._shared_memory.status(route.region)
-        connection.respond(200, (orjson.dumps([_document(region) for region in regions]),))
-
-    def register(
+    def _register_region(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
         self._shared_memory.check_allowed()
@@ -185,22 +264,22 @@ class SharedMemoryEndpoints:
             )
         region = read_system_region(self._bodies.settings(request))
         registered = self._shared_memory.register(route.region, *region)
-        return self._respond_after(connection, registered)
+        return self.respond_when_known(connection, registered, lambda _: connection.respond(200))
 
-    def unregister(
+    def _unregister_region(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
-        """Unregister a region, or all without a name."""
         self._shared_memory.check_allowed()
-        return self._respond_after(connection, self._shared_memory.unregister(route.region))
+        removed = self._shared_memory.unregister(route.region)
+        return self.respond_when_known(connection, removed, lambda _: connection.respond(200))
 
-    def cuda_status(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        """List no region: there are none of CUDA memory."""
+    def _cuda_status(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         self._shared_memory.check_cuda_status(route.region)
-        connection.respond(200, (b"[]",))
+        connection.respond(200, (b"[]",))  # there are no regions of CUDA memory
 
-    def cuda_register(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
-        """Refuse to register a region of CUDA memory."""
+    def _register_cuda(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> None:
         self._shared_memory.check_allowed()
         if not route.region:  # only HTTP checks this, as in Triton
             raise InvalidArgumentError(
@@ -209,21 +288,22 @@ class SharedMemoryEndpoints:
         check_cuda_region(self._bodies.settings(request))
         self._shared_memory.register_cuda(route.region)
 
-    def cuda_unregister(
+    def _unregister_cuda(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> None:
-        """Do nothing: there are no regions of CUDA memory, and an unknown one is no error."""
         self._shared_memory.check_allowed()
-        connection.respond(200)
-
-    def _respond_after(self, connection: HttpConnection, work: Answer[None]) -> HttpExchange | None:
-        return self._respond_when_known(connection, work, lambda _: connection.respond(200))
+        connection.respond(200)  # an unknown region is no error, as in Triton
 
 
-def _document(region: Region) -> dict[str, Any]:
-    return {
-        "name": region.name,
-        "key": region.key,
-        "offset": region.offset,
-        "byte_size": region.byte_size,
-    }
+async def _respond_after(work: Coroutine[Any, Any, None], connection: HttpConnection) -> None:
+    await work
+    connection.respond(200)
+
+
+async def answer_errors(connection: HttpConnection, work: Deferred[None]) -> None:
+    """Run work that answers a request; its exception is the answer if it raises."""
+    try:
+        await work()
+    except Exception as error:  # noqa: BLE001  the client gets it
+        failure = error_for_clients(error, "it served a request in the background")
+        respond_server_error(connection, failure)
