@@ -68,7 +68,7 @@ class LoggedHttpConnection(HttpConnection):
     access_log: AccessLog  # set in the class of a server, as the ones below
     with_health: bool
 
-    def __init__(self, handler: RequestHandler[HttpConnection]) -> None:
+    def __init__(self, handler: HttpHandler) -> None:
         super().__init__(handler)
         self._client = ""
         self._entered: HttpRequest | None = None  # the last request that has its entry

@@ -43,37 +43,10 @@ if TYPE_CHECKING:
 READ_BYTES = 256 << 10
 
 
-class ReadConnection(Protocol):
-    """The connection that receives the data."""
-
-    http2: Http2Connection
-
-    def handle(self, events: list[Event], received_ns: int) -> None:
-        """Handle events."""
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        """Process received bytes that have no buffer of their own."""
-
-    def end_large_reads(self) -> None:
-        """Become the transport's protocol again, because no large message is incomplete."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection was closed."""
-
-    def eof_received(self) -> bool:
-        """The client has closed its side."""
-
-    def pause_writing(self) -> None:
-        """The transport's write buffer is full."""
-
-    def resume_writing(self) -> None:
-        """The transport's write buffer has drained."""
-
-
 class LargeMessageReader(asyncio.BufferedProtocol):
     """The transport's protocol, in place of the connection, while large messages are received."""
 
-    def __init__(self, connection: ReadConnection, read_buffer: memoryview) -> None:
+    def __init__(self, connection: GrpcConnection, read_buffer: memoryview) -> None:
         self._connection = connection
         self._read_buffer = read_buffer  # all connections share it: it is read before the next use
         self._is_direct = False  # whether the next read goes directly to its message

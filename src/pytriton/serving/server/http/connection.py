@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.serving.server.http.handler import HttpExchange, RequestHandler
+    from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
 
 
 class ConnectionState(enum.Enum):
@@ -131,7 +131,7 @@ _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 class HttpConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
-    def __init__(self, handler: RequestHandler[HttpConnection]) -> None:
+    def __init__(self, handler: HttpHandler) -> None:
         self._handler = handler
         self._loop = handler.loop
         self._transport: Any = None

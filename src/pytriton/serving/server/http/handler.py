@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that the connections of one port share."""
+"""The interface between a connection and the code that answers its requests.
+
+A port has one handler, which all of its connections share. It answers a request at once, or returns
+the exchange that will answer it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
@@ -17,51 +21,11 @@ if TYPE_CHECKING:
     from pytriton.serving.server.options.server_options import ClientLimits
 
 
-class HttpHandler:
-    """The base class of request handlers; see `RequestHandler`.
-
-    Args:
-        limits: The limits for one client.
-        loop: The event loop.
-        address: The address that the port listens on.
-    """
-
-    def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop, address: str) -> None:
-        self.limits = limits
-        self.origins = OriginPolicy(address)
-        self.loop = loop
-        self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
-        self.read_buffer = memoryview(bytearray(READ_BYTES))  # it is parsed before the next read
-        self.cached_heads: dict[bytes, RequestHead] = {}
-        self.is_timed = False
-        self.is_leaving = False  # clients are asked to go to another server
-        self.connection_class: type[HttpConnection] = HttpConnection
-        self.watch = ProgressWatch(loop)
-        self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
-
-    def make_connection(self) -> HttpConnection:
-        return self.connection_class(self)
-
-    def let_clients_leave(self) -> None:
-        """Close each connection after its next answer, also those that are opened from now on."""
-        self.is_leaving = True
-        for connection in self.connections:
-            connection.close_after_answer()
-
-    def body_memory(self, head: RequestHead) -> memoryview:
-        """Returns the memory for the body of a large request; pages are not touched in advance."""
-        return private_memory(head.content_length)
-
-    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
-        """Answer a request now, or return the exchange that will answer it."""
-        raise NotImplementedError
-
-
-ConnectionT = TypeVar("ConnectionT")
-
-
 class HttpExchange:
-    """A request that is answered later."""
+    """A request that is answered later: what its connection tells the code that answers it.
+
+    None of the methods may respond: the connection has no request any more, or cannot write now.
+    """
 
     __slots__ = ()
 
@@ -89,30 +53,46 @@ class PendingExchange(HttpExchange):
         self._exchange.abandon()
 
     def pause(self) -> None:
-        """Called when the client reads responses too slowly."""
         self._exchange.pause()
 
     def resume(self) -> None:
-        """Called when the client has read most of the output."""
         self._exchange.resume()
 
 
-class RequestHandler(Protocol[ConnectionT]):
-    """The owner of connections, which answers their requests."""
+class HttpHandler:
+    """The owner of the connections of one port, which answers their requests in `handle`.
 
-    limits: ClientLimits
-    origins: OriginPolicy
-    loop: asyncio.AbstractEventLoop
-    connections: ConnectionSet[ConnectionT]
-    read_buffer: memoryview  # all connections share it: it is parsed before the next read
-    cached_heads: dict[bytes, RequestHead]
-    watch: ProgressWatch
-    idle_watch: IdleWatch
-    is_timed: bool  # requests tell when their first bytes came
-    is_leaving: bool  # connections are closed after their first answer
+    It never keeps a request: a connection drops its current one when the client disconnects, and
+    then calls `HttpExchange.abandon`.
+    """
+
+    def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        self.limits = limits
+        self.origins = OriginPolicy(address)
+        self.loop = loop
+        self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
+        # All connections share it: what is read is parsed, or copied, before the next read.
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.cached_heads: dict[bytes, RequestHead] = {}
+        self.is_timed = False  # requests tell when their first bytes came
+        self.is_leaving = False  # clients are asked to go to another server
+        self.connection_class: type[HttpConnection] = HttpConnection
+        self.watch = ProgressWatch(loop)
+        self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
+
+    def make_connection(self) -> HttpConnection:
+        return self.connection_class(self)
+
+    def let_clients_leave(self) -> None:
+        """Close each connection after its next answer, also those that are opened from now on."""
+        self.is_leaving = True
+        for connection in self.connections:
+            connection.close_after_answer()
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
+        return private_memory(head.content_length)
 
-    def handle(self, connection: ConnectionT, request: HttpRequest) -> HttpExchange | None:
+    def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
+        raise NotImplementedError

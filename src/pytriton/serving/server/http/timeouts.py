@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeouts of one HTTP client. This module only decides: callers pass the time."""
+"""The timeouts of HTTP clients, and the timers by which connections check them.
+
+`ClientTimeouts` only decides, and has no clock. The two watches have one timer each for all
+connections of a port, so that requests set no timers.
+"""
 
 from __future__ import annotations
 
@@ -130,15 +134,11 @@ CHECKS_PER_TIMEOUT = 10
 MAX_IDLE_INTERVAL_S = 60.0
 
 
-class Watched(Protocol):
-    """A connection that waits for its client."""
+class TimedConnection(Protocol):
+    """A connection that checks its client when it is told the time."""
 
     def check_progress(self, now: float) -> bool:
         """Close the connection if the client stalls; returns whether to continue checking."""
-
-
-class MaybeIdle(Protocol):
-    """A connection that may be idle."""
 
     def check_idle(self, now: float) -> None:
         """Close the connection if it was idle for too long."""
@@ -149,17 +149,17 @@ class ProgressWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._watched: set[Watched] = set()
+        self._watched: set[TimedConnection] = set()
         self._has_timer = False
 
-    def add(self, connection: Watched) -> None:
+    def add(self, connection: TimedConnection) -> None:
         """Check a connection periodically until `check_progress` returns False."""
         self._watched.add(connection)
         if not self._has_timer:
             self._has_timer = True
             self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
-    def discard(self, connection: Watched) -> None:
+    def discard(self, connection: TimedConnection) -> None:
         self._watched.discard(connection)
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class IdleWatch:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        connections: Collection[MaybeIdle],
+        connections: Collection[TimedConnection],
         timeout_s: float,
     ) -> None:
         self._loop = loop
