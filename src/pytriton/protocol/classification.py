@@ -27,11 +27,7 @@ def classify(
 ) -> InferTensor:
     """Returns the best `class_count` classes of `tensor` as `value:index[:label]`, best first.
 
-    Args:
-        tensor: Numbers, one for each class; a batch has one row for each item.
-        class_count: The number of classes to return; fewer if there are not as many.
-        labels: The names of the first classes.
-        batched: Whether the first dimension is the batch.
+    Each row of a batch has a number for each class. There may be fewer labels than classes.
 
     Raises:
         InternalError: The tensor has no batch dimension, or its data does not fit its shape.

@@ -40,12 +40,7 @@ def structure_of(columns: Sequence[BatchColumn]) -> Any:
 
 
 def blank_tensors(columns: Sequence[BatchColumn], rows: int | None) -> list[InferTensor]:
-    """Returns the outputs of one response with zeros for data.
-
-    Args:
-        columns: The outputs of a batch.
-        rows: The batch dimension of the response; None if the model has none.
-    """
+    """Returns the outputs of a response with zeros for data; `rows` is None without a batch."""
     tensors = []
     for column in columns:
         shape = column.shape if rows is None else (rows, *column.shape)

@@ -29,15 +29,10 @@ class UnknownEncodingError(UnsupportedError):
 
 
 def decompress(body: Buffer, encoding: str, limit_bytes: int) -> Buffer:
-    """Decompress the body of a request with Content-Encoding `encoding`.
+    """Decompress the body of a request, in about 3 ms for each MiB; other threads are not blocked.
 
-    This takes about 3 ms for each MiB of output, and does not block other threads.
-
-    Args:
-        body: The received body.
-        encoding: `gzip`, `deflate` or `identity`; like Triton, both accept either format.
-        limit_bytes: The largest output. Memory is used only for data that was inflated, whatever
-            size a header declares.
+    Like Triton, `gzip` and `deflate` accept either format. Memory is used only for data that was
+    inflated, whatever size a header declares.
 
     Raises:
         UnknownEncodingError: The encoding is not supported.

@@ -51,12 +51,7 @@ class PackedElements(NamedTuple):
 
 
 def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> InferRequest:
-    """Parse the body of a generate or generate_stream request.
-
-    Args:
-        body: One JSON object.
-        spec: The specification of the model.
-        model_version: The version as in the request.
+    """Parse the body of a generate or generate_stream request: one JSON object.
 
     Raises:
         ServerError: The request is malformed; the text is Triton's.

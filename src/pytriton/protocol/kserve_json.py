@@ -231,11 +231,7 @@ def parse_infer(
 ) -> tuple[InferRequest, OutputFormat]:
     """Parse an infer request. Tensors that follow the JSON are slices of `body`, not copies.
 
-    Args:
-        body: The whole body.
-        header_length: The length of the JSON; None if the request has no such header.
-        spec: The specification of the model.
-        model_version: The version as in the request.
+    `header_length` is the length of the JSON; None if the request has no such header.
 
     Raises:
         ServerError: The request is malformed; the text is Triton's.

@@ -258,14 +258,9 @@ _CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "doubl
 
 
 def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest) -> bool:
-    """Read a request's parameters.
+    """Read the parameters for the model and for the scheduler into a request.
 
-    Args:
-        parameters: The parameters by name.
-        request: Gets the parameters for the model, and those for the scheduler.
-
-    Returns:
-        Whether the client wants a final response even if it has no tensors.
+    Returns whether the client wants a final response even if it has no tensors.
 
     Raises:
         ServerError: A parameter has a wrong type or a reserved name.
@@ -534,11 +529,6 @@ def _read_whole(message: Any) -> tuple[ParsedMessage, Sequence[Buffer]]:
 
 def build_request(parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec) -> BuiltRequest:
     """Build a request for the engine; raw tensors are not copied.
-
-    Args:
-        parsed: The message.
-        raw: Its raw tensors.
-        spec: The specification of the model.
 
     Raises:
         ServerError: The request is malformed; the text is Triton's.

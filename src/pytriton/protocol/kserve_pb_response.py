@@ -45,11 +45,7 @@ def encode_infer_response(
 ) -> list[Buffer]:
     """Returns the buffers of a ModelInferResponse in order; tensors are not copied.
 
-    Args:
-        response: The response of the model.
-        class_counts: The number of classes to return instead of the tensor, by output.
-        is_batched: Whether the first dimension is the batch; only used for classification.
-        labels: The names of the classes, by output.
+    `class_counts` has the number of classes to return instead of the tensor, by output.
 
     Raises:
         ServerError: An output cannot be classified.

@@ -35,15 +35,8 @@ def encode_infer_response(
 ) -> tuple[int | None, list[Buffer]]:
     """Encode the body of an infer response.
 
-    Args:
-        response: The response of the model.
-        output_format: The format that the client requested.
-        is_batched: Whether the first dimension is the batch; only used for classification.
-        labels: The names of the classes, by output.
-
-    Returns:
-        The length of the JSON, or None if nothing follows it; and the buffers of the body in order.
-        Binary outputs are not copied.
+    Returns the length of the JSON, or None if nothing follows it; and the buffers of the body in
+    order. Binary outputs are not copied.
 
     Raises:
         ServerError: An output cannot be encoded in the requested format.

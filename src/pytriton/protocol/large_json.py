@@ -92,12 +92,7 @@ def parse_large_infer(
 ) -> tuple[InferRequest, OutputFormat]:
     """Parse an infer request like `pytriton.protocol.kserve_json.parse_infer`.
 
-    Args:
-        text: The JSON of the request.
-        body: A buffer of the size of the whole body; its bytes are not used.
-        spec: The specification of the model.
-        max_bytes: The largest size of an input's data.
-        memory_bytes: The limit on the memory for parsing.
+    Of `body` only the size counts. An input may have `max_bytes`, parsing may take `memory_bytes`.
 
     Raises:
         ServerError: The request is malformed.
@@ -124,11 +119,6 @@ def parse_large_infer(
 
 def parse_large_generate(text: bytes, spec: ModelSpec, memory_bytes: int) -> InferRequest:
     """Parse a generate request like `pytriton.protocol.generate.parse_generate`.
-
-    Args:
-        text: The JSON of the request.
-        spec: The specification of the model.
-        memory_bytes: The limit on the memory for parsing.
 
     Raises:
         ServerError: The request is malformed.

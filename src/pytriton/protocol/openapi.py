@@ -34,16 +34,9 @@ def openapi_document(
     version: str,
     headers_of_apis: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Make the document.
+    """Make the document for the models that are ready, as plain values.
 
-    Args:
-        specs: The models that are ready.
-        url: The address of the HTTP port.
-        version: That of the server.
-        headers_of_apis: The header that each restricted API needs.
-
-    Returns:
-        The document, as plain values.
+    `headers_of_apis` has the header that each restricted API needs.
     """
     paths: dict[str, Any] = dict(_server_paths())
     newest: dict[str, ModelSpec] = {}

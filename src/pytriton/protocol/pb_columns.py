@@ -65,15 +65,7 @@ class PbRequestPattern:
 
 
 class PbResponsePattern:
-    """Writes framed responses with the same outputs.
-
-    Args:
-        model_name: The name of the model.
-        model_version: Its version.
-        rows: The batch dimension of each response; None if the model has none.
-        columns: The outputs of a batch.
-        parameters: The parameters of each response.
-    """
+    """Writes framed responses with the same outputs; `rows` as in `JsonResponsePattern`."""
 
     __slots__ = ("_layout", "_rows", "_splits", "size", "structure")
 
@@ -246,15 +238,7 @@ class SequencePattern:
 
 
 class PbStreamedResponsePattern:
-    """Writes framed, streamed, final responses with the same outputs.
-
-    Args:
-        model_name: The name of the model.
-        model_version: Its version.
-        rows: The batch dimension of each response; None if the model has none.
-        columns: The outputs of a batch.
-        parameters: The parameters of each response.
-    """
+    """Writes framed, streamed, final responses; see `PbResponsePattern`."""
 
     def __init__(
         self,

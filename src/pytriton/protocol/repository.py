@@ -41,11 +41,7 @@ def check_repository(name: str) -> None:
 
 
 def check_model_name(name: str, *, is_path: bool) -> None:
-    """Check the name of a model.
-
-    Args:
-        name: The name.
-        is_path: Whether it is used as the name of a directory.
+    """Check the name of a model; with `is_path` it is used as the name of a directory.
 
     Raises:
         InvalidArgumentError: The name is blank, not UTF-8, or a path out of its repository.

@@ -126,13 +126,9 @@ def _add(found: dict[int, list[Buffer]], field: PbField, content: memoryview) ->
 
 
 def read_elements(number: int, parts: list[Buffer], wide: DataType, dtype: DataType) -> Buffer:
-    """Returns the bytes of a tensor from the elements of a field.
+    """Returns the bytes of a tensor from the elements of a field, from `LargeContents.fields`.
 
-    Args:
-        number: The number of the field.
-        parts: Its content, from `LargeContents.fields`.
-        wide: The datatype of the field.
-        dtype: The datatype of the tensor, which may be narrower.
+    `wide` is the datatype of the field; that of the tensor may be narrower.
 
     Raises:
         InternalError: The content is not a valid packed field.
@@ -213,11 +209,7 @@ _FIELDS = tuple(
 def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: str) -> Buffer:
     """Returns the bytes of a tensor whose elements are in the field for its datatype.
 
-    Args:
-        contents: An InferTensorContents message, or LargeContents.
-        dtype: The tensor's datatype.
-        name: The tensor's name, for errors.
-        model_name: The model's name, for errors.
+    `contents` is an InferTensorContents message, or LargeContents.
 
     Raises:
         InvalidArgumentError: Another field has elements, or more than one has.

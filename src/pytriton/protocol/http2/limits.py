@@ -158,13 +158,7 @@ class PingPolicy:
         self._activity = 0
 
     def allows(self, now_ns: int, activity: int, *, is_idle: bool) -> bool:
-        """Count a ping of the peer; False if it exceeds the limit.
-
-        Args:
-            now_ns: When the ping was received.
-            activity: A counter of the HEADERS and DATA sent; a new value restarts the count.
-            is_idle: Whether no stream is open.
-        """
+        """Count a ping of the peer; False if it exceeds the limit. New `activity` restarts it."""
         if activity != self._activity:
             self._activity = activity
             self._strikes = 0

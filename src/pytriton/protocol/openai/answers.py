@@ -21,10 +21,7 @@ class StopCutter:
     """Passes a text on as it comes, but what might be the beginning of a stop string only later.
 
     The text ends before the stop string that is complete first; if two are, before the longer one.
-    So it does not matter in which pieces the text comes.
-
-    Args:
-        stops: The stop strings; none of them is empty.
+    So it does not matter in which pieces the text comes. No stop string is empty.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -36,14 +33,7 @@ class StopCutter:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """Take a piece.
-
-        Args:
-            text: The next piece of the text.
-
-        Returns:
-            What may be passed on now, and whether the text has ended.
-        """
+        """Returns what may be passed on after the next piece, and whether the text has ended."""
         text = self._held + text
         ends = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if ends:
@@ -94,12 +84,7 @@ def read_logprobs(raw: bytes) -> list[dict[str, Any]]:
 
 
 def as_completion(tokens: Sequence[dict[str, Any]], offset: int) -> dict[str, Any]:
-    """Returns tokens in the form of completions.
-
-    Args:
-        tokens: What `read_logprobs` returned.
-        offset: The number of characters before the first of them.
-    """
+    """Returns tokens in the form of completions; `offset` characters come before the first."""
     offsets = []
     for each in tokens:
         offsets.append(offset)

@@ -73,12 +73,7 @@ def _inputs(members: Members, spec: ModelSpec, rows: int) -> Inputs:
 
 
 def read_rows(response: InferResponse, name: str, count: int) -> Rows:
-    """Returns the embeddings of a response, one in each row.
-
-    Args:
-        response: The response.
-        name: The output with the embeddings.
-        count: The number of texts in the request.
+    """Returns the embeddings of a response to `count` texts, one in each row.
 
     Raises:
         InternalError: The output is missing, or has not one embedding for each text.
@@ -96,14 +91,7 @@ def read_rows(response: InferResponse, name: str, count: int) -> Rows:
 
 
 def encode_embeddings(model: str, rows: Sequence[Rows], tokens: int, *, is_base64: bool) -> bytes:
-    """Encode an answer.
-
-    Args:
-        model: The name of the model.
-        rows: The embeddings of each request.
-        tokens: The number of tokens of all texts.
-        is_base64: Whether embeddings are the bytes of little-endian floats, or numbers.
-    """
+    """Encode an answer; with `is_base64` embeddings are the bytes of little-endian floats."""
     data: list[dict[str, Any]] = []
     for part in rows:
         for row in part:

@@ -153,12 +153,7 @@ class StreamOptions(msgspec.Struct):
 
 
 def read_generation(members: Members, spec: ModelSpec, *, is_chat: bool) -> Generation:
-    """Read a request.
-
-    Args:
-        members: The members of its body; the model's name was taken.
-        spec: The model.
-        is_chat: Whether it has messages, or prompts.
+    """Read a chat or a completion request, of which the model's name was taken.
 
     Raises:
         OpenAIError: It is malformed, or asks for something that this model cannot do.
@@ -356,13 +351,7 @@ def _requests(
 
 
 def check_served(spec: ModelSpec, name: str, route: str) -> None:
-    """Raise OpenAIError if a route does not serve a model.
-
-    Args:
-        spec: The model.
-        name: Its name in the request.
-        route: The field of `OpenAISpec`: chat, completions or embeddings.
-    """
+    """Raise OpenAIError if a route (chat, completions or embeddings) does not serve a model."""
     openai: Any = spec.openai
     if openai is None:
         raise OpenAIError(

@@ -32,16 +32,11 @@ _INTEGERS = frozenset(
 
 
 def input_tensor(expected: ModelTensor, member: str, value: Any, rows: int = 0) -> InferTensor:
-    """Returns the tensor for one value, which is the same in each row.
+    """Returns the tensor for one decoded JSON value, which is the same in each row.
 
     An input of strings gets a text as it is, a list of texts as its elements if it has a variable
     dimension, and everything else as JSON. Other inputs get a number, a boolean or a list of them.
-
-    Args:
-        expected: The input.
-        member: The member that the value comes from, for the error.
-        value: A decoded JSON value.
-        rows: The number of rows; 0 if the model does not batch.
+    `rows` is 0 if the model does not batch.
 
     Raises:
         OpenAIError: The value does not fit the input.
@@ -62,10 +57,7 @@ def input_tensor(expected: ModelTensor, member: str, value: Any, rows: int = 0) 
 def check_input_bytes(member: str, count: int, size: int) -> None:
     """Raise OpenAIError if the model would get too much for one request of a client.
 
-    Args:
-        member: The member of the request that says how often, or what.
-        count: How often the model gets it.
-        size: How many bytes these are.
+    `member` is the one that says how often (`count`) the model gets `size` bytes, or what.
     """
     if count * size > MAX_INPUT_BYTES:
         raise wrong(
@@ -212,12 +204,7 @@ _CHANGES_NOTHING: dict[str, tuple[Any, ...]] = {
 
 
 class Inputs:
-    """The inputs and parameters of a request for a model, apart from its texts.
-
-    Args:
-        spec: The model.
-        rows: The number of rows; 0 if the model does not batch.
-    """
+    """The inputs and parameters of a request for a model, apart from its texts; `rows` as above."""
 
     def __init__(self, spec: ModelSpec, rows: int) -> None:
         self._spec = spec

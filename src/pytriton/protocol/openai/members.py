@@ -37,13 +37,7 @@ _long = msgspec.json.Decoder(_Long)
 
 
 def decode(raw: Buffer | msgspec.Raw, kind: Any, name: str, expected: str) -> Any:
-    """Decode a member, or a part of one.
-
-    Args:
-        raw: Its JSON.
-        kind: The type of its value.
-        name: Its name, for the error.
-        expected: The type in words, for the error.
+    """Decode a member, or a part of one; `expected` is its type in words.
 
     Raises:
         OpenAIError: It has another type.
@@ -60,15 +54,10 @@ def decode(raw: Buffer | msgspec.Raw, kind: Any, name: str, expected: str) -> An
 def decode_objects(
     raw: Buffer | msgspec.Raw, kind: Any, name: str, expected: str, most: int
 ) -> list[msgspec.Raw]:
-    """Decode an array of objects, each of which stays JSON text.
+    """Decode an array of at most `most` objects, each of which stays JSON text.
 
-    Args:
-        raw: Its JSON.
-        kind: A type with the members that each object has, so that a long array of anything else is
-            refused at its first element.
-        name: Its name, for the error.
-        expected: What it is in words, for the error.
-        most: How many objects it may have.
+    `kind` is a type with the members that each object has, so that a long array of anything else is
+    refused at its first element.
 
     Raises:
         OpenAIError: It is something else, or has more of them.
@@ -122,12 +111,7 @@ class Members:
         return bytes(self._left[name])
 
     def take(self, name: str, kind: Any, expected: str) -> Any:
-        """Take a member that is there.
-
-        Args:
-            name: Its name.
-            kind: The type of its value.
-            expected: The type in words, for the error.
+        """Take a member that is there; `expected` is its type in words.
 
         Raises:
             OpenAIError: It has another type.

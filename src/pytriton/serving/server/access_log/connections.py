@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler
-    from pytriton.serving.server.http.handler import HttpHandler, RequestHandler
+    from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.options.server_options import AccessLogOptions
 

@@ -37,14 +37,7 @@ class RestrictedGroup(msgspec.Struct, frozen=True, kw_only=True):
 def parse_restricted_groups(
     specifications: Iterable[str], protocol: RestrictedProtocol
 ) -> tuple[RestrictedGroup, ...]:
-    """Read the flags that restrict a protocol's APIs.
-
-    Args:
-        specifications: one `<api>[,<api>...]:<header>=<value>` for each group.
-        protocol: the protocol of the flags.
-
-    Returns:
-        The groups, in the order of the flags.
+    """Read the flags that restrict APIs: `<api>[,<api>...]:<header>=<value>` for each group.
 
     Raises:
         PyTritonValidationError: for a wrong syntax, an unknown API, or an API in two groups.
@@ -89,16 +82,10 @@ class Authorization:
     def refusal(
         self, api: str, header: HeaderLookup, *, accepts_bearer: bool = False
     ) -> str | None:
-        """Decide on one request.
+        """Returns the error message for a request of one category; None if it is allowed.
 
-        Args:
-            api: the category of the request, a name in `VALID_TRITON_ENDPOINTS`.
-            header: looks up the request's headers.
-            accepts_bearer: whether the value may also be a bearer token, as some clients can send
-                no other header.
-
-        Returns:
-            The error message; None if the request is allowed.
+        With `accepts_bearer` the value may also be a bearer token, as some clients can send no
+        other header.
         """
         requirement = self._requirements.get(api)
         if requirement is None:

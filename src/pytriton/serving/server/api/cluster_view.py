@@ -76,12 +76,7 @@ class ClusterView:
 
 
 def cluster_view(status: ClusterStatus, models: Iterable[ManagedModel]) -> ClusterView:
-    """Join what the cluster tells with the models of the engine.
-
-    Args:
-        status: What is known of the cluster.
-        models: All models.
-    """
+    """Join what the cluster tells with the models of the engine."""
     names = _node_names(status.nodes)
     actors = {(actor.node, actor.pid): actor for actor in status.actors if actor.pid}
     rows: list[InstanceRow] = []

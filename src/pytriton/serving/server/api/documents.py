@@ -51,30 +51,14 @@ class ReportedModel(Protocol):
 
 
 def server_metadata(server_id: str, extensions: Iterable[str] = EXTENSIONS) -> bytes:
-    """Make the document of `/v2`, which never changes.
-
-    Args:
-        server_id: the server's name.
-        extensions: those that are served.
-
-    Returns:
-        The JSON object.
-    """
+    """Make the document of `/v2`, which never changes."""
     return orjson.dumps(
         {"name": server_id, "version": TRITON_VERSION, "extensions": list(extensions)}
     )
 
 
 def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
-    """Make the document of `/v2/models/<model>`, which changes with the set of ready versions.
-
-    Args:
-        spec: the version that is described.
-        versions: the versions to list: all that are ready, or the requested one.
-
-    Returns:
-        The JSON object.
-    """
+    """Make the document of `/v2/models/<model>` for its ready versions, or the requested one."""
     return orjson.dumps(
         {
             "name": spec.name,
@@ -103,14 +87,7 @@ def statistics_of(model: ReportedModel) -> dict[str, Any]:
 
 
 def model_statistics(models: Iterable[Mapping[str, Any]]) -> bytes:
-    """Make the document of `/v2/models/stats` and of its variants for one model.
-
-    Args:
-        models: the statistics of the versions to list, in this order; see `EngineClient`.
-
-    Returns:
-        The JSON object.
-    """
+    """Make the document of `/v2/models/stats` and of its variants for one model."""
     return orjson.dumps(
         {
             "model_stats": [
@@ -122,12 +99,5 @@ def model_statistics(models: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def repository_index(entries: Iterable[IndexEntry]) -> bytes:
-    """Make the document of `/v2/repository/index`.
-
-    Args:
-        entries: one for each version, in this order.
-
-    Returns:
-        The JSON array; empty members of an entry are left out.
-    """
+    """Make the document of `/v2/repository/index`; empty members of an entry are left out."""
     return msgspec.json.encode(list(entries))

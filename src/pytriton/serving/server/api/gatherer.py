@@ -49,12 +49,7 @@ SequencePlace = tuple[int | str, int, str]
 class GatheredChunk:
     """A chunk to which requests are added until it is submitted; see `Chunk`.
 
-    Args:
-        signature: What its requests have in common.
-        sink: Receives the answers.
-        model: The model that gets it.
-        rows: The rows of each request.
-        version: The version of the model as in the requests.
+    After that, only its sink changes it: by `end`, once for each member.
     """
 
     __slots__ = (
@@ -177,13 +172,8 @@ class Iterations:
 class Gatherer:
     """Gathers the requests of one signature, with equal rows.
 
-    Args:
-        iterations: Tells when to submit what was gathered.
-        signature: What the requests have in common.
-        rows: The rows of each request; 1 if the model has no batch dimension.
-        version: The version of the model as in the requests.
-        order: The place of each input of the signature among those that `add` gets.
-        sink: Receives the answers. It calls `GatheredChunk.end` for each member.
+    `order` has the place of each input of the signature among those that `add` gets. For a model
+    without a batch dimension, each request has one row.
     """
 
     def __init__(
@@ -229,11 +219,8 @@ class Gatherer:
     ) -> tuple[GatheredChunk, int]:
         """Add a valid request that is not alone; returns its chunk and its index there.
 
-        Args:
-            model: The model that gets it.
-            inputs: The bytes of its inputs.
-            caller: Whom to answer; kept in `GatheredChunk.callers`.
-            sequence: The place of the request in its sequence, if the model has sequences.
+        `inputs` are its bytes, and `caller` is whom the sink answers. A request for a model with
+        sequences has a place in one of these.
         """
         chunk = self._chunk
         if chunk is None or chunk.model is not model:
@@ -300,12 +287,7 @@ class ColumnSink(Generic[_Pattern]):
 
     This is the common part of HTTP, gRPC calls and gRPC streams. A subclass is the sink of the
     chunks (see `ChunkSink`): it answers the callers, and calls `GatheredChunk.end` for each member.
-
-    Args:
-        iterations: Tells when to submit what was gathered.
-        spec: The specification of the model.
-        request: A valid request; the others have the same inputs, shapes and requested outputs.
-        make_pattern: Makes the encoder of responses.
+    `request` is a valid one; all others have the same inputs, shapes and requested outputs.
     """
 
     def __init__(

@@ -23,25 +23,13 @@ _DEFAULT_PORTS = {b"http": b"80", b"https": b"443"}
 
 
 class OriginPolicy:
-    """The hosts and the origins whose requests one port answers.
-
-    Args:
-        address: The address that the port listens on.
-    """
+    """The hosts and the origins whose requests one port answers, by the address it listens on."""
 
     def __init__(self, address: str) -> None:
         self._own_names = _own_names(address) if _is_loopback(address) else None
 
     def refusal(self, method: bytes, header: HeaderLookup) -> str | None:
-        """Decide on one request.
-
-        Args:
-            method: Its method.
-            header: Looks up its headers.
-
-        Returns:
-            The error message; None if the request is allowed.
-        """
+        """Returns the error message for a request; None if it is allowed."""
         host = header(b"host") or b""
         if self._own_names is not None and host and not _is_own_host(host, self._own_names):
             return (

@@ -59,9 +59,8 @@ class OpenChunk:
 class ChunkSender:
     """The chunks of one front end that are on their way.
 
-    Args:
-        define: Sends a signature to the core, before the chunks that use it.
-        resubmit: Looks up the model of a request again and submits it.
+    `define` sends a signature to the core, before the chunks that use it. `resubmit` looks up the
+    model of a request again.
     """
 
     def __init__(

@@ -73,12 +73,7 @@ class RateSource(Protocol):
 
 
 class RemoteTracing:
-    """Selects requests, and sends what the core has to know of them; see `TraceBeginner`.
-
-    Args:
-        send: Sends a message to the core.
-        source: Knows the current settings.
-    """
+    """Selects requests, and tells the core what it has to know of them; see `TraceBeginner`."""
 
     def __init__(self, send: Callable[[TraceRefusal], None], source: RateSource) -> None:
         self._send = send
@@ -188,14 +183,11 @@ _MAX_BYTES = 48 << 10
 
 
 class CoreLink:
-    """The connection of one front end.
+    """The connection of one front end to the core.
 
-    Args:
-        sock: The socket to the core.
-        loop: The event loop.
-        on_frame: Called with messages that are not replies.
-        on_lost: Called when the core has ended.
-        resubmit: Looks up the model of a request again and submits it.
+    Requests that are submitted end exactly once: by a reply, or with an error if they could not be
+    sent. `on_frame` gets all messages that are not replies, and `on_lost` is called when the core
+    has ended. `resubmit` looks up the model of a request again.
     """
 
     def __init__(

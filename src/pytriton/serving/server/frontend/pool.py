@@ -81,12 +81,8 @@ class FrontEndHeartbeat:
     def beat(self, now_s: float, activity: Activity | None) -> int | None:
         """Count the time since the last call; to be called every `PING_INTERVAL_S`.
 
-        Args:
-            now_s: The time.
-            activity: The activity of the process; None if the system does not tell.
-
-        Returns:
-            The number of the ping to send now; None while the answer to the last one is missing.
+        Returns the number of the ping to send now; None while the last one has no answer.
+        `activity` is None if the system does not tell that of the process.
         """
         # After a longer pause the core did not run either: its machine was suspended, for example.
         elapsed_s = min(now_s - self._seen_s, PING_INTERVAL_S)
@@ -180,14 +176,7 @@ class FrontEndMember:
 class FrontEndPool:
     """Runs front ends; has the same methods as a `FrontEnd` in this process.
 
-    Args:
-        engine: The engine.
-        client: Answers the questions of front ends.
-        tracing: Traces requests, if the server does.
-        options: The options of the server.
-        loop: The event loop.
-        zygote: The process that forks front ends; without one, it is started as a program.
-        log: The settings of the log.
+    Without a `zygote`, the process that forks front ends is started as a program.
     """
 
     def __init__(

@@ -79,9 +79,7 @@ def receive_clients(link: socket.socket) -> Iterator[tuple[ClientService, socket
 def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
     """Make this process a front end, and serve until the core ends.
 
-    Args:
-        channel_descriptor: The socket for messages.
-        clients_descriptor: The socket over which clients are passed.
+    One socket is for messages, over the other the core passes clients.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they reach a whole group; the core decides

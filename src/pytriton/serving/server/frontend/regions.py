@@ -38,12 +38,7 @@ class _Updates:
 
 
 class RegionFeed:
-    """Keeps the regions of all front ends equal to the core's.
-
-    Args:
-        regions: The core's regions, whose changes are observed.
-        loop: The event loop.
-    """
+    """Keeps the regions of all front ends equal to the core's, whose changes it observes."""
 
     def __init__(self, regions: LocalRegions, loop: asyncio.AbstractEventLoop) -> None:
         self.regions = regions

@@ -32,11 +32,7 @@ class RegistryReader(Protocol):
 class RegistryFeed:
     """Sends the registry to all front ends when it has changed, once per loop iteration.
 
-    Args:
-        engine: The engine, whose changes are observed.
-        is_serving: Returns whether the server is ready.
-        loop: The event loop.
-        trace_rates: Returns which requests front ends select for traces; None: nothing is traced.
+    `trace_rates` returns which requests front ends select for traces; None: nothing is traced.
     """
 
     def __init__(

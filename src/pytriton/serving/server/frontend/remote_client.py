@@ -95,15 +95,7 @@ class RemoteModel:
 
 
 class RemoteClient:
-    """A copy of the core's registry, and a connection to the core.
-
-    Args:
-        sock: The socket to the core.
-        loop: The event loop.
-        on_exiting: Called when the server accepts no more requests.
-        on_frame: Called with messages that concern neither models nor requests.
-        on_lost: Called when the core has ended.
-    """
+    """A copy of the core's registry, and a connection to the core."""
 
     def __init__(
         self,

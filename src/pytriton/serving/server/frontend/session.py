@@ -205,12 +205,7 @@ class SharedParts:
 class FrontEndSession:
     """The connection to one front end, and its requests.
 
-    Args:
-        name: The name of the front end, for the log.
-        sock: The socket to the front end.
-        shared: What all sessions use.
-        on_event: Called with messages about connections, and with answers to pings.
-        on_lost: Called once when the front end has ended.
+    `on_event` gets messages about connections and answers to pings; `on_lost` is called once.
     """
 
     def __init__(

@@ -113,11 +113,7 @@ def gathering_model(
 class SequenceColumnTable(Generic[_Columns]):
     """The layouts of requests of sequences that repeat.
 
-    Args:
-        engine: The engine.
-        loop: The event loop.
-        make_columns: Makes what gathers requests like a valid one.
-        tracing: Traces requests, if the server does.
+    `make_columns` makes the sink of requests like a valid one; calls and streams have their own.
     """
 
     def __init__(
@@ -297,13 +293,7 @@ class CallColumns(ColumnSink[PbResponsePattern]):
 
 
 class ColumnTable:
-    """The layouts of requests that repeat, those of sequences among them.
-
-    Args:
-        engine: The engine.
-        loop: The event loop.
-        tracing: Traces requests, if the server does.
-    """
+    """The layouts of requests of ModelInfer that repeat, those of sequences among them."""
 
     def __init__(
         self,

@@ -485,13 +485,7 @@ class StreamColumns(ColumnSink[PbStreamedResponsePattern]):
 
 
 class StreamColumnTable(SequenceColumnTable[StreamColumns]):
-    """The layouts of streamed requests of sequences that repeat.
-
-    Args:
-        engine: The engine.
-        loop: The event loop.
-        tracing: Traces requests, if the server does.
-    """
+    """The layouts of streamed requests of sequences that repeat."""
 
     def __init__(
         self,

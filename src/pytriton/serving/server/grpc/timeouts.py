@@ -58,11 +58,7 @@ class Keepalive:
     def check(self, now_ns: int, received_ns: int, sent: int, *, has_calls: bool) -> Action | None:
         """Returns what has to be done now, if anything.
 
-        Args:
-            now_ns: The time.
-            received_ns: When data was last received from the client.
-            sent: A counter that grows whenever a response, or a part of one, is sent.
-            has_calls: Whether a call is open.
+        `received_ns` is when the client last sent data; `sent` grows with every part of a response.
         """
         return self._check_age(now_ns) or self._check_keepalive(
             now_ns, received_ns, sent, has_calls=has_calls
@@ -138,9 +134,7 @@ class ClientStalls:
     def is_write_stalled(self, now_ns: int, unsent_bytes: int | None) -> bool:
         """Returns whether the client has read no output for too long.
 
-        Args:
-            now_ns: The time.
-            unsent_bytes: The size of the transport's write buffer; None if writing is not paused.
+        `unsent_bytes` is the size of the transport's write buffer; None if writing is not paused.
         """
         if unsent_bytes is None:
             self._unsent_bytes = None

@@ -78,14 +78,8 @@ class ColumnExchange(HttpExchange):
 class HttpColumns(ColumnSink[JsonResponsePattern]):
     """Reads, gathers and answers the requests of one structure for a model.
 
-    `take` touches nothing of a request that it leaves to the ordinary way.
-
-    Args:
-        service: What all exchanges of the port share.
-        iterations: Tells when to submit what was gathered.
-        spec: The specification of the model.
-        request: A valid request of this structure.
-        structure: Its structure.
+    `take` touches nothing of a request that it leaves to the ordinary way. The `request` is a valid
+    one of the structure.
     """
 
     def __init__(
@@ -216,12 +210,7 @@ class _ModelStructures:
 
 
 class ColumnLearner:
-    """Notices structures of requests that repeat.
-
-    Args:
-        service: What all exchanges of the port share.
-        loop: The event loop.
-    """
+    """Notices structures of requests that repeat, for all models of a port."""
 
     def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service

@@ -88,14 +88,7 @@ class EngineService(NamedTuple):
 
 
 class EngineExchange(HttpExchange):
-    """A request that the engine executes; it is the sink for the responses.
-
-    Args:
-        service: What all exchanges of the port share.
-        model: The model that the request is for.
-        version: The version as in the request.
-        connection: The connection for the response.
-    """
+    """A request that the engine executes; it is the sink for the responses."""
 
     __slots__ = (
         "_connection", "_inference", "_is_answered", "_model", "_service", "_version", "began_ns"

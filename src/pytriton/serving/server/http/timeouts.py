@@ -116,12 +116,7 @@ class ClientTimeouts:
     # Between requests
 
     def is_idle(self, now: float, *, is_in_use: bool) -> bool:
-        """Returns whether the connection had no request for too long.
-
-        Args:
-            now: The time.
-            is_in_use: Whether there was a request since the last call, or is one now.
-        """
+        """Returns whether there was no request for too long; `is_in_use`: there was one, or is."""
         if is_in_use:
             self._is_new = False
             self._idle_since = now

@@ -79,11 +79,7 @@ def check_unread(request: InferRequest, sources: Iterable[UnreadInput], spec: Mo
 
 
 class ReadBudget:
-    """The memory for inputs of requests that have not ended.
-
-    Args:
-        limit_bytes: How much they may take.
-    """
+    """The memory for inputs of requests that have not ended, and how much they may take."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -144,15 +140,9 @@ class Held(NamedTuple):
 
 
 class RegionRequest:
-    """One request.
+    """One request; its inputs in shared memory have a `RegionPlace` as data until they are read.
 
-    Args:
-        request: The request; its inputs in shared memory have a `RegionPlace` as data.
-        places: Where outputs go, by name.
-        sink: Receives the responses; those outputs have no data there.
-        submit: Passes the request to the engine.
-        run_later: Makes large copies.
-        budget: Says whether there is room for the inputs.
+    The sink gets responses whose outputs in `places` have no data: it is in shared memory then.
     """
 
     def __init__(

@@ -192,9 +192,7 @@ class RegionTable:
 class Regions(RegionTable):
     """The regions of a server, where clients register them.
 
-    Args:
-        open_file: Opens an object by its key without leading slashes; raises OSError.
-        max_count: How many regions there may be: each of them needs a file descriptor.
+    `open_file` opens an object by its key without leading slashes. Each region needs a descriptor.
     """
 
     def __init__(self, open_file: Callable[[str], RegionFile], max_count: int) -> None:

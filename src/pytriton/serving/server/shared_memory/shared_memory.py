@@ -53,12 +53,7 @@ class RegionControl(Protocol):
 class ClientSharedMemory:
     """Answers requests about regions, and serves inference requests that use them.
 
-    Args:
-        control: Registers regions.
-        engine: Serves requests.
-        loop: The event loop.
-        is_allowed: Whether clients may register regions.
-        process_count: The number of front ends that share the machine's memory; 0: this is alone.
+    `process_count` front ends share the machine's memory; 0: this is alone.
     """
 
     def __init__(
