@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the head of a gRPC call from the head of an HTTP/2 request."""
+"""The heads of gRPC calls: parses that of a request, and makes the header blocks of responses.
+
+Our header blocks suit any connection, so common ones are made at import.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,6 @@ if TYPE_CHECKING:
 
     from pytriton.protocol.http2.headers import Field
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytriton.protocol.http2.headers import Field
-
-    Entries = Sequence[tuple[str, str | bytes]]
 
 Metadata = tuple[tuple[str, "str | bytes"], ...]
 
@@ -40,8 +37,6 @@ _PROTOCOL_FIELDS = frozenset(
         b"grpc-message-type",
     ),
 )
-_is_key = re.compile(r"[0-9a-z_.\-]+").fullmatch
-_is_ascii_value = re.compile(r"[ -~]*").fullmatch
 
 
 def parse_metadata(fields: Iterable[Field]) -> Metadata:
@@ -59,11 +54,6 @@ def parse_metadata(fields: Iterable[Field]) -> Metadata:
     return tuple(metadata)
 
 
-def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> list[Field]:
-    """Returns the header fields of metadata to send; ValueError if it cannot be sent."""
-    return [(key.encode(), _encode_value(key, value)) for key, value in metadata]
-
-
 def _decode_binary(key: str, value: bytes) -> bytes:
     stripped = value.strip(b" ").rstrip(b"=")
     padded = stripped + b"=" * (-len(stripped) % 4)
@@ -72,21 +62,6 @@ def _decode_binary(key: str, value: bytes) -> bytes:
     except binascii.Error as error:
         message = f"expected metadata {key} in base64, got {value[:32]!r}"
         raise GrpcError(GrpcStatus.INTERNAL, message) from error
-
-
-def _encode_value(key: str, value: str | bytes) -> bytes:
-    if not _is_key(key) or key.startswith("grpc-"):
-        message = f"expected a metadata key of 0-9 a-z _ . - that is not gRPC's own, got {key!r}"
-        raise ValueError(message)
-    if key.endswith(_BINARY_SUFFIX):
-        if isinstance(value, str):
-            message = f"expected bytes for metadata {key}, got str"
-            raise TypeError(message)
-        return base64.b64encode(value).rstrip(b"=")
-    if isinstance(value, bytes) or not _is_ascii_value(value) or value != value.strip():
-        message = f"expected printable ASCII for metadata {key}, got {value!r}"
-        raise ValueError(message)
-    return value.encode("ascii")
 
 
 _CONTENT_TYPE = b"application/grpc"
@@ -181,24 +156,16 @@ _ACCEPT_ENCODING: Field = (b"grpc-accept-encoding", ", ".join(SUPPORTED).encode(
 _MAX_MESSAGE_BYTES = 7 << 10
 
 
-def encode_response_head(encoding: str = IDENTITY, metadata: Entries = ()) -> bytes:
-    """Returns the head of a response with messages in `encoding`."""
-    fields = [*_HEAD, *encode_metadata(metadata)]
-    if encoding != IDENTITY:
-        fields.append((b"grpc-encoding", encoding.encode()))
-    return encode_header_block(fields)
-
-
-def encode_trailers(status: GrpcStatus, message: str = "", metadata: Entries = ()) -> bytes:
+def encode_trailers(status: GrpcStatus, message: str = "") -> bytes:
     """Returns the trailers of a response; a very long message is truncated."""
-    if not message and not metadata:
+    if not message:
         return _BARE_TRAILERS[status]
-    return encode_header_block(_trailer_fields(status, message, metadata))
+    return encode_header_block(_trailer_fields(status, message))
 
 
 def encode_trailers_only(status: GrpcStatus, message: str = "") -> bytes:
     """Returns a response without any message, to be sent as HEADERS with END_STREAM."""
-    fields = [*_HEAD, *_trailer_fields(status, message, ())]
+    fields = [*_HEAD, *_trailer_fields(status, message)]
     if status is GrpcStatus.UNIMPLEMENTED:
         fields.append(_ACCEPT_ENCODING)  # the reason may be the client's encoding
     return encode_header_block(fields)
@@ -212,15 +179,20 @@ def encode_http_error(http_status: int) -> bytes:
     return encode_header_block(fields)
 
 
-def _trailer_fields(status: GrpcStatus, message: str, metadata: Entries) -> list[Field]:
+def _trailer_fields(status: GrpcStatus, message: str) -> list[Field]:
     fields = [(b"grpc-status", str(int(status)).encode())]
     if message:
         fields.append((b"grpc-message", percent_encode(message, _MAX_MESSAGE_BYTES)))
-    return fields + encode_metadata(metadata)
+    return fields
 
 
-_BARE_TRAILERS = {
-    status: encode_header_block(_trailer_fields(status, "", ())) for status in GrpcStatus
-}
+_BARE_TRAILERS = {status: encode_header_block(_trailer_fields(status, "")) for status in GrpcStatus}
 OK_TRAILERS = _BARE_TRAILERS[GrpcStatus.OK]
-RESPONSE_HEADS = {encoding: encode_response_head(encoding) for encoding in SUPPORTED}
+RESPONSE_HEADS = {
+    IDENTITY: encode_header_block(_HEAD),
+    **{
+        encoding: encode_header_block([*_HEAD, (b"grpc-encoding", encoding.encode())])
+        for encoding in SUPPORTED
+        if encoding != IDENTITY
+    },
+}

@@ -13,18 +13,15 @@ from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.client import IndexEntry, ModelControl
-    from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.served_model import ServedModel
-
-if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from pytriton.serving.engine.client import Answer, IndexEntry, ModelControl, ModelRegistrations
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.tracing.settings import TraceSettings
 
     ChangeLogSettings = Callable[[Mapping[str, Any]], dict[str, Any]]
+
 
 # Limits for the text about models that are not ready; the index has the whole text.
 MAX_PROBLEMS = 20
