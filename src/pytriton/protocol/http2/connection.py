@@ -140,6 +140,8 @@ class Http2Connection:
         stream = streams.get(stream_id)
         if stream is None:
             return
+        # The set may hold streams that have ended; it is cut down when it is twice as large as the
+        # table, so that the work stays constant for each message.
         stream.buffer = memory or None
         buffered.add(stream_id)
         if len(buffered) > 2 * len(streams):
@@ -202,6 +204,7 @@ class Http2Connection:
         core = self._core
         outbox = core.outbox
         output = outbox.take(max_bytes)
+        # Frames are taken before streams are closed: RST_STREAM has to follow END_STREAM.
         if outbox.ended:
             for stream in outbox.ended:
                 core.end_sent(stream, output)
@@ -242,6 +245,7 @@ class Http2Connection:
         """Send a small response; returns False if it cannot be sent at once, and sends nothing."""
         core = self._core
         stream = core.streams.open.get(stream_id)
+        # The client has reset the stream: there is nothing to send, and nothing went wrong.
         if stream is None:
             return True
         response = frames.join(stream_id, data)
@@ -279,6 +283,7 @@ class Http2Connection:
             raise LocalProtocolError(message)
         core = self._core
         size = len(data)
+        # A small part of a response goes with its header in one buffer, if the windows allow it.
         if core.outbox.fits_inline(stream, size):
             if size or end_stream:
                 core.outbox.add_data(stream, data, is_end=end_stream)
@@ -300,6 +305,7 @@ class Http2Connection:
             message = f"the response on stream {stream_id} has no head yet"
             raise LocalProtocolError(message)
         core = self._core
+        # Trailers must not overtake queued data.
         if stream.queue:
             stream.trailers = block
             stream.is_end_queued = True
@@ -344,6 +350,8 @@ class Http2Connection:
         limits = self._core.limits
         stalled = []
         for stream in self._core.streams.waiting():
+            # A peer that opens its window byte by byte makes no progress ("data dribble",
+            # CVE-2019-9511).
             progress = stream.sent_bytes - stream.stall_mark_bytes
             if not stream.stall_mark_ns or progress >= limits.min_progress_bytes:
                 stream.stall_mark_ns = now_ns

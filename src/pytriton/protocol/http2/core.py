@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that both directions of a connection share, and how streams are closed."""
+"""The state that both directions of a connection share: how streams are closed, and windows.
+
+Both directions may close a stream, so this is where it happens. Nothing here does I/O.
+"""
 
 from __future__ import annotations
 
@@ -25,83 +28,6 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.streams import Stream
 
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
-
-
-class ReceiveWindows:
-    """The receive windows of a connection and its streams.
-
-    WINDOW_UPDATE is sent when half a window has been consumed, so that few of them are needed.
-    """
-
-    __slots__ = ("_connection_step", "_credit", "_outbox", "_stream_step", "_window")
-
-    def __init__(self, limits: Http2Limits, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._window = max(limits.connection_window_bytes, frames.DEFAULT_WINDOW)
-        self._connection_step = self._window // 2
-        self._stream_step = max(limits.stream_window_bytes // 2, 1)
-        self._credit = 0
-
-    def take(self, stream: Stream, size: int, padding: int) -> None:
-        """Count received DATA of an open stream; its padding is released at once."""
-        total = size + padding
-        stream.unacknowledged += total
-        stream.receive_window -= total
-        self._window -= total
-        if self._window < 0:
-            self._raise_overrun()
-        if stream.receive_window < 0:
-            message = f"the peer sent {-stream.receive_window} bytes more than the window allows"
-            raise StreamViolation(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, message)
-        if padding:
-            self.acknowledge(stream, padding)
-
-    def is_open(self, stream: Stream) -> bool:
-        """Returns whether the peer may send more on a stream."""
-        return stream.state in _RECEIVING and stream.receive_window > 0 and self._window > 0
-
-    def allows(self, stream: Stream, size: int) -> bool:
-        """Returns whether the peer may send `size` bytes on a stream."""
-        return size <= stream.receive_window and size <= self._window
-
-    def take_whole(self, size: int) -> bool:
-        """Count the only DATA of a new stream; returns False, and counts nothing, if too much."""
-        if size > self._window:
-            return False
-        self._window -= size
-        return True
-
-    def take_unread(self, size: int) -> None:
-        """Count received DATA that belongs to no open stream, and release it at once."""
-        self._window -= size
-        if self._window < 0:
-            self._raise_overrun()
-        self.discard(size)
-
-    def acknowledge(self, stream: Stream, size: int) -> None:
-        """Release `size` consumed bytes of a stream."""
-        if not 0 <= size <= stream.unacknowledged:
-            message = f"expected to acknowledge up to {stream.unacknowledged} bytes, got {size}"
-            raise LocalProtocolError(message)
-        stream.unacknowledged -= size
-        stream.credit += size
-        if stream.credit >= self._stream_step and stream.state in _RECEIVING:
-            self._outbox.add(frames.window_update(stream.id, stream.credit))
-            stream.receive_window += stream.credit
-            stream.credit = 0
-        self.discard(size)
-
-    def discard(self, size: int) -> None:
-        """Release `size` bytes of the connection's window."""
-        self._credit += size
-        if self._credit >= self._connection_step:
-            self._outbox.add(frames.window_update(0, self._credit))
-            self._window += self._credit
-            self._credit = 0
-
-    def _raise_overrun(self) -> NoReturn:
-        message = f"the peer sent {-self._window} bytes more than the connection window allows"
-        raise ConnectionViolation(Http2ErrorCode.FLOW_CONTROL_ERROR, message)
 
 
 SHUTDOWN_PING = b"shutdown"
@@ -150,6 +76,8 @@ class ConnectionCore:
         if stream.queue:
             self.outbox.drop(stream)
         if stream.unacknowledged:
+            # Nobody will acknowledge these any more. Without this, the window of the connection
+            # would shrink with each reset until no stream could send.
             self.receive_windows.discard(stream.unacknowledged)
             stream.unacknowledged = 0
 
@@ -166,6 +94,8 @@ class ConnectionCore:
                 self.receive_windows.discard(stream.unacknowledged)
                 stream.unacknowledged = 0
             return
+        # RFC 9113, 8.1: a server may end its response before the request has ended. It then resets
+        # the stream with NO_ERROR, and the client must not discard the response.
         state = next_state(stream.id, stream.state, _SEND_END)
         if state is _HALF_CLOSED_LOCAL:
             frame = frames.rst_stream(stream.id, Http2ErrorCode.NO_ERROR)
@@ -189,6 +119,7 @@ class ConnectionCore:
         Otherwise a peer that never sends RST_STREAM could make us start and cancel work forever.
         """
         stream_id = violation.stream_id
+        # There is no stream to reset: RST_STREAM on an idle stream is a violation by us (6.4).
         if self.streams.state_of(stream_id) is StreamState.IDLE:
             raise ConnectionViolation(violation.code, violation.message)
         self.charge(STREAM_RESET)
@@ -207,6 +138,7 @@ class ConnectionCore:
         if self.is_terminated:
             return
         self.is_terminated = True
+        # RFC 9113, 6.8: debug data is not interpreted, but clients log it.
         debug = message.encode("utf-8", "replace")[:_MAX_DEBUG_BYTES]
         self.outbox.add(frames.goaway(self.streams.last_id, code, debug))
         for stream in list(self.streams.open.values()):
@@ -222,6 +154,8 @@ class ConnectionCore:
         if self.is_shutting_down or self.is_terminated:
             return
         self.is_shutting_down = True
+        # RFC 9113, 6.8: the first GOAWAY names the largest id, because streams may be on their way
+        # that this side has not seen. The answer to the ping proves that the client has read it.
         self.outbox.add(frames.goaway(frames.MAX_STREAM_ID, Http2ErrorCode.NO_ERROR))
         self.outbox.add(frames.ping(SHUTDOWN_PING))
 
@@ -236,3 +170,83 @@ class ConnectionCore:
     def charge(self, cost: Cost, times: int = 1) -> None:
         """Let the peer pay for the work that it causes; ConnectionViolation if it cannot."""
         self._budget.charge(cost, times, self.now_ns)
+
+
+class ReceiveWindows:
+    """The receive windows of a connection and its streams.
+
+    WINDOW_UPDATE is sent when half a window has been consumed, so that few of them are needed.
+    """
+
+    __slots__ = ("_connection_step", "_credit", "_outbox", "_stream_step", "_window")
+
+    def __init__(self, limits: Http2Limits, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._window = max(limits.connection_window_bytes, frames.DEFAULT_WINDOW)
+        self._connection_step = self._window // 2
+        self._stream_step = max(limits.stream_window_bytes // 2, 1)
+        self._credit = 0
+
+    def take(self, stream: Stream, size: int, padding: int) -> None:
+        """Count received DATA of an open stream; its padding is released at once."""
+        # RFC 9113, 6.9.1: padding counts like data in both windows.
+        total = size + padding
+        stream.unacknowledged += total
+        stream.receive_window -= total
+        self._window -= total
+        # First the window of the connection: its overrun ends more than this stream.
+        if self._window < 0:
+            self._raise_overrun()
+        if stream.receive_window < 0:
+            message = f"the peer sent {-stream.receive_window} bytes more than the window allows"
+            raise StreamViolation(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, message)
+        if padding:
+            self.acknowledge(stream, padding)
+
+    def is_open(self, stream: Stream) -> bool:
+        """Returns whether the peer may send more on a stream."""
+        return stream.state in _RECEIVING and stream.receive_window > 0 and self._window > 0
+
+    def allows(self, stream: Stream, size: int) -> bool:
+        """Returns whether the peer may send `size` bytes on a stream."""
+        return size <= stream.receive_window and size <= self._window
+
+    def take_whole(self, size: int) -> bool:
+        """Count the only DATA of a new stream; returns False, and counts nothing, if too much."""
+        if size > self._window:
+            return False
+        self._window -= size
+        return True
+
+    def take_unread(self, size: int) -> None:
+        """Count received DATA that belongs to no open stream, and release it at once."""
+        self._window -= size
+        if self._window < 0:
+            self._raise_overrun()
+        self.discard(size)
+
+    def acknowledge(self, stream: Stream, size: int) -> None:
+        """Release `size` consumed bytes of a stream."""
+        if not 0 <= size <= stream.unacknowledged:
+            message = f"expected to acknowledge up to {stream.unacknowledged} bytes, got {size}"
+            raise LocalProtocolError(message)
+        stream.unacknowledged -= size
+        stream.credit += size
+        # A stream that the client has ended gets no WINDOW_UPDATE: it would be a wasted frame.
+        if stream.credit >= self._stream_step and stream.state in _RECEIVING:
+            self._outbox.add(frames.window_update(stream.id, stream.credit))
+            stream.receive_window += stream.credit
+            stream.credit = 0
+        self.discard(size)
+
+    def discard(self, size: int) -> None:
+        """Release `size` bytes of the connection's window."""
+        self._credit += size
+        if self._credit >= self._connection_step:
+            self._outbox.add(frames.window_update(0, self._credit))
+            self._window += self._credit
+            self._credit = 0
+
+    def _raise_overrun(self) -> NoReturn:
+        message = f"the peer sent {-self._window} bytes more than the connection window allows"
+        raise ConnectionViolation(Http2ErrorCode.FLOW_CONTROL_ERROR, message)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.protocol.http2 import frames, limits
+from pytriton.protocol.http2 import frames
+from pytriton.protocol.http2 import limits as work
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
@@ -45,15 +46,18 @@ class DataFrames:
         if stream is None:
             return
         is_end = bool(flags & frames.END_STREAM)
+        # A stream may have a buffer for a large message: what does not fit follows as an event.
         if stream.buffer is not None and payload:
             payload = self._copy_to_buffer(stream, stream.buffer, payload, is_end=is_end)
             if not payload:
                 return
         elif not payload and not is_end:
-            self._core.charge(limits.EMPTY_DATA)
+            self._core.charge(work.EMPTY_DATA)
             return
         events = self._core.events
         last = events[-1] if events else None
+        # One event for consecutive frames of a stream, unless one is a view: a bytearray would copy
+        # it, and it is large.
         if (
             last.__class__ is DataReceived
             and last.stream_id == stream_id
@@ -83,6 +87,7 @@ class DataFrames:
             return 0
         size = run.data_bytes
         windows = self._core.receive_windows
+        # The other methods find out which violation it is, and how it ends.
         if size > len(stream.buffer) or not windows.allows(stream, size):
             return 0
         if stream.body_left is not None:
@@ -118,8 +123,10 @@ class DataFrames:
         event = _RECV_DATA[is_end]
         stream = core.streams.open.get(stream_id)
         if stream is None:
-            if size < limits.LITTLE_DATA_BYTES:
-                core.charge(limits.UNREAD_DATA)
+            # RFC 9113, 5.1: after RST_STREAM the peer may have sent frames before it read that.
+            # They are legal, count in the window of the connection, and cost work.
+            if size < work.LITTLE_DATA_BYTES:
+                core.charge(work.UNREAD_DATA)
             core.receive_windows.take_unread(size + padding)
             next_state(stream_id, core.streams.state_of(stream_id), event)
             return None
@@ -161,6 +168,7 @@ def count_body(stream: Stream, left: int, *, is_end: bool) -> None:
     Raises:
         StreamViolation: The body is longer, or ended early.
     """
+    # RFC 9113, 8.1.1: a request whose DATA differs from its content-length is malformed.
     stream.body_left = left
     if left < 0 or (is_end and left):
         message = f"the body differs from its content-length by {-left} bytes"
@@ -169,6 +177,7 @@ def count_body(stream: Stream, left: int, *, is_end: bool) -> None:
 
 def strip_padding(payload: bytes | memoryview) -> tuple[bytes | memoryview, int]:
     """Returns a PADDED payload without its padding, and how many bytes were removed."""
+    # RFC 9113, 6.1: the first byte is the length of the padding at the end.
     if not payload or payload[0] >= len(payload):
         message = f"expected padding shorter than the frame of {len(payload)} bytes"
         raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of frames (RFC 9113, sections 4 and 6), and functions that build frames to send."""
+"""The layout of frames (RFC 9113, sections 4 and 6), error codes and settings.
+
+Functions build frames to send. Exceptions are for violations, by the peer or by us.
+"""
 
 from __future__ import annotations
 

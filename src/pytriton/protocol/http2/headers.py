@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that header lists are well formed (RFC 9113, section 8), and parses request heads."""
+"""Header blocks: decodes them (RFC 7541), checks them (RFC 9113, section 8), and encodes ours.
+
+Decoding uses the tables and the Huffman code of the `hpack` package. The loop is our own because
+cache misses are common (every new grpc-timeout is one): 8 fields take 6 us here and 36 us in
+`hpack.Decoder`. Tests compare the two on random blocks.
+
+Encoding has no state: literals are never added to the peer's dynamic table. A block therefore has
+the same bytes on every connection, so constant blocks are encoded once, at import.
+"""
 
 from __future__ import annotations
 
@@ -171,6 +179,7 @@ class HeaderDecoder:
         if head is not None:
             return head
         head = parse_request(self.decode(block))
+        # A block that adds to the table means something else the next time.
         if not self._is_table_changed and len(block) <= _CACHEABLE_BYTES:
             if len(self._heads) >= self._max_cached:
                 self._heads.clear()
@@ -197,12 +206,14 @@ class HeaderDecoder:
         end = len(block)
         while at < end:
             first = block[at]
+            # RFC 7541, 6.1, 6.3 and 6.2, by the first bits: indexed field, size update, literal.
             if first & 0x80:  # a whole field from a table
                 index, at = _integer(block, at, 0x7F)
                 field = self._entry(index)
             elif first & 0x60 == 0x20:  # a new size of the table
                 size, at = _integer(block, at, 0x1F)
                 resizes += 1
+                # RFC 7541, 4.2: updates come before the first field, and not above our setting.
                 if fields or resizes > _MAX_RESIZES or size > DEFAULT_HEADER_TABLE_BYTES:
                     raise _resize_violation(size, resizes, is_late=bool(fields))
                 self._table.maxsize = size
@@ -221,6 +232,8 @@ class HeaderDecoder:
                     self._table.add(name, value)
                     self._is_table_changed = True
             fields.append(field)
+            # Counted as in SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113, 6.5.2): a few bytes of indices
+            # could stand for megabytes of fields.
             bytes_left -= len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
             if bytes_left < 0:
                 message = (
@@ -290,6 +303,7 @@ def encode_header_block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _encode_field(name: bytes, value: bytes) -> bytes:
+    # RFC 7541, 6.2.2: a literal without indexing leaves the dynamic table of the peer as it is.
     index = _FIELD_INDEX.get((name, value))
     if index is not None and value:
         return bytes((0x80 | index,))

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All limits on the work and the memory that a peer can cause on one connection."""
+"""All limits on the work and the memory that a peer can cause on one connection.
+
+Requests and their bodies are free: what they cost is what the server is for, and the limits on
+streams, windows and messages bound it. Every other frame has a price in the table of costs, which
+a budget pays that grows with time and with responses. Pings have a limit of gRPC's own.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +97,8 @@ UNREAD_HEADERS: Final = Cost("HEADERS on a stream that was reset", 1)  # for eac
 LATE_RESET: Final = Cost("RST_STREAM on a closed stream", 1)
 SETTINGS: Final = Cost("SETTINGS", 1)  # for the frame and for each entry
 WINDOWS_RESIZED: Final = Cost("INITIAL_WINDOW_SIZE", 1)  # for each 8 streams that are open
+# Opening and resetting streams in a loop ("rapid reset", CVE-2023-44487) starts calls that are
+# cancelled at once, so resets are the most expensive.
 STREAM_REFUSED: Final = Cost("a stream above the limit", 4)
 STREAM_RESET: Final = Cost("a reset of a stream", 10)  # a call was started, and is cancelled
 
@@ -129,6 +136,7 @@ class WorkBudget:
         Raises:
             ConnectionViolation: It costs more than is left.
         """
+        # The floods of CVE-2019-9512 to 9518 (pings, settings, resets, empty frames) end here.
         # What was sent is computed from counters that the outbox has anyway, so that sending costs
         # nothing more.
         outbox = self._outbox

@@ -135,6 +135,7 @@ class Outbox:
         """Add the frames of a response with `size` bytes of data; like `add_response`."""
         if self._needs_table_update or not self.fits_inline(stream, size):
             return False
+        # The stream ends with this response, so its own window and its sent bytes need no count.
         self.frames.append(response)
         self.frame_bytes += len(response)
         self.window -= size
@@ -143,6 +144,8 @@ class Outbox:
 
     def fits_inline(self, stream: Stream, size: int) -> bool:
         """Returns whether `size` bytes can be sent now, in one buffer with their frame header."""
+        # Data that is queued goes first. What does not fit the windows (RFC 9113, 6.9.1) or a frame
+        # (4.2) is queued, and so is data while much waits: else nobody would be asked to pause.
         if stream.queue:
             return False
         return not size or (
@@ -193,6 +196,8 @@ class Outbox:
         while turns and self.window > 0 and max_bytes > 0:
             stream = turns.popleft()
             stream.is_scheduled = False
+            # A stream that is reset stays in `turns`: removing it from the middle would take linear
+            # time.
             if stream.queue and stream.send_window > 0:  # it may have been reset or shrunk
                 max_bytes -= self._send_turn(stream, stream.queue, max_bytes, output)
                 self.schedule(stream)
@@ -215,6 +220,8 @@ class Outbox:
         if is_drained and stream.is_end_queued and stream.trailers is None:
             flags = frames.END_STREAM
         self._write_data(stream.id, queue, size, flags, output)
+        # RFC 9113, 8.1: trailers follow all DATA, so they wait in the stream until its queue is
+        # empty.
         if is_drained and stream.is_end_queued:
             if stream.trailers is not None:
                 self._write_header_block(stream.id, stream.trailers, output, is_end=True)
@@ -256,6 +263,8 @@ class Outbox:
     def _write_header_block(
         self, stream_id: int, block: bytes, output: list[Buffer], *, is_end: bool
     ) -> None:
+        # RFC 7541, 4.2: after the peer has lowered the size of the table, the next block has to
+        # begin with a size update, even if we never use the table.
         if self._needs_table_update:
             self._needs_table_update = False
             block = EMPTY_TABLE_UPDATE + block

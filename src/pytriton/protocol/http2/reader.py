@@ -116,12 +116,18 @@ class FrameReader:
             length_and_kind, flags, stream_id = frames.unpack_header(data, at)
             length = length_and_kind >> 8
             kind = length_and_kind & 0xFF
+            # RFC 9113, 4.2: a frame above our SETTINGS_MAX_FRAME_SIZE is an error; the check comes
+            # before any of it is stored.
             if length > self._max_other:
                 self._check_size(kind, length)
+            # RFC 9113, 4.1: the first bit is reserved, and has to be ignored.
             stream_id &= frames.MAX_STREAM_ID
             start = at + frames.HEADER_BYTES
             stop = start + length
             if stop > end:
+                # DATA need not be complete, as its bytes are passed on. Padded DATA has to be: the
+                # length of the padding is not known to be valid before (6.1). Other frames are
+                # small.
                 if kind == frames.DATA and not flags & frames.PADDED:
                     self.partial_frames += 1
                     self.data_left = length
@@ -155,6 +161,8 @@ class FrameReader:
             or (start and self._data_flags)
         ):
             return None
+        # All frames but the last of a message have the same length in most clients: equal headers
+        # at equal distances are found without a loop over frames.
         length_and_kind, flags, stream_id = frames.unpack_header(data, start)
         length = length_and_kind >> 8
         count, tail_bytes = divmod(left, length + frames.HEADER_BYTES)
@@ -190,6 +198,7 @@ class FrameReader:
         """Append `data` to the pending bytes; returns all of them if they are enough to be read."""
         pending = self._pending
         pending += data
+        # RFC 9113, 3.4: a client begins with 24 bytes that no HTTP/1.1 server takes for a request.
         if not self.has_preface:
             seen = bytes(pending[: len(frames.PREFACE)])
             if not frames.PREFACE.startswith(seen):

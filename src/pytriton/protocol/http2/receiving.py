@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles received frames of streams; `data` handles DATA, `control` the frames of stream 0."""
+"""Handles received frames: those of streams, and those of stream 0, which concern the connection.
+
+`data` handles DATA. A fast path (`take_requests`) reads most small requests in one pass; whatever
+is unusual about one is left to `Receiver`, which knows all frames.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytriton.protocol.http2 import frames, limits
+from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2 import limits as work
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
 from pytriton.protocol.http2.data import DataFrames, count_body, strip_padding
@@ -32,150 +36,9 @@ _PING_BYTES = 8
 _MIN_GOAWAY_BYTES = 8
 
 
-class ControlFrames:
-    """Handles the frames of stream 0."""
-
-    __slots__ = ("_core", "_pings")
-
-    def __init__(self, core: ConnectionCore) -> None:
-        self._core = core
-        self._pings = limits.PingPolicy(core.limits)
-
-    def on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        _check_stream_zero("SETTINGS", stream_id)
-        core = self._core
-        if flags & frames.ACK:
-            check_length("SETTINGS with ACK", payload, 0)
-            core.charge(limits.SETTINGS)
-            return
-        count, most = len(payload) // ENTRY_BYTES, core.limits.max_settings
-        if count > most:
-            message = f"expected SETTINGS of at most {most} entries, got {count}"
-            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
-        core.charge(limits.SETTINGS, 1 + count)
-        entries = parse_settings(payload)
-        initial_window = core.peer.initial_window
-        for setting, value in entries:
-            if setting == Setting.MAX_FRAME_SIZE:
-                core.outbox.max_frame = value
-            elif setting == Setting.HEADER_TABLE_SIZE:
-                core.outbox.limit_header_table(value)
-            core.peer.apply(setting, value)
-        # No frame comes between the values of a setting, so streams need only the last one.
-        growth = core.peer.initial_window - initial_window
-        if growth:
-            self._resize_windows(growth)
-        core.outbox.reply(frames.SETTINGS_ACK)
-
-    def _resize_windows(self, growth: int) -> None:
-        core = self._core
-        streams = core.streams.open
-        core.charge(limits.WINDOWS_RESIZED, len(streams) // limits.RESIZED_STREAMS)
-        for stream in streams.values():
-            stream.send_window += growth
-            if stream.send_window > frames.MAX_WINDOW:
-                size = core.peer.initial_window
-                message = f"INITIAL_WINDOW_SIZE {size} overflows the window of a stream"
-                raise ConnectionViolation(Http2ErrorCode.FLOW_CONTROL_ERROR, message)
-            core.outbox.schedule(stream)
-
-    def on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        _check_stream_zero("PING", stream_id)
-        check_length("PING", payload, _PING_BYTES)
-        core = self._core
-        core.charge(limits.PING)
-        if flags & frames.ACK:
-            if payload == SHUTDOWN_PING and core.is_shutting_down:
-                core.finish_shutdown()
-            else:
-                core.events.append(PingAcknowledged(payload))
-            return
-        is_idle = not core.streams.open
-        if not self._pings.allows(core.now_ns, core.outbox.activity, is_idle=is_idle):
-            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_PINGS)
-        core.outbox.reply(frames.ping(payload, frames.ACK))
-
-    def on_goaway(self, stream_id: int, payload: bytes) -> None:
-        _check_stream_zero("GOAWAY", stream_id)
-        if len(payload) < _MIN_GOAWAY_BYTES:
-            message = f"expected GOAWAY of at least {_MIN_GOAWAY_BYTES} bytes, got {len(payload)}"
-            raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
-        self._core.charge(limits.GOAWAY)
-        self._core.events.append(GoAwayReceived(*frames.parse_goaway(payload)))
-
-
-def check_length(name: str, payload: bytes, expected: int) -> None:
-    """Raise ConnectionViolation if a frame does not have the length of its type."""
-    if len(payload) != expected:
-        message = f"expected {name} of {expected} bytes, got {len(payload)}"
-        raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
-
-
-def _check_stream_zero(name: str, stream_id: int) -> None:
-    if stream_id:
-        message = f"expected {name} on stream 0, got stream {stream_id}"
-        raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
-
-
 _HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
 _HEADER_BYTES = frames.HEADER_BYTES
 _unpack_header = frames.unpack_header
-
-
-def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> int:
-    """Handle the requests that `data`, which begins with a frame, begins with.
-
-    Returns:
-        Where the last of them ends; 0 if there is none.
-    """
-    streams, limits = core.streams, core.limits
-    end = len(data)
-    at = 0
-    while end - at > 2 * _HEADER_BYTES:
-        length_and_kind, flags, stream_id = _unpack_header(data, at)
-        data_at = at + _HEADER_BYTES + (length_and_kind >> 8)
-        if (
-            length_and_kind & 0xFF != frames.HEADERS
-            or flags != frames.END_HEADERS
-            or data_at + _HEADER_BYTES > end
-            or stream_id <= streams.last_id
-            or stream_id > frames.MAX_STREAM_ID
-            or not stream_id & 1
-        ):
-            break
-        length_and_kind, flags, data_stream = _unpack_header(data, data_at)
-        size = length_and_kind >> 8
-        body_at = data_at + _HEADER_BYTES
-        if (
-            length_and_kind & 0xFF != frames.DATA
-            or flags != frames.END_STREAM
-            or data_stream != stream_id
-            or body_at + size > end
-            or size >= VIEW_BYTES
-        ):
-            break
-        head = decoder.known_request(data[at + _HEADER_BYTES : data_at])
-        if (
-            head is None
-            or head.violation is not None
-            or (head.content_length is not None and head.content_length != size)
-            or core.is_refusing
-            or len(streams.open) >= limits.max_concurrent_streams
-            or size > limits.stream_window_bytes
-            or not core.receive_windows.take_whole(size)
-        ):
-            break
-        streams.last_id = stream_id
-        streams.open[stream_id] = Stream(
-            stream_id,
-            _HALF_CLOSED_REMOTE,
-            limits.stream_window_bytes - size,
-            core.peer.initial_window,
-            unacknowledged=size,
-        )
-        at = body_at + size
-        core.events.append(RequestReceived(stream_id, head, True, data[body_at:at]))
-    return at
 
 
 _PRIORITY_BYTES = 5
@@ -210,6 +73,7 @@ class Receiver:
     def receive(self, data: bytes | memoryview) -> None:
         """Handle all frames that `data` completes; ConnectionViolation ends the connection."""
         self._data.is_borrowed = False
+        # A view is of memory that is reused after this call: events must not refer to it.
         if isinstance(data, memoryview):
             self._data.is_borrowed = True
             if not self._is_restricted:
@@ -220,6 +84,9 @@ class Receiver:
                 return
             data = data[taken:] if taken else data
         for kind, flags, stream_id, payload in self.reader.read(data):
+            # RFC 9113, 3.4: SETTINGS come first. 4.3: only CONTINUATION of the same stream may
+            # follow HEADERS without END_HEADERS, because the block would be decoded in the wrong
+            # order.
             if self._is_restricted:
                 self._check_restriction(kind, flags, stream_id)
             try:
@@ -288,6 +155,7 @@ class Receiver:
         self._is_restricted = bool(self._block_stream)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        # RFC 9113, 5.1.1: streams of clients have odd ids.
         if not stream_id & 1:
             message = f"expected HEADERS on an odd stream id, got {stream_id}"
             raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
@@ -307,6 +175,7 @@ class Receiver:
         if not self._is_restricted:
             message = f"CONTINUATION on stream {stream_id} follows no HEADERS"
             raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)
+        # A block without end takes memory and no stream: the "CONTINUATION flood" (CVE-2024-27316).
         self._core.charge(work.CONTINUATION)
         limits = self._core.limits
         self._block.append(payload)
@@ -335,15 +204,20 @@ class Receiver:
 
     def _open_stream(self, stream_id: int, block: bytes, end_stream: int) -> None:
         core = self._core
+        # The block is decoded even if the stream is refused: it may change the table (RFC 9113,
+        # 4.3).
         head = self._decoder.decode_request(block)
         streams = core.streams
         streams.last_id = stream_id
         if core.is_refusing or len(streams.open) >= core.limits.max_concurrent_streams:
             core.charge(work.STREAM_REFUSED)
+            # RFC 9113, 8.7: REFUSED_STREAM tells the client that it may safely send the request
+            # again.
             core.outbox.reply(frames.rst_stream(stream_id, Http2ErrorCode.REFUSED_STREAM))
             core.close(stream_id, StreamState.RESET_BY_US)
             return
         violation = head.violation
+        # RFC 9113, 8.1.1: malformed requests are stream errors.
         if end_stream and head.content_length:
             violation = f"expected a body of {head.content_length} bytes, got none"
         if violation is not None:
@@ -377,6 +251,7 @@ class Receiver:
         if len(payload) != _PRIORITY_BYTES:
             message = f"expected PRIORITY of {_PRIORITY_BYTES} bytes, got {len(payload)}"
             raise StreamViolation(stream_id, Http2ErrorCode.FRAME_SIZE_ERROR, message)
+        # RFC 9113, 5.3.2: priorities are deprecated; only their length is checked.
         self._core.charge(work.PRIORITY)
 
     def _on_rst_stream(self, stream_id: int, payload: bytes) -> None:
@@ -393,6 +268,8 @@ class Receiver:
         check_length("WINDOW_UPDATE", payload, 4)
         core = self._core
         core.charge(work.WINDOW_UPDATE)
+        # RFC 9113, 6.9: the first bit is reserved. An increment of 0, or a window above 2^31-1, is
+        # an error of the stream, or of the connection on stream 0.
         increment = frames.unpack_u32(payload)[0] & frames.MAX_WINDOW
         if not stream_id:
             code = _increment_error(core.outbox.window, increment)
@@ -432,3 +309,151 @@ def _increment_error(window: int, increment: int) -> Http2ErrorCode | None:
     if window + increment > frames.MAX_WINDOW:
         return Http2ErrorCode.FLOW_CONTROL_ERROR
     return None
+
+
+def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> int:
+    """Handle the requests that `data`, which begins with a frame, begins with.
+
+    Returns:
+        Where the last of them ends; 0 if there is none.
+    """
+    streams, limits = core.streams, core.limits
+    end = len(data)
+    at = 0
+    while end - at > 2 * _HEADER_BYTES:
+        length_and_kind, flags, stream_id = _unpack_header(data, at)
+        data_at = at + _HEADER_BYTES + (length_and_kind >> 8)
+        if (
+            length_and_kind & 0xFF != frames.HEADERS
+            or flags != frames.END_HEADERS
+            or data_at + _HEADER_BYTES > end
+            or stream_id <= streams.last_id
+            or stream_id > frames.MAX_STREAM_ID
+            or not stream_id & 1
+        ):
+            break
+        length_and_kind, flags, data_stream = _unpack_header(data, data_at)
+        size = length_and_kind >> 8
+        body_at = data_at + _HEADER_BYTES
+        if (
+            length_and_kind & 0xFF != frames.DATA
+            or flags != frames.END_STREAM
+            or data_stream != stream_id
+            or body_at + size > end
+            or size >= VIEW_BYTES
+        ):
+            break
+        # Only blocks from the cache: to decode one could change the table, which has to happen
+        # once.
+        head = decoder.known_request(data[at + _HEADER_BYTES : data_at])
+        # Whatever is wrong or over a limit is left to `Receiver`, which finds the error.
+        if (
+            head is None
+            or head.violation is not None
+            or (head.content_length is not None and head.content_length != size)
+            or core.is_refusing
+            or len(streams.open) >= limits.max_concurrent_streams
+            or size > limits.stream_window_bytes
+            or not core.receive_windows.take_whole(size)
+        ):
+            break
+        streams.last_id = stream_id
+        streams.open[stream_id] = Stream(
+            stream_id,
+            _HALF_CLOSED_REMOTE,
+            limits.stream_window_bytes - size,
+            core.peer.initial_window,
+            unacknowledged=size,
+        )
+        at = body_at + size
+        core.events.append(RequestReceived(stream_id, head, True, data[body_at:at]))
+    return at
+
+
+class ControlFrames:
+    """Handles the frames of stream 0."""
+
+    __slots__ = ("_core", "_pings")
+
+    def __init__(self, core: ConnectionCore) -> None:
+        self._core = core
+        self._pings = work.PingPolicy(core.limits)
+
+    def on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_stream_zero("SETTINGS", stream_id)
+        core = self._core
+        if flags & frames.ACK:
+            check_length("SETTINGS with ACK", payload, 0)
+            core.charge(work.SETTINGS)
+            return
+        count, most = len(payload) // ENTRY_BYTES, core.limits.max_settings
+        if count > most:
+            message = f"expected SETTINGS of at most {most} entries, got {count}"
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
+        core.charge(work.SETTINGS, 1 + count)
+        # RFC 9113, 6.5.3: values apply in the order in which they come, then all are acknowledged.
+        entries = parse_settings(payload)
+        initial_window = core.peer.initial_window
+        for setting, value in entries:
+            if setting == Setting.MAX_FRAME_SIZE:
+                core.outbox.max_frame = value
+            elif setting == Setting.HEADER_TABLE_SIZE:
+                core.outbox.limit_header_table(value)
+            core.peer.apply(setting, value)
+        # No frame comes between the values of a setting, so streams need only the last one.
+        growth = core.peer.initial_window - initial_window
+        if growth:
+            self._resize_windows(growth)
+        core.outbox.reply(frames.SETTINGS_ACK)
+
+    def _resize_windows(self, growth: int) -> None:
+        core = self._core
+        streams = core.streams.open
+        core.charge(work.WINDOWS_RESIZED, len(streams) // work.RESIZED_STREAMS)
+        for stream in streams.values():
+            # RFC 9113, 6.9.2: windows of open streams change by the difference, and may become
+            # negative.
+            stream.send_window += growth
+            if stream.send_window > frames.MAX_WINDOW:
+                size = core.peer.initial_window
+                message = f"INITIAL_WINDOW_SIZE {size} overflows the window of a stream"
+                raise ConnectionViolation(Http2ErrorCode.FLOW_CONTROL_ERROR, message)
+            core.outbox.schedule(stream)
+
+    def on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_stream_zero("PING", stream_id)
+        check_length("PING", payload, _PING_BYTES)
+        core = self._core
+        core.charge(work.PING)
+        # RFC 9113, 6.7: a PING without ACK has to be answered with the same payload.
+        if flags & frames.ACK:
+            if payload == SHUTDOWN_PING and core.is_shutting_down:
+                core.finish_shutdown()
+            else:
+                core.events.append(PingAcknowledged(payload))
+            return
+        is_idle = not core.streams.open
+        if not self._pings.allows(core.now_ns, core.outbox.activity, is_idle=is_idle):
+            raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_PINGS)
+        core.outbox.reply(frames.ping(payload, frames.ACK))
+
+    def on_goaway(self, stream_id: int, payload: bytes) -> None:
+        _check_stream_zero("GOAWAY", stream_id)
+        if len(payload) < _MIN_GOAWAY_BYTES:
+            message = f"expected GOAWAY of at least {_MIN_GOAWAY_BYTES} bytes, got {len(payload)}"
+            raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
+        self._core.charge(work.GOAWAY)
+        self._core.events.append(GoAwayReceived(*frames.parse_goaway(payload)))
+
+
+def check_length(name: str, payload: bytes, expected: int) -> None:
+    """Raise ConnectionViolation if a frame does not have the length of its type."""
+    if len(payload) != expected:
+        message = f"expected {name} of {expected} bytes, got {len(payload)}"
+        raise ConnectionViolation(Http2ErrorCode.FRAME_SIZE_ERROR, message)
+
+
+def _check_stream_zero(name: str, stream_id: int) -> None:
+    if stream_id:
+        message = f"expected {name} on stream 0, got stream {stream_id}"
+        raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, message)

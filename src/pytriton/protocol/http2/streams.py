@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams of a connection: the open ones, and a bounded number of those that were reset."""
+"""The streams of a connection, and their states (RFC 9113, section 5.1) as one transition table.
+
+A gRPC server does not push, so there are no reserved states. "Closed" is split by how the stream
+was closed, which decides how late frames are handled. A bounded number of resets is remembered.
+"""
 
 from __future__ import annotations
 
@@ -155,6 +159,7 @@ class StreamTable:
         stream = self.open.get(stream_id)
         if stream is not None:
             return stream.state
+        # RFC 9113, 5.1.1: a new stream closes all idle ones with lower ids. Even ids are ours.
         if stream_id > self.last_id or not stream_id & 1:
             return StreamState.IDLE
         return self._resets.get(stream_id, StreamState.CLOSED)
@@ -164,6 +169,8 @@ class StreamTable:
         stream = self.open.pop(stream_id, None)
         if state is not _CLOSED:
             self._resets[stream_id] = state
+            # RFC 9113, 5.1: state of closed streams may be forgotten after some time. Late frames
+            # of a forgotten one then end the connection, as those of a stream that ended regularly.
             if len(self._resets) > self._max_resets:
                 del self._resets[next(iter(self._resets))]
         return stream
