@@ -31,11 +31,7 @@ class LoadOverrides(NamedTuple):
 
 
 def check_repository(name: str) -> None:
-    """Check that a request names no repository.
-
-    Raises:
-        UnsupportedError: It names one.
-    """
+    """Check that a request names no repository; UnsupportedError if it names one."""
     if name:
         raise UnsupportedError("'repository_name' specification is not supported")
 
@@ -73,11 +69,7 @@ def read_index(body: Buffer) -> bool:
 
 
 def read_load(body: Buffer) -> LoadOverrides:
-    """Parse the body of a load request.
-
-    Raises:
-        ServerError: The body is malformed.
-    """
+    """Parse the body of a load request; ServerError if the body is malformed."""
     overrides = LoadOverrides(None, {})
     for key, value in _parameters(body).items():
         if type(value) is not str:

@@ -131,11 +131,7 @@ class WorkBudget:
         self._bytes = 0
 
     def charge(self, cost: Cost, times: int, now_ns: int) -> None:
-        """Pay for some work.
-
-        Raises:
-            ConnectionViolation: It costs more than is left.
-        """
+        """Pay for some work; ConnectionViolation if it costs more than is left."""
         # The floods of CVE-2019-9512 to 9518 (pings, settings, resets, empty frames) end here.
         # What was sent is computed from counters that the outbox has anyway, so that sending costs
         # nothing more.

@@ -75,11 +75,7 @@ class ChatMessages(msgspec.Struct):
 
 
 def take_messages(members: Members) -> ChatMessages:
-    """Take the messages of a request.
-
-    Raises:
-        OpenAIError: There are none, or they are malformed.
-    """
+    """Take the messages of a request; OpenAIError if there are none, or they are malformed."""
     if "messages" not in members:
         raise wrong("messages", f"expected {_LIST} as 'messages', got none")
     json = members.peek("messages")
@@ -222,11 +218,7 @@ def _take_texts(
 
 
 def take_prompts(members: Members, name: str) -> list[str]:
-    """Take one or several texts.
-
-    Raises:
-        OpenAIError: There are none, or tokens.
-    """
+    """Take one or several texts; OpenAIError if there are none, or tokens."""
     if name not in members:
         raise wrong(name, f"expected a text or a list of texts as '{name}', got none")
     if _TOKENS.match(members.peek(name)):

@@ -77,11 +77,7 @@ def text_tensor(expected: ModelTensor, texts: list[str], *, is_batched: bool) ->
 
 
 def as_json(member: str, value: Any) -> bytes:
-    """Returns a value as JSON text.
-
-    Raises:
-        OpenAIError: It has what cannot be written again.
-    """
+    """Returns a value as JSON text; OpenAIError if it has what cannot be written again."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError as error:

@@ -119,11 +119,7 @@ class Members:
         return decode(self._left.pop(name), kind, name, expected)
 
     def value(self, name: str) -> Any:
-        """Take a member of any type.
-
-        Raises:
-            OpenAIError: It is too large.
-        """
+        """Take a member of any type; OpenAIError if it is too large."""
         size = len(self.peek(name))
         if size > MAX_MEMBER_BYTES:
             raise wrong(

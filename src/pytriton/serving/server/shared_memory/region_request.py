@@ -86,11 +86,7 @@ class ReadBudget:
         self._used_bytes = 0
 
     def take(self, size: int) -> None:
-        """Count the inputs of a request.
-
-        Raises:
-            UnavailableError: There is no room for them.
-        """
+        """Count the inputs of a request; UnavailableError if there is no room for them."""
         if size > self._limit_bytes - self._used_bytes:
             raise UnavailableError(
                 f"inputs in shared memory may take {self._limit_bytes} bytes at a time, of which "
