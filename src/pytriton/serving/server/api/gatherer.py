@@ -163,6 +163,9 @@ class Iterations:
             return
         self._held_count = 0
         due, self._due = self._due, []
+        if len(due) == 1:  # as nearly always: requests of one kind, for one model
+            due[0].end_iteration(is_complete=True)
+            return
         # Only the last chunk of a model is complete, so that all of them may share a batch.
         last = {gatherer.model: gatherer for gatherer in due}
         for gatherer in due:
@@ -265,7 +268,8 @@ class Gatherer:
         """Submit the requests of this iteration; `is_complete` is for `submit_chunk`."""
         self._is_end_due = False
         self._last_count, self._count = self._count, 0
-        self._submit(is_complete=is_complete)
+        if self._chunk is not None:
+            self._submit(is_complete=is_complete)
 
     def _submit(self, *, is_complete: bool) -> None:
         chunk, self._chunk = self._chunk, None

@@ -8,6 +8,7 @@ differ in anything, even in a header that matters, take the ordinary way.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
@@ -18,7 +19,9 @@ from pytriton.protocol.json_columns import (
     request_structure,
 )
 from pytriton.protocol.kserve_json import ALL_JSON
+from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.serving.engine.validation import accepted_types
+from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.http.bodies import as_server_error
 from pytriton.serving.server.http.handler import HttpExchange
@@ -45,6 +48,9 @@ LEARNED_AFTER = 16  # requests of a structure; making a pattern takes as long as
 MAX_LEARNED = 512  # structures of all models; each takes 10 KiB
 MAX_COUNTED = 64  # structures of a model that are not learned yet
 MAX_MODELS = 256
+
+_SMALL = MEDIUM_BYTES  # of an output that is written at once
+_data_of = attrgetter("data")
 
 # A request with one of these headers is more than its JSON.
 _OTHER_HEADERS = (b"content-encoding", b"inference-header-content-length")
@@ -73,6 +79,22 @@ class ColumnExchange(HttpExchange):
 
     def abandon(self) -> None:
         self._gatherer.cancel(self._chunk, self._index)
+
+
+class LoneExchange(InferExchange):
+    """A request that is alone in its iteration, of a structure that was learned.
+
+    `may_be_column` has made sure that its response is plain JSON on a connection that is kept.
+    """
+
+    __slots__ = ()
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        if response is None or max(map(len, map(_data_of, response.outputs)), default=0) > _SMALL:
+            super().on_response(response, final=final)  # it may have to be written in a thread
+            return
+        _, (body,) = encode_infer_response(response, ALL_JSON)
+        self._connection.respond_json(bytes(body))
 
 
 class HttpColumns(ColumnSink[JsonResponsePattern]):
@@ -104,7 +126,7 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
         engine, spec = self._service.engine, self.spec
         model = engine.lookup(route.model, route.version)
         # A model that was replaced may have other inputs: its requests are learned anew.
-        if model.spec is not spec or engine.is_exiting:
+        if model.spec is not spec:
             return None
         sequence: SequencePlace | None = None
         inputs: Sequence[bytes] | None
@@ -116,18 +138,25 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
             return None
         gatherer = self.gatherer
         if not gatherer.is_alone(model):
+            # A chunk does not pass through the engine, which refuses requests of an exiting server.
             # A sampled request needs a record of its own, which its trace refers to.
-            if self._tracing is not None and not self._tracing.passes(spec.name):
+            if engine.is_exiting or (
+                self._tracing is not None and not self._tracing.passes(spec.name)
+            ):
                 return None
             chunk, index = gatherer.add(model, inputs, connection, sequence)
             return ColumnExchange(gatherer, chunk, index)
         # Alone, a request is faster without a chunk; reading it by its pattern still saves time.
-        record = self._record(inputs)
+        tensors = {}
+        for (name, dtype, shape), data in zip(self._structure, inputs, strict=True):
+            tensors[name] = InferTensor(name, dtype, shape, data)
+        record = InferRequest(spec.name, tensors)
         if sequence is not None:
             record.correlation_id, record.flags, _ = sequence
-        exchange = InferExchange(self._service, model, route.version, connection)
+        exchange = LoneExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
-        exchange.submit(request.head, record, ALL_JSON)
+        exchange.set_format(None, ALL_JSON)
+        exchange.start(request.head, record)
         return exchange
 
     def _read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes] | None, SequencePlace]:
@@ -136,13 +165,6 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
             return None, (0, 0, "")
         inputs, parameters = read
         return inputs, (parameters.sequence_id, parameters.flags, "")
-
-    def _record(self, inputs: Sequence[bytes]) -> InferRequest:
-        tensors = {
-            name: InferTensor(name, dtype, shape, data)
-            for (name, dtype, shape), data in zip(self._structure, inputs, strict=True)
-        }
-        return InferRequest(self.spec.name, tensors)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
