@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A front end's chunks of small requests: sends them to the core, and passes on their answers."""
+"""Both ends of the chunks of small requests: a front end sends them, the core submits them.
+
+The columns of a chunk are written once, into the message or into shared memory, and stay there: an
+instance gets them from there. Answers come back as rows, or one by one if something is unusual.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +119,7 @@ class ChunkSender:
             columns,
             model_version=request.model_version,
         )
+        # Most requests have one row, and most chunks need none of the lists below.
         if chunk.row_starts[count] != count:
             item.rows = [member.request.rows for member in members]
         requests = {member.request for member in members}  # usually all members share one
@@ -133,6 +138,8 @@ class ChunkSender:
         number = self._signatures.get(signature)
         if number is None:
             number = self._signatures[signature] = next(self._numbers)
+            # The garbage collector may run this in the middle of anything, so it only appends a
+            # number.
             weakref.finalize(signature, self._forgotten.append, number).atexit = False
             forgotten = self._forgotten[:]
             del self._forgotten[: len(forgotten)]  # a garbage collection may add some meanwhile
@@ -198,6 +205,7 @@ class ChunkSender:
         self, item: ReplyItem, response: InferResponse | None, error: ServerError | None
     ) -> None:
         """Pass on the end of one request, or of all that are left if they have to be repeated."""
+        # The model was replaced: requests that were not answered are submitted one by one.
         opened = self._open[item.call]
         if item.is_outdated:
             self._count(item.call, opened, opened.left)
@@ -236,6 +244,7 @@ class ChunkSender:
         is_batched = owner.spec.max_batch_size > 0
         inputs = {}
         for position, column in enumerate(chunk.signature.inputs):
+            # The columns belong to the message of the whole chunk; a member gets its part of each.
             (piece,) = chunk.pieces(position, index, index + 1)
             shape = (shared.rows, *column.shape) if is_batched else column.shape
             inputs[column.name] = InferTensor(column.name, column.dtype, shape, piece)
@@ -316,6 +325,7 @@ class FrontEndChunks:
         row_starts: Sequence[int] = range(count + 1)
         if item.rows:
             row_starts = list(itertools.accumulate(item.rows, initial=0))
+        # The message may have blocks of other chunks, which are freed as soon as nobody needs them.
         if received.blocks:
             received = received.restricted(item.columns)
         chunk = FrontEndChunk(

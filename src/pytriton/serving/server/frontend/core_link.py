@@ -2,14 +2,15 @@
 """A front end's connection to the core: sends requests and passes replies to their sinks.
 
 Everything that is sent in one iteration of the event loop is gathered in few messages, because the
-core's work per message is larger than its work per request.
+core's work per message is larger than its work per request. Traces are recorded by the core; a
+front end only selects requests for them, where that saves time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.base.errors import (
     CancelledError,
@@ -64,6 +65,357 @@ if TYPE_CHECKING:
 # front end it came to.
 _COUNTED_HERE = 64
 _OFF = -1
+
+
+_Answer = TypeVar("_Answer")
+
+# A message is sent before the end of the iteration if it has this number of requests or of bytes.
+_MAX_ITEMS = 128
+_MAX_BYTES = 48 << 10
+
+
+class CoreLink:
+    """The connection of one front end to the core.
+
+    Requests that are submitted end exactly once: by a reply, or with an error if they could not be
+    sent. `on_frame` gets all messages that are not replies, and `on_lost` is called when the core
+    has ended. `resubmit` looks up the model of a request again.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[Exception], None],
+        resubmit: Callable[[Inference], None],
+    ) -> None:
+        self.memory = MemoryTrimmer(loop)
+        self._thread = threading.get_ident()
+        self._loop = loop
+        self._on_frame = on_frame
+        self._resubmit = resubmit
+        self._channel = LoopChannel(
+            MemoryChannel(sock, self.memory.arena),
+            loop,
+            self.memory,
+            "the core",
+            on_message=self._on_message,
+            on_lost=on_lost,
+        )
+        self._channel.reads_ahead = True
+        # Waking a process that sleeps costs the core time: polling gave a quarter more requests
+        # with 4 front ends on 16 cores, a twentieth more with 8.
+        self._spinner = make_spinner(loop, short_ns=0)
+        self._spin_policy = SpinPolicy()
+        self._next_call = 1
+        self._calls: dict[int, Inference] = {}
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._items: list[SubmitItem] = []
+        self._chunk_items: list[ChunkItem] = []
+        self._chunks = ChunkSender(self._define, resubmit)
+        self._cancelled_members: list[tuple[int, int]] = []
+        self._payload: Payload | None = None
+        self._bytes = 0
+        self._cancelled: list[int] = []
+        self._consumed: dict[int, int] = {}
+        self._is_flush_due = False
+
+    def start(self) -> None:
+        self._channel.start()
+
+    def close(self) -> None:
+        self._channel.close()
+        self.memory.stop()
+
+    def send(self, frame: Frame) -> None:
+        """Send a message now, after the gathered requests."""
+        self.flush()
+        if self._channel.is_open:
+            self._channel.send(frame)
+
+    def send_from_any_thread(self, frame: Frame) -> None:
+        """Send a message, from a thread that may not be the event loop's."""
+        if threading.get_ident() == self._thread:
+            self.send(frame)
+        else:
+            self._loop.call_soon_threadsafe(self.send, frame)
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """Returns the descriptors that came with the message that is being processed."""
+        return self._channel.channel.take_descriptors(count)
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Limit the shared memory that this process allocates."""
+        self.memory.limit(limit_bytes)
+
+    # Requests
+
+    def submit(self, model: RemoteModel, inference: Inference) -> None:
+        """Send a request at the end of this iteration; raises UnavailableError without memory."""
+        request = inference.request
+        # A cancelled request may have ended its sequence: the core has to hear of that first.
+        if request.correlation_id:
+            self._send_cancellations()
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        refs = []
+        try:
+            for tensor in request.inputs.values():
+                size = len(tensor.data)
+                block, offset = payload.add((tensor.data,), size)
+                refs.append(
+                    TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
+                )
+                self._bytes += size if not block else 0
+        except ServerError:
+            self._flush_soon()  # which frees what was allocated for the other tensors
+            raise
+        call = self._next_call
+        self._next_call += 1
+        # The number of the call is in the handle, so that cancelling needs no search.
+        inference.batch_id = call
+        self._calls[call] = inference
+        origin = None
+        trace = inference.trace
+        if isinstance(trace, RemoteTrace):
+            origin = trace.origin
+            trace.is_sent = True
+        self._items.append(
+            SubmitItem(
+                call,
+                model.number,
+                refs,
+                request.rows,
+                request.received_ns,
+                request.batch_key,
+                request.id,
+                request.outputs,
+                request.parameters,
+                request.priority,
+                request.timeout_us,
+                request.correlation_id,
+                request.flags,
+                request.model_version,
+                origin,
+            )
+        )
+        self._flush_when_due()
+
+    def submit_chunk(self, model: RemoteModel, members: Sequence[Inference]) -> None:
+        """Send small requests at the end of this iteration of the event loop."""
+        spec = model.spec
+        # Requests of one model must not overtake one another if it keeps their order.
+        if self._items and (spec.is_ordered or spec.sequence is not None):
+            self._send_items()  # the core submits the chunks of a message first
+        if spec.sequence is not None:
+            self._send_cancellations()
+        call = self._next_call
+        self._next_call += 1
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        try:
+            item, size = self._chunks.make_item(call, model, members, payload)
+        except Exception as failure:  # noqa: BLE001  for example there is no memory
+            error = error_for_clients(failure, "it sent requests to the core")
+            self._flush_soon()
+            for member in members:
+                refuse(member, error)
+            return
+        self._chunk_items.append(item)
+        self._bytes += size
+        self._flush_when_due()
+
+    def _define(self, frame: DefineSignature) -> None:
+        self._channel.send(frame)
+
+    def _flush_when_due(self) -> None:
+        count = len(self._items) + len(self._chunk_items)
+        if count >= _MAX_ITEMS or self._bytes >= _MAX_BYTES:
+            self._send_items()
+        else:
+            self._flush_soon()
+
+    def cancel(self, inference: Inference) -> None:
+        """Tell the core that nobody waits for a request; its end is still reported."""
+        if inference.is_cancelled:
+            return
+        inference.is_cancelled = True
+        if inference.chunk is None:
+            self._cancelled.append(inference.batch_id)
+        # A chunk that was answered has no place: the end of the request is on its way.
+        elif (place := self._chunks.place_of(inference)) is not None:
+            self._cancelled_members.append(place)
+        self._flush_soon()
+
+    def pause(self, inference: Inference) -> None:
+        """Report no more responses as consumed: the client reads slowly."""
+        inference.is_paused = True
+
+    def resume(self, inference: Inference) -> None:
+        """Report consumed responses again."""
+        inference.is_paused = False
+        self._report_consumed(inference)
+
+    def _report_consumed(self, inference: Inference) -> None:
+        # While the client reads slowly, no credit goes back, and the model pauses in the core.
+        if inference.taken_count and not inference.is_paused:
+            call = inference.batch_id
+            self._consumed[call] = self._consumed.get(call, 0) + inference.taken_count
+            inference.taken_count = 0
+            self._flush_soon()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the core has not read the last message yet."""
+        return self._channel.channel.has_unread
+
+    # Questions
+
+    def ask(self, method: str, **arguments: Any) -> asyncio.Future[_Answer]:
+        """Call a method of the core's client; the future may get a ServerError."""
+        call = self._next_call
+        self._next_call += 1
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.send(CoreQuestion(call, method, packed(arguments)))
+        self._questions[call] = answer
+        return answer
+
+    def _on_question_reply(self, frame: QuestionReply) -> None:
+        answer = self._questions.pop(frame.call)
+        if answer.done():  # the client has disconnected
+            return
+        if frame.error is not None:
+            answer.set_exception(error_from_code(frame.error_code, frame.error))
+        else:
+            answer.set_result(frame.value)
+
+    # Sending
+
+    def _flush_soon(self) -> None:
+        # The callback runs after all reads of this iteration: their requests share a message.
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        self._is_flush_due = False
+        if self._items or self._chunk_items:
+            self._send_items()
+        self._payload = None  # of a request for which there was not enough memory
+        if self._cancelled or self._consumed or self._cancelled_members:
+            cancelled, self._cancelled = self._cancelled, []
+            consumed, self._consumed = self._consumed, {}
+            members, self._cancelled_members = self._cancelled_members, []
+            self._channel.send(Flow(cancelled, consumed, members))
+
+    def _send_cancellations(self) -> None:
+        """Send them before a request of a sequence, which one of them may have ended."""
+        if self._cancelled or self._cancelled_members:
+            self.flush()
+
+    def _send_items(self) -> None:
+        items, self._items = self._items, []
+        chunks, self._chunk_items = self._chunk_items, []
+        payload, self._payload = self._payload, None
+        self._bytes = 0
+        if self._spinner is not None:
+            self._spinner.spin_soon(self._spin_policy)
+        frame = Submit(items, chunks)
+        try:
+            self._channel.send(frame, payload)
+        except Exception as error:  # noqa: BLE001  for example no memory for a long message
+            for item in items:
+                self._fail(item.call, error)
+            for chunk in chunks:
+                self._chunks.fail(chunk.call, dispatch_error("", error))
+
+    def _fail(self, call: int, error: Exception) -> None:
+        inference = self._calls.pop(call)
+        failure = dispatch_error(inference.request.model_name, error)
+        deliver(inference, Outcome(0, None, failure))
+
+    # Receiving
+
+    def _on_message(self, received: Received) -> None:
+        frame = received.frame
+        if isinstance(frame, Replies):
+            # More replies are expected soon: polling is cheaper than sleeping and being woken.
+            if self._spinner is not None and (self._calls or len(self._chunks)):
+                self._spinner.spin_soon(self._spin_policy)
+            for rows in frame.rows:
+                self._chunks.on_rows(received, rows)
+            for item in frame.items:
+                self._on_reply(received, item)
+        elif isinstance(frame, QuestionReply):
+            self._on_question_reply(frame)
+        else:
+            self._on_frame(frame)
+
+    def _on_reply(self, received: Received, item: ReplyItem) -> None:
+        calls = self._calls
+        if item.index >= 0 or (item.is_outdated and item.call not in calls):
+            self._on_chunk_reply(received, item)
+            return
+        inference = calls.pop(item.call, None) if item.is_final else calls.get(item.call)
+        # A response that cannot be read here has ended the request for its client, not for the
+        # core.
+        if inference is None:  # it ended here because a response could not be sent
+            if not item.is_final:
+                self._cancelled.append(item.call)
+                self._flush_soon()
+            return
+        if item.is_outdated:
+            self._submit_again(inference)
+            return
+        error = response = None
+        if item.error is not None:
+            error = error_from_code(item.error_code, item.error)
+            if item.is_refused:
+                refuse(inference, error)
+                return
+        elif item.outputs is not None:
+            response, error = _response(received, item, item.outputs, inference)
+        deliver(inference, Outcome(0, response, error, item.is_final))
+        if not item.is_final:
+            inference.taken_count += 1
+            size = sum(ref.size for ref in item.outputs or ())
+            if inference.is_over or is_grant_due(inference.taken_count, size):
+                self._report_consumed(inference)
+
+    def _on_chunk_reply(self, received: Received, item: ReplyItem) -> None:
+        response = error = None
+        if item.outputs is not None:
+            member = self._chunks.member(item)
+            response, error = _response(received, item, item.outputs, member)
+        self._chunks.on_reply(item, response, error)
+
+    def _submit_again(self, inference: Inference) -> None:
+        """Submit a request again whose model was replaced while the request was on its way."""
+        if isinstance(inference.trace, RemoteTrace):
+            inference.trace.is_sent = False
+        if inference.is_cancelled:
+            deliver(inference, Outcome(0, None, CancelledError("")))
+        else:
+            inference.owner = None
+            self._resubmit(inference)
+
+
+def _response(
+    received: Received, item: ReplyItem, outputs: list[TensorRef], inference: Inference
+) -> tuple[InferResponse | None, ServerError | None]:
+    """Returns the response, or the error in its place if its tensors cannot be read."""
+    model: Any = inference.owner
+    try:
+        tensors = [make_tensor(received, ref) for ref in outputs]
+    except Exception as error:  # noqa: BLE001  the client gets it
+        return None, error_for_clients(error, "it read a response of the core")
+    name, version = model.spec.name, model.version_text
+    return InferResponse(name, version, inference.request.id, tensors, item.parameters), None
 
 
 class RateSource(Protocol):
@@ -175,343 +527,3 @@ class RemoteTrace:
 
     def on_cancelled(self) -> None:
         """Do nothing."""
-
-
-# A message is sent before the end of the iteration if it has this number of requests or of bytes.
-_MAX_ITEMS = 128
-_MAX_BYTES = 48 << 10
-
-
-class CoreLink:
-    """The connection of one front end to the core.
-
-    Requests that are submitted end exactly once: by a reply, or with an error if they could not be
-    sent. `on_frame` gets all messages that are not replies, and `on_lost` is called when the core
-    has ended. `resubmit` looks up the model of a request again.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        on_frame: Callable[[Frame], None],
-        on_lost: Callable[[Exception], None],
-        resubmit: Callable[[Inference], None],
-    ) -> None:
-        self.memory = MemoryTrimmer(loop)
-        self._thread = threading.get_ident()
-        self._loop = loop
-        self._on_frame = on_frame
-        self._resubmit = resubmit
-        self._channel = LoopChannel(
-            MemoryChannel(sock, self.memory.arena),
-            loop,
-            self.memory,
-            "the core",
-            on_message=self._on_message,
-            on_lost=on_lost,
-        )
-        self._channel.reads_ahead = True
-        # Waking a process that sleeps costs the core time: polling gave a quarter more requests
-        # with 4 front ends on 16 cores, a twentieth more with 8.
-        self._spinner = make_spinner(loop, short_ns=0)
-        self._spin_policy = SpinPolicy()
-        self._next_call = 1
-        self._calls: dict[int, Inference] = {}
-        self._questions: dict[int, asyncio.Future[Any]] = {}
-        self._items: list[SubmitItem] = []
-        self._chunk_items: list[ChunkItem] = []
-        self._chunks = ChunkSender(self._define, resubmit)
-        self._cancelled_members: list[tuple[int, int]] = []
-        self._payload: Payload | None = None
-        self._bytes = 0
-        self._cancelled: list[int] = []
-        self._consumed: dict[int, int] = {}
-        self._is_flush_due = False
-
-    def start(self) -> None:
-        self._channel.start()
-
-    def close(self) -> None:
-        self._channel.close()
-        self.memory.stop()
-
-    def send(self, frame: Frame) -> None:
-        """Send a message now, after the gathered requests."""
-        self.flush()
-        if self._channel.is_open:
-            self._channel.send(frame)
-
-    def send_from_any_thread(self, frame: Frame) -> None:
-        """Send a message, from a thread that may not be the event loop's."""
-        if threading.get_ident() == self._thread:
-            self.send(frame)
-        else:
-            self._loop.call_soon_threadsafe(self.send, frame)
-
-    def take_descriptors(self, count: int) -> list[int]:
-        """Returns the descriptors that came with the message that is being processed."""
-        return self._channel.channel.take_descriptors(count)
-
-    def limit_memory(self, limit_bytes: int) -> None:
-        """Limit the shared memory that this process allocates."""
-        self.memory.limit(limit_bytes)
-
-    # Requests
-
-    def submit(self, model: RemoteModel, inference: Inference) -> None:
-        """Send a request at the end of this iteration; raises UnavailableError without memory."""
-        request = inference.request
-        if request.correlation_id:
-            self._send_cancellations()
-        payload = self._payload
-        if payload is None:
-            payload = self._payload = self._channel.payload()
-        refs = []
-        try:
-            for tensor in request.inputs.values():
-                size = len(tensor.data)
-                block, offset = payload.add((tensor.data,), size)
-                refs.append(
-                    TensorRef(tensor.name, tensor.dtype.number, tensor.shape, offset, size, block)
-                )
-                self._bytes += size if not block else 0
-        except ServerError:
-            self._flush_soon()  # which frees what was allocated for the other tensors
-            raise
-        call = self._next_call
-        self._next_call += 1
-        inference.batch_id = call
-        self._calls[call] = inference
-        origin = None
-        trace = inference.trace
-        if isinstance(trace, RemoteTrace):
-            origin = trace.origin
-            trace.is_sent = True
-        self._items.append(
-            SubmitItem(
-                call,
-                model.number,
-                refs,
-                request.rows,
-                request.received_ns,
-                request.batch_key,
-                request.id,
-                request.outputs,
-                request.parameters,
-                request.priority,
-                request.timeout_us,
-                request.correlation_id,
-                request.flags,
-                request.model_version,
-                origin,
-            )
-        )
-        self._flush_when_due()
-
-    def submit_chunk(self, model: RemoteModel, members: Sequence[Inference]) -> None:
-        """Send small requests at the end of this iteration of the event loop."""
-        spec = model.spec
-        if self._items and (spec.is_ordered or spec.sequence is not None):
-            self._send_items()  # the core submits the chunks of a message first
-        if spec.sequence is not None:
-            self._send_cancellations()
-        call = self._next_call
-        self._next_call += 1
-        payload = self._payload
-        if payload is None:
-            payload = self._payload = self._channel.payload()
-        try:
-            item, size = self._chunks.make_item(call, model, members, payload)
-        except Exception as failure:  # noqa: BLE001  for example there is no memory
-            error = error_for_clients(failure, "it sent requests to the core")
-            self._flush_soon()
-            for member in members:
-                refuse(member, error)
-            return
-        self._chunk_items.append(item)
-        self._bytes += size
-        self._flush_when_due()
-
-    def _define(self, frame: DefineSignature) -> None:
-        self._channel.send(frame)
-
-    def _flush_when_due(self) -> None:
-        count = len(self._items) + len(self._chunk_items)
-        if count >= _MAX_ITEMS or self._bytes >= _MAX_BYTES:
-            self._send_items()
-        else:
-            self._flush_soon()
-
-    def cancel(self, inference: Inference) -> None:
-        """Tell the core that nobody waits for a request; its end is still reported."""
-        if inference.is_cancelled:
-            return
-        inference.is_cancelled = True
-        if inference.chunk is None:
-            self._cancelled.append(inference.batch_id)
-        elif (place := self._chunks.place_of(inference)) is not None:
-            self._cancelled_members.append(place)
-        self._flush_soon()
-
-    def pause(self, inference: Inference) -> None:
-        """Report no more responses as consumed: the client reads slowly."""
-        inference.is_paused = True
-
-    def resume(self, inference: Inference) -> None:
-        """Report consumed responses again."""
-        inference.is_paused = False
-        self._report_consumed(inference)
-
-    def _report_consumed(self, inference: Inference) -> None:
-        if inference.taken_count and not inference.is_paused:
-            call = inference.batch_id
-            self._consumed[call] = self._consumed.get(call, 0) + inference.taken_count
-            inference.taken_count = 0
-            self._flush_soon()
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the core has not read the last message yet."""
-        return self._channel.channel.has_unread
-
-    # Questions
-
-    def ask(self, method: str, **arguments: Any) -> asyncio.Future[Any]:
-        """Call a method of the core's client; the future may get a ServerError."""
-        call = self._next_call
-        self._next_call += 1
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self.send(CoreQuestion(call, method, packed(arguments)))
-        self._questions[call] = answer
-        return answer
-
-    def _on_question_reply(self, frame: QuestionReply) -> None:
-        answer = self._questions.pop(frame.call)
-        if answer.done():  # the client has disconnected
-            return
-        if frame.error is not None:
-            answer.set_exception(error_from_code(frame.error_code, frame.error))
-        else:
-            answer.set_result(frame.value)
-
-    # Sending
-
-    def _flush_soon(self) -> None:
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self.flush)
-
-    def flush(self) -> None:
-        """Send what was gathered."""
-        self._is_flush_due = False
-        if self._items or self._chunk_items:
-            self._send_items()
-        self._payload = None  # of a request for which there was not enough memory
-        if self._cancelled or self._consumed or self._cancelled_members:
-            cancelled, self._cancelled = self._cancelled, []
-            consumed, self._consumed = self._consumed, {}
-            members, self._cancelled_members = self._cancelled_members, []
-            self._channel.send(Flow(cancelled, consumed, members))
-
-    def _send_cancellations(self) -> None:
-        """Send them before a request of a sequence, which one of them may have ended."""
-        if self._cancelled or self._cancelled_members:
-            self.flush()
-
-    def _send_items(self) -> None:
-        items, self._items = self._items, []
-        chunks, self._chunk_items = self._chunk_items, []
-        payload, self._payload = self._payload, None
-        self._bytes = 0
-        if self._spinner is not None:
-            self._spinner.spin_soon(self._spin_policy)
-        frame = Submit(items, chunks)
-        try:
-            self._channel.send(frame, payload)
-        except Exception as error:  # noqa: BLE001  for example no memory for a long message
-            for item in items:
-                self._fail(item.call, error)
-            for chunk in chunks:
-                self._chunks.fail(chunk.call, dispatch_error("", error))
-
-    def _fail(self, call: int, error: Exception) -> None:
-        inference = self._calls.pop(call)
-        failure = dispatch_error(inference.request.model_name, error)
-        deliver(inference, Outcome(0, None, failure))
-
-    # Receiving
-
-    def _on_message(self, received: Received) -> None:
-        frame = received.frame
-        if isinstance(frame, Replies):
-            if self._spinner is not None and (self._calls or len(self._chunks)):
-                self._spinner.spin_soon(self._spin_policy)
-            for rows in frame.rows:
-                self._chunks.on_rows(received, rows)
-            for item in frame.items:
-                self._on_reply(received, item)
-        elif isinstance(frame, QuestionReply):
-            self._on_question_reply(frame)
-        else:
-            self._on_frame(frame)
-
-    def _on_reply(self, received: Received, item: ReplyItem) -> None:
-        calls = self._calls
-        if item.index >= 0 or (item.is_outdated and item.call not in calls):
-            self._on_chunk_reply(received, item)
-            return
-        inference = calls.pop(item.call, None) if item.is_final else calls.get(item.call)
-        if inference is None:  # it ended here because a response could not be sent
-            if not item.is_final:
-                self._cancelled.append(item.call)
-                self._flush_soon()
-            return
-        if item.is_outdated:
-            self._submit_again(inference)
-            return
-        error = response = None
-        if item.error is not None:
-            error = error_from_code(item.error_code, item.error)
-            if item.is_refused:
-                refuse(inference, error)
-                return
-        elif item.outputs is not None:
-            response, error = _response(received, item, item.outputs, inference)
-        deliver(inference, Outcome(0, response, error, item.is_final))
-        if not item.is_final:
-            inference.taken_count += 1
-            size = sum(ref.size for ref in item.outputs or ())
-            if inference.is_over or is_grant_due(inference.taken_count, size):
-                self._report_consumed(inference)
-
-    def _on_chunk_reply(self, received: Received, item: ReplyItem) -> None:
-        response = error = None
-        if item.outputs is not None:
-            member = self._chunks.member(item)
-            response, error = _response(received, item, item.outputs, member)
-        self._chunks.on_reply(item, response, error)
-
-    def _submit_again(self, inference: Inference) -> None:
-        """Submit a request again whose model was replaced while the request was on its way."""
-        if isinstance(inference.trace, RemoteTrace):
-            inference.trace.is_sent = False
-        if inference.is_cancelled:
-            deliver(inference, Outcome(0, None, CancelledError("")))
-        else:
-            inference.owner = None
-            self._resubmit(inference)
-
-
-def _response(
-    received: Received, item: ReplyItem, outputs: list[TensorRef], inference: Inference
-) -> tuple[InferResponse | None, ServerError | None]:
-    """Returns the response, or the error in its place if its tensors cannot be read."""
-    model: Any = inference.owner
-    try:
-        tensors = [make_tensor(received, ref) for ref in outputs]
-    except Exception as error:  # noqa: BLE001  the client gets it
-        return None, error_for_clients(error, "it read a response of the core")
-    name, version = model.spec.name, model.version_text
-    return InferResponse(name, version, inference.request.id, tensors, item.parameters), None

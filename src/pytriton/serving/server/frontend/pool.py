@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front ends of a server in processes of their own: starts them, and passes clients to them."""
+"""The front ends of a server in processes of their own: starts them, and passes clients to them.
+
+A front end hangs if it does not answer a ping although the core's loop ran and read all that it
+sent. One that works, or that waits for a processor or a disk, has more time: a machine under load
+is not its fault. `FrontEndHeartbeat` and `RestartDelays` decide that, and do no I/O.
+"""
 
 from __future__ import annotations
 
@@ -61,77 +66,6 @@ _STABLE_S = 1.0  # a front end that ends after this time did not fail to start
 _RESTART_DELAYS_S = (0.0, 0.0, 0.1, 0.5, 1.0)
 
 
-class FrontEndHeartbeat:
-    """The pings to one front end and its answers.
-
-    Attributes:
-        is_answered: Whether the last ping was answered.
-        is_late: Whether the answer was missing when the next ping was due.
-    """
-
-    def __init__(self) -> None:
-        self.is_answered = True
-        self.is_late = False
-        self._number = 0  # of the last ping
-        self._seen_s = 0.0
-        self._processor_s = 0.0
-        self._silent_s = 0.0
-        self._worked_s = 0.0
-
-    def beat(self, now_s: float, activity: Activity | None) -> int | None:
-        """Count the time since the last call; to be called every `PING_INTERVAL_S`.
-
-        Returns the number of the ping to send now; None while the last one has no answer.
-        `activity` is None if the system does not tell that of the process.
-        """
-        # After a longer pause the core did not run either: its machine was suspended, for example.
-        elapsed_s = min(now_s - self._seen_s, PING_INTERVAL_S)
-        self._seen_s = now_s
-        used_s = elapsed_s if activity is None else activity.processor_s - self._processor_s
-        self._processor_s = 0.0 if activity is None else activity.processor_s
-        if self.is_answered:
-            self.is_answered = False
-            self._silent_s = self._worked_s = 0.0
-            self._number += 1
-            return self._number
-        self.is_late = True
-        if used_s or (activity is not None and activity.is_runnable):
-            self._silent_s = 0.0
-            self._worked_s += used_s
-        else:
-            self._silent_s += elapsed_s
-        return None
-
-    def on_answer(self, number: int) -> None:
-        """Note the answer to a ping."""
-        if number == self._number:
-            self.is_answered = True
-            self.is_late = False
-
-    @property
-    def failure(self) -> str:
-        """Why the front end counts as hung; empty if it does not."""
-        if self.is_answered:
-            return ""
-        if self._silent_s >= SILENCE_LIMIT_S:
-            return f"did not answer for {self._silent_s:.0f} s and did nothing"
-        if self._worked_s >= WORK_LIMIT_S:
-            return f"did not answer while it used {self._worked_s:.0f} s of processor time"
-        return ""
-
-
-class RestartDelays:
-    """How long to wait before one front end is started again."""
-
-    def __init__(self) -> None:
-        self._early_ends = 0  # in a row
-
-    def after(self, served_s: float) -> float:
-        """Returns the delay after an end; `served_s` is for how long clients were served."""
-        self._early_ends = 0 if served_s >= _STABLE_S else self._early_ends + 1
-        return _RESTART_DELAYS_S[min(self._early_ends, len(_RESTART_DELAYS_S) - 1)]
-
-
 logger = logging.getLogger(__name__)
 
 _LAUNCH_RETRY_S = 0.5  # after a start for which the system had no process or no memory
@@ -164,6 +98,8 @@ class FrontEndMember:
 
     def on_connections(self, frame: Connections) -> None:
         self.counts = (frame.http, frame.grpc)
+        # Clients that were passed and are not counted yet are on their way: without them, a burst
+        # of new clients would all go to the front end that reported last.
         self.load = frame.http + frame.grpc + frame.opening + self.passed_count - frame.taken
         self.capacity = frame.capacity
 
@@ -247,6 +183,7 @@ class FrontEndPool:
 
     def begin_shutdown(self) -> None:
         """Tell all front ends that the server accepts no more requests."""
+        # The registry says that the server exits, so front ends refuse new requests by themselves.
         self._registry.push()
 
     async def end_connections(self, timeout_s: float) -> None:
@@ -283,6 +220,8 @@ class FrontEndPool:
         try:
             worker = await self._zygote.fork(spec)
         except ZygoteGoneError:
+            # Several front ends may find at once that the zygote is gone; the first one replaces
+            # it.
             if not self._zygote.is_open and self._is_open:
                 self._zygote = RunningZygote(self._loop, spawn_zygote)
                 self._zygote.start()
@@ -336,6 +275,7 @@ class FrontEndPool:
     def _on_lost(self, member: FrontEndMember, error: Exception) -> None:
         """Replace a front end that has ended; its clients see that the connection was reset."""
         self._end_member(member)
+        # A front end that fails at the start would fail again: the server does not start then.
         if not self._first_ready.done():
             failure = InternalError(f"{member.name} could not start: {describe_loss(error)}")
             self._first_ready.set_exception(failure)
@@ -345,6 +285,7 @@ class FrontEndPool:
 
     async def _replace(self, member: FrontEndMember) -> None:
         served_s = self._loop.time() - member.ready_s
+        # The socket may close before the process has ended; its exit status is worth a short wait.
         exited = member.worker.exited
         await asyncio.wait([exited], timeout=_EXIT_S)
         reason = exited.result() if exited.done() else "its connection was lost"
@@ -377,6 +318,7 @@ class FrontEndPool:
             number = heartbeat.beat(self._loop.time(), read_activity(member.worker.pid))
             if number is not None:
                 session.send(Ping(number))
+            # An answer that waits to be read here is an answer: then this loop is the slow one.
             elif heartbeat.failure and not session.has_unread:
                 name, pid = member.name, member.worker.pid
                 logger.error("%s (process %d) %s; it is killed", name, pid, heartbeat.failure)
@@ -404,6 +346,7 @@ class FrontEndPool:
     def pass_client(self, service: ClientService, client: socket.socket) -> None:
         """Pass a client to the front end with the fewest connections."""
         ready = [member for member in self._members.values() if member.is_ready and member.has_room]
+        # The socket of the front end may be full, or its process may have just ended.
         # One that has not answered for a second may hang.
         for member in sorted(ready, key=lambda each: (each.heartbeat.is_late, each.load)):
             if pass_client(member.worker.fork_socket, service, client):
@@ -455,3 +398,74 @@ class ClientPasser:
 def _finish(member: FrontEndMember) -> None:
     if member.on_ended is not None and not member.on_ended.done():
         member.on_ended.set_result(None)
+
+
+class FrontEndHeartbeat:
+    """The pings to one front end and its answers.
+
+    Attributes:
+        is_answered: Whether the last ping was answered.
+        is_late: Whether the answer was missing when the next ping was due.
+    """
+
+    def __init__(self) -> None:
+        self.is_answered = True
+        self.is_late = False
+        self._number = 0  # of the last ping
+        self._seen_s = 0.0
+        self._processor_s = 0.0
+        self._silent_s = 0.0
+        self._worked_s = 0.0
+
+    def beat(self, now_s: float, activity: Activity | None) -> int | None:
+        """Count the time since the last call; to be called every `PING_INTERVAL_S`.
+
+        Returns the number of the ping to send now; None while the last one has no answer.
+        `activity` is None if the system does not tell that of the process.
+        """
+        # After a longer pause the core did not run either: its machine was suspended, for example.
+        elapsed_s = min(now_s - self._seen_s, PING_INTERVAL_S)
+        self._seen_s = now_s
+        used_s = elapsed_s if activity is None else activity.processor_s - self._processor_s
+        self._processor_s = 0.0 if activity is None else activity.processor_s
+        if self.is_answered:
+            self.is_answered = False
+            self._silent_s = self._worked_s = 0.0
+            self._number += 1
+            return self._number
+        self.is_late = True
+        if used_s or (activity is not None and activity.is_runnable):
+            self._silent_s = 0.0
+            self._worked_s += used_s
+        else:
+            self._silent_s += elapsed_s
+        return None
+
+    def on_answer(self, number: int) -> None:
+        """Note the answer to a ping."""
+        if number == self._number:
+            self.is_answered = True
+            self.is_late = False
+
+    @property
+    def failure(self) -> str:
+        """Why the front end counts as hung; empty if it does not."""
+        if self.is_answered:
+            return ""
+        if self._silent_s >= SILENCE_LIMIT_S:
+            return f"did not answer for {self._silent_s:.0f} s and did nothing"
+        if self._worked_s >= WORK_LIMIT_S:
+            return f"did not answer while it used {self._worked_s:.0f} s of processor time"
+        return ""
+
+
+class RestartDelays:
+    """How long to wait before one front end is started again."""
+
+    def __init__(self) -> None:
+        self._early_ends = 0  # in a row
+
+    def after(self, served_s: float) -> float:
+        """Returns the delay after an end; `served_s` is for how long clients were served."""
+        self._early_ends = 0 if served_s >= _STABLE_S else self._early_ends + 1
+        return _RESTART_DELAYS_S[min(self._early_ends, len(_RESTART_DELAYS_S) - 1)]

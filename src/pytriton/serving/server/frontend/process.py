@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of a front end: serves the clients that the core passes to it."""
+"""The process of a front end, which serves the clients that the core passes to it, and its zygote.
+
+The server forks the zygote before it starts threads and its event loop, which takes some
+milliseconds and shares the memory of all modules. If it is killed, the server starts another one,
+as a program.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +88,7 @@ def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they reach a whole group; the core decides
+    # No child process may keep these sockets open.
     for descriptor in (channel_descriptor, clients_descriptor):
         os.set_inheritable(descriptor, False)
     allow_spinning(usable_cores())
@@ -173,7 +179,10 @@ class FrontEndProcess:
                 self._takers[service] = self._front_end.taker(service)
         self._own_descriptors = lowest_free(self._clients.fileno())
         self._report_connections()  # now, so that the core knows the capacity first
+        # Only now: a client needs the APIs, and the core has to know the capacity before it passes
+        # any.
         self._loop.add_reader(self._clients.fileno(), self._on_clients)
+        # What exists now stays; collections need not look at it.
         freeze_memory()
 
     def _on_exiting(self) -> None:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes model specifications for front ends in other processes."""
+"""What crosses between front ends and the core in another form: specifications, texts, log records.
+
+Both ends are here: what one side encodes, the other decodes. The records of messages themselves
+are in `pytriton.runtime.transport.frontend_frames`.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +66,7 @@ def packed(arguments: dict[str, Any]) -> dict[str, Any]:
 def _packed(value: Any) -> Any:
     if not isinstance(value, str) or value.isascii():
         return value
+    # Surrogates stand for bytes of a path that are not UTF-8; MessagePack refuses them.
     raw = value.encode(*_ENCODING)
     try:
         raw.decode()

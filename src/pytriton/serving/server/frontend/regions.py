@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the regions of client shared memory, and their descriptors, to all front ends."""
+"""Both ends of the regions of client shared memory: the core has them, front ends have copies.
+
+A region is a descriptor, which travels with the message about it.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,10 @@ class RegionFeed:
     def _send(self, reader: RegionReader, added: Sequence[Region], removed: Sequence[str]) -> None:
         """Send a change in as many messages as it takes; nothing if nothing has changed."""
         updates = self._readers[reader]
+        # Removals bring no descriptors, so one message has all of them.
         if removed:
             self._send_message(reader, updates, (), removed)
+        # Linux passes a limited number of descriptors with one message.
         for start in range(0, len(added), _MAX_PER_MESSAGE):
             self._send_message(reader, updates, added[start : start + _MAX_PER_MESSAGE], ())
 
@@ -139,6 +144,7 @@ class RemoteRegions:
 
     def apply(self, frame: RegionUpdate) -> None:
         """Apply a change of the core's regions, whose descriptors came with the message."""
+        # Requests that use the region keep its file open until they have ended.
         for name in frame.removed:
             self.table.remove(name)
         try:

@@ -72,6 +72,7 @@ class RegistryFeed:
             self._is_due = False
             self._epoch += 1
             statuses = self._statuses()
+            # A reader may be removed meanwhile: sending may find that its front end has ended.
             for reader in list(self._readers):
                 self._send_to(reader, statuses)
 
@@ -116,6 +117,8 @@ class RegistryFeed:
 
     def _statuses(self) -> list[ModelStateRecord]:
         current = list(self._engine.models())
+        # A model keeps its number as long as it is listed; a number is never used again, so that a
+        # late request cannot reach another model.
         self._numbers = {
             model: self._numbers.get(model) or next(self._next_number) for model in current
         }
@@ -126,6 +129,7 @@ class RegistryFeed:
         ]
 
     def _send_to(self, reader: RegistryReader, statuses: list[ModelStateRecord]) -> None:
+        # Specifications are sent once; later registries only have states.
         reader.known_models &= self.models.keys()
         new = [number for number in self.models if number not in reader.known_models]
         reader.known_models.update(new)

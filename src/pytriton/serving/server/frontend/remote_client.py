@@ -2,7 +2,7 @@
 """The engine's interface for a front end in a process of its own; see `EngineClient`.
 
 Models are looked up and requests are validated here, with a copy of the core's registry. Everything
-else is asked of the core.
+else is asked of the core. "Remote" is the core here, as this process sees it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class RemoteModel:
 
     async def check_ready(self) -> bool:
         """Returns the result of the model's own readiness check."""
-        answer: bool = await self._link.ask("check_model", number=self.number)
-        return answer
+        return await self._link.ask("check_model", number=self.number)
 
     # Requests
 
@@ -141,9 +140,7 @@ class RemoteClient:
     # Questions
 
     async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        answer: list[dict[str, Any]]
-        answer = await self.link.ask("statistics", name=name, version=version)
-        return answer
+        return await self.link.ask("statistics", name=name, version=version)
 
     def is_serving(self) -> bool:
         """See `EngineClient`; returns the last known answer, and asks for the next."""
@@ -158,16 +155,13 @@ class RemoteClient:
             self._is_serving = answer.result()
 
     async def is_ready(self) -> bool:
-        answer: bool = await self.link.ask("is_ready")
-        return answer
+        return await self.link.ask("is_ready")
 
     async def problem(self) -> str:
-        answer: str = await self.link.ask("problem")
-        return answer
+        return await self.link.ask("problem")
 
     async def is_model_ready(self, name: str, version: str) -> bool:
-        answer: bool = await self.link.ask("is_model_ready", name=name, version=version)
-        return answer
+        return await self.link.ask("is_model_ready", name=name, version=version)
 
     async def index(self, *, ready: bool = False) -> list[IndexEntry]:
         return msgspec.convert(await self.link.ask("index", ready=ready), list[IndexEntry])
@@ -185,27 +179,22 @@ class RemoteClient:
         await self.link.ask("unregister_model", name=name)
 
     async def registered_models(self) -> dict[str, str]:
-        answer: dict[str, str] = await self.link.ask("registered_models")
-        return answer
+        return await self.link.ask("registered_models")
 
     async def metrics_page(self) -> bytes:
-        answer: bytes = await self.link.ask("metrics_page")
-        return answer
+        return await self.link.ask("metrics_page")
 
     async def change_trace_settings(
         self, model_name: str, changes: Mapping[str, Sequence[str]]
     ) -> dict[str, list[str]]:
-        answer: dict[str, list[str]] = await self.link.ask(
+        return await self.link.ask(
             "change_trace_settings",
             model_name=model_name,
             changes={name: list(texts) for name, texts in changes.items()},
         )
-        return answer
 
     async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any]
-        answer = await self.link.ask("change_log_settings", changes=dict(changes))
-        return answer
+        return await self.link.ask("change_log_settings", changes=dict(changes))
 
     # Messages of the core
 

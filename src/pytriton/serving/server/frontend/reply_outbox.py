@@ -119,6 +119,7 @@ class ReplyOutbox:
     def flush(self) -> None:
         """Send the gathered replies now."""
         self._is_flush_due = False
+        # A flush may be due for replies that were sent by a full message meanwhile.
         if not (self._items or self._rows) or not self._is_open:
             return
         items, self._items = self._items, []
@@ -141,6 +142,7 @@ class ReplyOutbox:
         """End the requests of a message that could not be sent."""
         failure = error_for_clients(error, "it sent replies to a front end")
         text, code = sendable_text(failure.message), int(failure.code)
+        # The clients get an error in place of the responses that could not be sent.
         failures = [
             item
             if item.is_outdated

@@ -67,90 +67,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import Tracing
 
 
-class FrontEndRequest:
-    """One request of a front end: the sink of its responses, with flow control."""
-
-    __slots__ = ("_call", "_is_paused", "_session", "_window", "inference")
-
-    def __init__(self, session: FrontEndSession, call: int) -> None:
-        self.inference: Inference | None = None
-        self._session = session
-        self._call = call
-        self._window: CreditWindow | None = None  # of a request with several responses
-        self._is_paused = False
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Send a response; raises ServerError if there is no memory for its tensors."""
-        size = self._session.outbox.add_response(self._call, response, is_final=final)
-        self._count(size, final=final)
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        self._session.outbox.add_error(self._call, error, is_final=final)
-        self._count(0, final=final)
-
-    def on_refused(self, error: ServerError) -> None:
-        """Send the error of a request that no model has seen."""
-        self._session.outbox.add_error(self._call, error, is_refused=True)
-        self._count(0, final=True)
-
-    def on_consumed(self, count: int) -> None:
-        """Let a paused model continue once its client has taken enough responses."""
-        window, inference = self._window, self.inference
-        if window is None or inference is None:
-            return
-        window.add(count)
-        if self._is_paused and window.is_open:
-            self._is_paused = False
-            inference.resume()
-
-    def cancel(self) -> None:
-        if self.inference is not None:
-            self.inference.cancel()
-
-    def _count(self, size: int, *, final: bool) -> None:
-        if final:
-            self.inference = None  # it refers to this object, and a cycle would keep its tensors
-            self._session.end_request(self._call)
-            return
-        if self._window is None:
-            self._window = CreditWindow()
-        self._window.spend(size)
-        if not self._window.is_open and not self._is_paused and self.inference is not None:
-            self._is_paused = True
-            self.inference.pause()
-
-
-class RefusedRequest:
-    """The sink of a request that was refused in the front end already."""
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        """Never called."""
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Never called."""
-
-    def on_refused(self, error: ServerError) -> None:
-        """Do nothing."""
-
-
-def read_request(received: Received, item: SubmitItem, model: ServedModel) -> InferRequest:
-    return InferRequest(
-        model_name=model.spec.name,
-        inputs={ref.name: make_tensor(received, ref) for ref in item.inputs},
-        model_version=item.model_version,
-        id=item.id,
-        outputs=item.outputs,
-        parameters=item.parameters,
-        priority=item.priority,
-        timeout_us=item.timeout_us,
-        correlation_id=item.correlation_id,
-        flags=item.flags,
-        received_ns=item.received_ns,
-        rows=item.rows,
-        batch_key=as_batch_key(item.batch_key),
-    )
-
-
 logger = logging.getLogger(__name__)
 
 # The methods of the core's client that a front end may call.
@@ -176,7 +92,9 @@ _QUESTIONS = frozenset(
 
 # Those whose answers tell clients that they may send requests, which any front end may get.
 _READINESS = frozenset({"index", "is_model_ready", "is_ready", "problem"})
-_KNOWN_S = 1.0  # at most, until all front ends know what they need for that
+# How long such an answer waits at most for all front ends to know the models that it is about: one
+# that hangs must not make the server look dead.
+_REGISTRY_SYNC_TIMEOUT_S = 1.0
 
 
 class SharedParts:
@@ -275,6 +193,7 @@ class FrontEndSession:
         """Send a registry, and forget the signatures of models that are gone."""
         self.send(frame)
         known = self.known_models
+        # Their chunks are outdated anyway; without this, signatures of replaced models would stay.
         self._signatures = {
             number: (model, signature)
             for number, (model, signature) in self._signatures.items()
@@ -289,6 +208,7 @@ class FrontEndSession:
         self.outbox.close()
         self._shared.registry.remove(self)
         self._shared.regions.remove(self)
+        # Cancelling delivers ends, which the outbox drops, as it is closed.
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.cancel()
@@ -317,6 +237,7 @@ class FrontEndSession:
     # Messages
 
     def _on_message(self, received: Received) -> None:
+        # The order of messages is the order of requests: nothing here waits.
         handler = self._handlers.get(type(received.frame))
         if handler is not None:  # other messages only release memory
             handler(received, received.frame)
@@ -336,6 +257,7 @@ class FrontEndSession:
         self._shared.regions.on_taken(self, frame.number)
 
     def _on_signature(self, received: Received, frame: DefineSignature) -> None:
+        # The front end frees a signature when its last chunk is answered, so no chunk refers to it.
         for number in frame.forgotten:
             self._signatures.pop(number, None)  # None: its model is gone
         self._signatures[frame.number] = (frame.model, read_signature(frame))
@@ -356,6 +278,8 @@ class FrontEndSession:
             sink.on_refused(UnavailableError("Server exiting"))
             return
         if model is None or model.state is not ModelState.READY:
+            # The model was replaced while the request was on its way. The front end looks it up
+            # again.
             shared.registry.push()  # first, so that the front end finds the current model
             self.outbox.add_outdated(item.call)
             return
@@ -368,6 +292,7 @@ class FrontEndSession:
         trace = None
         if item.trace is not None and shared.tracing is not None:
             trace = shared.tracing.begin(request, model.spec, item.trace, sink)
+        # The front end has validated the request: its model only queues it.
         inference = Inference(request, sink if trace is None else trace, trace, model)
         sink.inference = inference
         try:
@@ -429,6 +354,8 @@ class FrontEndSession:
     def _on_question(self, received: Received, frame: CoreQuestion) -> None:
         try:
             answer = self._ask(frame.method, unpacked(frame.arguments))
+            # Another front end may get the next request of this client: it has to know the model by
+            # then.
             if frame.method in _READINESS and not self._shared.registry.is_settled:
                 answer = self._when_known(answer)
         except Exception as error:  # noqa: BLE001  the front end gets it
@@ -460,7 +387,7 @@ class FrontEndSession:
 
     async def _when_known(self, answer: Any) -> Any:
         value = await answer if isinstance(answer, Coroutine) else answer
-        await self._shared.registry.settled_within(_KNOWN_S)
+        await self._shared.registry.settled_within(_REGISTRY_SYNC_TIMEOUT_S)
         return value
 
     async def _answer_later(self, frame: CoreQuestion, answer: Coroutine[Any, Any, Any]) -> None:
@@ -476,3 +403,88 @@ class FrontEndSession:
             logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
             error = InternalError(f"{type(error).__name__}: {error}")
         self.send(QuestionReply(frame.call, None, sendable_text(error.message), int(error.code)))
+
+
+class FrontEndRequest:
+    """One request of a front end: the sink of its responses, with flow control."""
+
+    __slots__ = ("_call", "_is_paused", "_session", "_window", "inference")
+
+    def __init__(self, session: FrontEndSession, call: int) -> None:
+        self.inference: Inference | None = None
+        self._session = session
+        self._call = call
+        self._window: CreditWindow | None = None  # of a request with several responses
+        self._is_paused = False
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Send a response; raises ServerError if there is no memory for its tensors."""
+        size = self._session.outbox.add_response(self._call, response, is_final=final)
+        self._count(size, final=final)
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        self._session.outbox.add_error(self._call, error, is_final=final)
+        self._count(0, final=final)
+
+    def on_refused(self, error: ServerError) -> None:
+        """Send the error of a request that no model has seen."""
+        self._session.outbox.add_error(self._call, error, is_refused=True)
+        self._count(0, final=True)
+
+    def on_consumed(self, count: int) -> None:
+        """Let a paused model continue once its client has taken enough responses."""
+        window, inference = self._window, self.inference
+        if window is None or inference is None:
+            return
+        window.add(count)
+        if self._is_paused and window.is_open:
+            self._is_paused = False
+            inference.resume()
+
+    def cancel(self) -> None:
+        if self.inference is not None:
+            self.inference.cancel()
+
+    def _count(self, size: int, *, final: bool) -> None:
+        if final:
+            self.inference = None  # it refers to this object, and a cycle would keep its tensors
+            self._session.end_request(self._call)
+            return
+        # Credit runs out with responses that the client has not read; the front end gives it back.
+        if self._window is None:
+            self._window = CreditWindow()
+        self._window.spend(size)
+        if not self._window.is_open and not self._is_paused and self.inference is not None:
+            self._is_paused = True
+            self.inference.pause()
+
+
+class RefusedRequest:
+    """The sink of a request that was refused in the front end already."""
+
+    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
+        """Never called."""
+
+    def on_error(self, error: ServerError, *, final: bool = True) -> None:
+        """Never called."""
+
+    def on_refused(self, error: ServerError) -> None:
+        """Do nothing."""
+
+
+def read_request(received: Received, item: SubmitItem, model: ServedModel) -> InferRequest:
+    return InferRequest(
+        model_name=model.spec.name,
+        inputs={ref.name: make_tensor(received, ref) for ref in item.inputs},
+        model_version=item.model_version,
+        id=item.id,
+        outputs=item.outputs,
+        parameters=item.parameters,
+        priority=item.priority,
+        timeout_us=item.timeout_us,
+        correlation_id=item.correlation_id,
+        flags=item.flags,
+        received_ns=item.received_ns,
+        rows=item.rows,
+        batch_key=as_batch_key(item.batch_key),
+    )
