@@ -4,6 +4,10 @@
 The top level is split by hand, so that raw tensors are views of the received message. The small
 parts are parsed by protobuf and cached, because clients often repeat them. A request with two small
 inputs takes 3 us; parsing the whole message with protobuf takes 8 us.
+
+Whatever a message contains, this takes a few milliseconds at most: large messages of an unusual
+layout are split into fields, which are counted before they are parsed, and typed tensors of large
+messages are only located. They are parsed later, in a thread.
 """
 
 from __future__ import annotations
@@ -29,6 +33,13 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
 
 _Request = service_pb2.ModelInferRequest
+# The tags of the message's fields, which are all length-delimited.
+_MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (
+    number << 3 | LENGTH for number in range(1, 8)
+)
+_NAMES = {
+    descriptor.number << 3 | LENGTH: descriptor.name for descriptor in _Request.DESCRIPTOR.fields
+}
 _parse_input = _Request.InferInputTensor.FromString
 _parse_output = _Request.InferRequestedOutputTensor.FromString
 _parse_parameter = _Request.ParametersEntry.FromString
@@ -37,7 +48,28 @@ MAX_FIELDS = 4096  # the limit for each of inputs, raw tensors, outputs and para
 MAX_DIMENSIONS = 1024
 _MAX_CACHED = 1024
 MAX_CACHED_BYTES = 512
+# The tensors of messages from this size on are views; in smaller messages, copies are cheaper.
+_VIEW_BYTES = 16 << 10
+_MAX_START_BYTES = 4096  # `read_start` looks for the first raw tensor in this many bytes
+# Larger messages with an unusual layout are not parsed by protobuf as a whole, and larger parts are
+# not parsed by protobuf at all, because that could take seconds.
+_WHOLE_BYTES = 64 << 10
+_MAX_PART_BYTES = 16 << 10
+_CONTENTS = 5  # a field of an input
+# The limit for all names, shapes and parameters of a request together.
+MAX_HEAD_BYTES = 4 << 20
 _INVALID = DataType(0, "<invalid>", "uint8", 1)
+
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+# The parameters that the server uses itself, and their allowed types.
+_KNOWN = {
+    "sequence_id": ("int64_param", "string_param"),
+    "sequence_start": ("bool_param",),
+    "sequence_end": ("bool_param",),
+    "priority": ("int64_param", "uint64_param"),
+    "timeout": ("int64_param",),
+}
+_CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
 
 
 class PbInput(NamedTuple):
@@ -80,305 +112,6 @@ cached_messages: dict[bytes, ParsedMessage] = {}
 cached_inputs: dict[bytes, PbInput] = {}
 cached_outputs: dict[bytes, PbOutput] = {}
 cached_parameters: dict[bytes, tuple[str, PbParameter]] = {}  # sequences repeat theirs
-
-
-def add_to_cache(known: dict[bytes, Any], content: bytes, value: Any) -> None:
-    """Add the parsed value of some bytes to a cache, which is emptied first if it is full."""
-    if len(known) >= _MAX_CACHED:
-        known.clear()
-    known[content] = value
-
-
-def read_input(content: bytes) -> PbInput:
-    """Parse the bytes of an element of `inputs`."""
-    item = make_input(_parse_input(content))
-    if item.contents is None and len(content) <= MAX_CACHED_BYTES:
-        add_to_cache(cached_inputs, content, item)
-    return item
-
-
-def read_output(content: bytes) -> PbOutput:
-    """Parse the bytes of an element of `outputs`."""
-    message = _parse_output(content)
-    item = PbOutput(message.name, message.parameters)
-    if len(content) <= MAX_CACHED_BYTES:
-        add_to_cache(cached_outputs, content, item)
-    return item
-
-
-def make_parameters(message: Mapping[str, Any]) -> dict[str, PbParameter]:
-    """Make the parameters of a request from the map in its message."""
-    return {name: _make_parameter(parameter) for name, parameter in message.items()}
-
-
-def _make_parameter(message: Any) -> PbParameter:
-    choice = message.WhichOneof("parameter_choice")
-    return PbParameter(choice, getattr(message, choice) if choice else None)
-
-
-def read_parameter(content: bytes) -> tuple[str, PbParameter]:
-    """Parse the bytes of an entry of `parameters`; returns its name and its value."""
-    entry = _parse_parameter(content)
-    item = (entry.key, _make_parameter(entry.value))
-    if len(content) <= MAX_CACHED_BYTES:
-        add_to_cache(cached_parameters, content, item)
-    return item
-
-
-def make_input(message: Any) -> PbInput:
-    """Make an `PbInput` from its message.
-
-    Raises:
-        InvalidArgumentError: The shape has too many dimensions.
-    """
-    if len(message.shape) > MAX_DIMENSIONS:
-        raise InvalidArgumentError(
-            f"expected at most {MAX_DIMENSIONS} dimensions of an input, got {len(message.shape)}"
-        )
-    contents = message.contents if message.HasField("contents") else None
-    dtype = dtypes.BY_NAME.get(message.datatype, _INVALID)
-    return PbInput(message.name, dtype, tuple(message.shape), contents, message.parameters or None)
-
-
-_NAMES = {
-    descriptor.number: descriptor.name for descriptor in _Request.DESCRIPTOR.fields
-}  # the names of the message's fields
-(
-    _KSERVE_PB_LARGE_MODEL_NAME,
-    _KSERVE_PB_LARGE_MODEL_VERSION,
-    _KSERVE_PB_LARGE_ID,
-    _KSERVE_PB_LARGE_PARAMETERS,
-    _KSERVE_PB_LARGE_INPUTS,
-    _KSERVE_PB_LARGE_OUTPUTS,
-    _KSERVE_PB_LARGE_RAW,
-) = range(1, 8)
-_CONTENTS = 5  # a field of an input
-# The limit for all names, shapes and parameters of a request together.
-MAX_HEAD_BYTES = 4 << 20
-
-
-def read_large(message: memoryview) -> tuple[ParsedMessage, Sequence[Buffer]]:
-    """Parse a message; returns its parts and its raw tensors.
-
-    Raises:
-        InvalidArgumentError: The message has too many parts, or too large ones.
-        FieldError: It is not a valid message.
-    """
-    parts: dict[int, list[memoryview]] = {number: [] for number in _NAMES}
-    parameters: list[memoryview] = []
-    others = 0
-    for number, wire_type, begin, start, stop in split_fields(message):
-        found = parts.get(number)
-        if found is None or wire_type != LENGTH:
-            others += 1
-            _check_count("unknown fields", others)
-            continue
-        found.append(message[start:stop])
-        _check_count(_NAMES[number], len(found))
-        if number == _KSERVE_PB_LARGE_PARAMETERS:
-            parameters.append(message[begin:stop])
-    head = _HeadBudget()
-    parsed = ParsedMessage(
-        head.text(parts[_KSERVE_PB_LARGE_MODEL_NAME]),
-        head.text(parts[_KSERVE_PB_LARGE_MODEL_VERSION]),
-        head.text(parts[_KSERVE_PB_LARGE_ID]),
-    )
-    parsed.inputs = [_read_input(part, head) for part in parts[_KSERVE_PB_LARGE_INPUTS]]
-    parsed.outputs = [read_output(head.take(part)) for part in parts[_KSERVE_PB_LARGE_OUTPUTS]]
-    if parameters:
-        content = b"".join(head.take(part) for part in parameters)
-        parsed.parameters = make_parameters(_Request.FromString(content).parameters)
-    return parsed, parts[_KSERVE_PB_LARGE_RAW]
-
-
-def check_counts(message: Any) -> None:
-    """Check the number of parts of a message that was parsed as a whole.
-
-    Raises:
-        InvalidArgumentError: It has too many parts.
-    """
-    for field in ("inputs", "outputs", "parameters", "raw_input_contents"):
-        _check_count(field, len(getattr(message, field)))
-
-
-def _check_count(what: str, count: int) -> None:
-    if count > MAX_FIELDS:
-        raise InvalidArgumentError(
-            f"expected at most {MAX_FIELDS} {what} in a request, got at least {count}"
-        )
-
-
-class _HeadBudget:
-    """Limits how many bytes of a request other than its tensors are parsed."""
-
-    def __init__(self) -> None:
-        self._used = 0
-
-    def take(self, part: memoryview) -> bytes:
-        self._used += len(part)
-        if self._used > MAX_HEAD_BYTES:
-            raise InvalidArgumentError(
-                f"expected at most {MAX_HEAD_BYTES} bytes of names, shapes and parameters in a "
-                f"request, got at least {self._used}"
-            )
-        return bytes(part)
-
-    def text(self, parts: list[memoryview]) -> str:
-        """Returns the last value of a text field."""
-        texts = [self.take(part) for part in parts]
-        for text in texts:
-            text.decode()  # values that are overridden have to be valid, too
-        return texts[-1].decode() if texts else ""
-
-
-def _read_input(part: memoryview, head: _HeadBudget) -> PbInput:
-    """Parse an input, but not its typed tensor."""
-    contents: list[memoryview] = []
-    others: list[memoryview] = []
-    for count, (number, wire_type, begin, start, stop) in enumerate(split_fields(part), 1):
-        _check_count("fields of an input", count)
-        if number == _CONTENTS and wire_type == LENGTH:
-            contents.append(part[start:stop])
-        else:
-            others.append(part[begin:stop])
-    item = read_input(b"".join(head.take(other) for other in others))
-    return item._replace(contents=LargeContents(contents)) if contents else item
-
-
-_EMPTY_FINAL = "triton_enable_empty_final_response"
-# The parameters that the server uses itself, and their allowed types.
-_KNOWN = {
-    "sequence_id": ("int64_param", "string_param"),
-    "sequence_start": ("bool_param",),
-    "sequence_end": ("bool_param",),
-    "priority": ("int64_param", "uint64_param"),
-    "timeout": ("int64_param",),
-}
-_CUSTOM_CHOICES = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
-
-
-def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest) -> bool:
-    """Read the parameters for the model and for the scheduler into a request.
-
-    Returns whether the client wants a final response even if it has no tensors.
-
-    Raises:
-        ServerError: A parameter has a wrong type or a reserved name.
-    """
-    wants_empty_final = False
-    for key, (choice, value) in parameters.items():
-        known = _KNOWN.get(key)
-        if known is not None:
-            if choice not in known:
-                _refuse_type(key, known)
-            _read_known(key, choice, value, request)
-        elif key == _EMPTY_FINAL:
-            if choice != "bool_param":
-                _refuse_type(key, ("bool_param",))
-            wants_empty_final = value
-        elif key.startswith("triton_"):
-            raise InvalidArgumentError(
-                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
-                f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL}"
-            )
-        elif choice in _CUSTOM_CHOICES:
-            request.parameters[key] = value
-        else:
-            raise InvalidArgumentError(
-                f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or "
-                "string_param."
-            )
-    return wants_empty_final
-
-
-def _refuse_type(key: str, expected: Sequence[str]) -> NoReturn:
-    raise InvalidArgumentError(
-        f"invalid value type for '{key}' parameter, expected {' or '.join(expected)}."
-    )
-
-
-def _read_known(key: str, choice: str | None, value: Any, request: InferRequest) -> None:
-    if key in SEQUENCE_FLAGS:
-        if value:
-            request.flags |= SEQUENCE_FLAGS[key]
-    elif key == "sequence_id":
-        if choice == "string_param":
-            request.correlation_id = check_sequence_id(value)
-        else:  # the id is unsigned but the field is not: a large id is a negative number in it
-            request.correlation_id = value % 2**64
-    elif key == "priority":
-        if value < 0:
-            raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
-        request.priority = value
-    elif key == "timeout":
-        request.timeout_us = value
-
-
-def class_count(parameters: Mapping[str, Any]) -> int:
-    """Returns the number of classes that a requested output's parameters ask for; 0: the tensor.
-
-    Raises:
-        InvalidArgumentError: The number is invalid, or the output should go to shared memory.
-    """
-    count = 0
-    if "classification" in parameters:
-        parameter = parameters["classification"]
-        if parameter.WhichOneof("parameter_choice") != "int64_param":
-            raise InvalidArgumentError(
-                "invalid value type for 'classification' parameter, expected int64_param"
-            )
-        count = parameter.int64_param
-        if count <= 0:
-            raise InvalidArgumentError(
-                "invalid value for 'classification' parameter, expected >= 0"
-            )
-    if count and REGION in parameters:
-        raise InvalidArgumentError(
-            "output can't set both 'shared_memory_region' and 'classification'"
-        )
-    return count
-
-
-def encode_parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
-    """Encode the `parameters` field of a response message, to be joined with other fields."""
-    message = service_pb2.ModelInferResponse()
-    for key, value in parameters.items():
-        setattr(message.parameters[key], _CHOICE_BY_TYPE[type(value)], value)
-    encoded: bytes = message.SerializeToString()
-    return encoded
-
-
-_CHOICE_BY_TYPE: dict[type, str] = {
-    bool: "bool_param",
-    int: "int64_param",
-    float: "double_param",
-    str: "string_param",
-}
-
-
-def set_parameter(parameter: Any, value: ParameterValue) -> None:
-    """Set the member of an InferParameter that suits the value."""
-    if isinstance(value, bool):
-        parameter.bool_param = value
-    elif isinstance(value, int):
-        parameter.int64_param = value
-    elif isinstance(value, float):
-        parameter.double_param = value
-    else:
-        parameter.string_param = value
-
-
-# The tags of the message's fields, which are all length-delimited.
-_MODEL_NAME, _MODEL_VERSION, _ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (
-    number << 3 | 2 for number in range(1, 8)
-)
-# The tensors of messages from this size on are views; in smaller messages, copies are cheaper.
-_VIEW_BYTES = 16 << 10
-_MAX_START_BYTES = 4096  # `read_start` looks for the first raw tensor in this many bytes
-# Larger messages with an unusual layout are not parsed by protobuf as a whole, and larger parts are
-# not parsed by protobuf at all, because that could take seconds.
-_WHOLE_BYTES = 64 << 10
-_MAX_PART_BYTES = 16 << 10
 
 
 class BuiltRequest(msgspec.Struct, gc=False):
@@ -527,6 +260,153 @@ def _read_whole(message: Any) -> tuple[ParsedMessage, Sequence[Buffer]]:
     return parsed, message.raw_input_contents
 
 
+def read_input(content: bytes) -> PbInput:
+    """Parse the bytes of an element of `inputs`."""
+    item = make_input(_parse_input(content))
+    if item.contents is None and len(content) <= MAX_CACHED_BYTES:
+        add_to_cache(cached_inputs, content, item)
+    return item
+
+
+def make_input(message: Any) -> PbInput:
+    """Make a `PbInput` from its message.
+
+    Raises:
+        InvalidArgumentError: The shape has too many dimensions.
+    """
+    if len(message.shape) > MAX_DIMENSIONS:
+        raise InvalidArgumentError(
+            f"expected at most {MAX_DIMENSIONS} dimensions of an input, got {len(message.shape)}"
+        )
+    contents = message.contents if message.HasField("contents") else None
+    dtype = dtypes.BY_NAME.get(message.datatype, _INVALID)
+    return PbInput(message.name, dtype, tuple(message.shape), contents, message.parameters or None)
+
+
+def read_output(content: bytes) -> PbOutput:
+    """Parse the bytes of an element of `outputs`."""
+    message = _parse_output(content)
+    item = PbOutput(message.name, message.parameters)
+    if len(content) <= MAX_CACHED_BYTES:
+        add_to_cache(cached_outputs, content, item)
+    return item
+
+
+def read_parameter(content: bytes) -> tuple[str, PbParameter]:
+    """Parse the bytes of an entry of `parameters`; returns its name and its value."""
+    entry = _parse_parameter(content)
+    item = (entry.key, _make_parameter(entry.value))
+    if len(content) <= MAX_CACHED_BYTES:
+        add_to_cache(cached_parameters, content, item)
+    return item
+
+
+def make_parameters(message: Mapping[str, Any]) -> dict[str, PbParameter]:
+    """Make the parameters of a request from the map in its message."""
+    return {name: _make_parameter(parameter) for name, parameter in message.items()}
+
+
+def _make_parameter(message: Any) -> PbParameter:
+    choice = message.WhichOneof("parameter_choice")
+    return PbParameter(choice, getattr(message, choice) if choice else None)
+
+
+def add_to_cache(known: dict[bytes, Any], content: bytes, value: Any) -> None:
+    """Add the parsed value of some bytes to a cache, which is emptied first if it is full."""
+    if len(known) >= _MAX_CACHED:
+        known.clear()
+    known[content] = value
+
+
+def read_large(message: memoryview) -> tuple[ParsedMessage, Sequence[Buffer]]:
+    """Parse a message; returns its parts and its raw tensors.
+
+    Raises:
+        InvalidArgumentError: The message has too many parts, or too large ones.
+        FieldError: It is not a valid message.
+    """
+    parts: dict[int, list[memoryview]] = {tag: [] for tag in _NAMES}
+    parameters: list[memoryview] = []
+    others = 0
+    for number, wire_type, begin, start, stop in split_fields(message):
+        tag = number << 3 | wire_type
+        found = parts.get(tag)
+        if found is None:
+            others += 1
+            _check_count("unknown fields", others)
+            continue
+        found.append(message[start:stop])
+        _check_count(_NAMES[tag], len(found))
+        if tag == _PARAMETERS:
+            parameters.append(message[begin:stop])
+    head = _HeadBudget()
+    parsed = ParsedMessage(
+        head.text(parts[_MODEL_NAME]),
+        head.text(parts[_MODEL_VERSION]),
+        head.text(parts[_ID]),
+    )
+    parsed.inputs = [_read_input(part, head) for part in parts[_INPUTS]]
+    parsed.outputs = [read_output(head.take(part)) for part in parts[_OUTPUTS]]
+    if parameters:
+        content = b"".join(head.take(part) for part in parameters)
+        parsed.parameters = make_parameters(_Request.FromString(content).parameters)
+    return parsed, parts[_RAW]
+
+
+def _read_input(part: memoryview, head: _HeadBudget) -> PbInput:
+    """Parse an input, but not its typed tensor."""
+    contents: list[memoryview] = []
+    others: list[memoryview] = []
+    for count, (number, wire_type, begin, start, stop) in enumerate(split_fields(part), 1):
+        _check_count("fields of an input", count)
+        if number == _CONTENTS and wire_type == LENGTH:
+            contents.append(part[start:stop])
+        else:
+            others.append(part[begin:stop])
+    item = read_input(b"".join(head.take(other) for other in others))
+    return item._replace(contents=LargeContents(contents)) if contents else item
+
+
+class _HeadBudget:
+    """Limits how many bytes of a request other than its tensors are parsed."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def take(self, part: memoryview) -> bytes:
+        self._used += len(part)
+        if self._used > MAX_HEAD_BYTES:
+            raise InvalidArgumentError(
+                f"expected at most {MAX_HEAD_BYTES} bytes of names, shapes and parameters in a "
+                f"request, got at least {self._used}"
+            )
+        return bytes(part)
+
+    def text(self, parts: list[memoryview]) -> str:
+        """Returns the last value of a text field."""
+        texts = [self.take(part) for part in parts]
+        for text in texts:
+            text.decode()  # values that are overridden have to be valid, too
+        return texts[-1].decode() if texts else ""
+
+
+def check_counts(message: Any) -> None:
+    """Check the number of parts of a message that was parsed as a whole.
+
+    Raises:
+        InvalidArgumentError: It has too many parts.
+    """
+    for field in ("inputs", "outputs", "parameters", "raw_input_contents"):
+        _check_count(field, len(getattr(message, field)))
+
+
+def _check_count(what: str, count: int) -> None:
+    if count > MAX_FIELDS:
+        raise InvalidArgumentError(
+            f"expected at most {MAX_FIELDS} {what} in a request, got at least {count}"
+        )
+
+
 def build_request(parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec) -> BuiltRequest:
     """Build a request for the engine; raw tensors are not copied.
 
@@ -599,3 +479,106 @@ def _add_inputs(parsed: ParsedMessage, raw: Sequence[Buffer], request: InferRequ
             )
         data = tensor_from_contents(contents, dtype, name, model_name)
         inputs[name] = InferTensor(name, dtype, shape, data)
+
+
+def read_parameters(parameters: Mapping[str, PbParameter], request: InferRequest) -> bool:
+    """Read the parameters for the model and for the scheduler into a request.
+
+    Returns whether the client wants a final response even if it has no tensors.
+
+    Raises:
+        ServerError: A parameter has a wrong type or a reserved name.
+    """
+    wants_empty_final = False
+    for key, (choice, value) in parameters.items():
+        known = _KNOWN.get(key)
+        if known is not None:
+            if choice not in known:
+                _refuse_type(key, known)
+            _read_known(key, choice, value, request)
+        elif key == _EMPTY_FINAL:
+            if choice != "bool_param":
+                _refuse_type(key, ("bool_param",))
+            wants_empty_final = value
+        elif key.startswith("triton_"):
+            raise InvalidArgumentError(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
+                f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL}"
+            )
+        elif choice in _CUSTOM_CHOICES:
+            request.parameters[key] = value
+        else:
+            raise InvalidArgumentError(
+                f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or "
+                "string_param."
+            )
+    return wants_empty_final
+
+
+def _refuse_type(key: str, expected: Sequence[str]) -> NoReturn:
+    raise InvalidArgumentError(
+        f"invalid value type for '{key}' parameter, expected {' or '.join(expected)}."
+    )
+
+
+def _read_known(key: str, choice: str | None, value: Any, request: InferRequest) -> None:
+    if key in SEQUENCE_FLAGS:
+        if value:
+            request.flags |= SEQUENCE_FLAGS[key]
+    elif key == "sequence_id":
+        if choice == "string_param":
+            request.correlation_id = check_sequence_id(value)
+        else:  # the id is unsigned but the field is not: a large id is a negative number in it
+            request.correlation_id = value % 2**64
+    elif key == "priority":
+        if value < 0:
+            raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
+        request.priority = value
+    elif key == "timeout":
+        request.timeout_us = value
+
+
+def class_count(parameters: Mapping[str, Any]) -> int:
+    """Returns the number of classes that a requested output's parameters ask for; 0: the tensor.
+
+    Raises:
+        InvalidArgumentError: The number is invalid, or the output should go to shared memory.
+    """
+    count = 0
+    if "classification" in parameters:
+        parameter = parameters["classification"]
+        if parameter.WhichOneof("parameter_choice") != "int64_param":
+            raise InvalidArgumentError(
+                "invalid value type for 'classification' parameter, expected int64_param"
+            )
+        count = parameter.int64_param
+        if count <= 0:
+            raise InvalidArgumentError(
+                "invalid value for 'classification' parameter, expected >= 0"
+            )
+    if count and REGION in parameters:
+        raise InvalidArgumentError(
+            "output can't set both 'shared_memory_region' and 'classification'"
+        )
+    return count
+
+
+def encode_parameters(parameters: Mapping[str, ParameterValue]) -> bytes:
+    """Encode the `parameters` field of a response message, to be joined with other fields."""
+    message = service_pb2.ModelInferResponse()
+    for key, value in parameters.items():
+        set_parameter(message.parameters[key], value)
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def set_parameter(parameter: Any, value: ParameterValue) -> None:
+    """Set the member of an InferParameter that suits the value."""
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int):
+        parameter.int64_param = value
+    elif isinstance(value, float):
+        parameter.double_param = value
+    else:
+        parameter.string_param = value

@@ -503,7 +503,7 @@ def test_model_is_reported_as_ready_when_all_front_ends_know_it(scene, question,
 
 
 def test_front_end_that_hangs_does_not_keep_the_server_from_being_ready(scene, monkeypatch):
-    monkeypatch.setattr(session_module, "_KNOWN_S", 0.01)
+    monkeypatch.setattr(session_module, "_REGISTRY_SYNC_TIMEOUT_S", 0.01)
     one = scene()
     first, second = one.start()
     second.pause()
