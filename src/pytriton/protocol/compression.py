@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Content-Encoding of HTTP bodies: compresses and decompresses gzip and deflate, with a limit."""
+"""Compresses and decompresses gzip and deflate (the zlib format): the Content-Encoding of HTTP.
+
+gRPC compresses its messages by the same function, and decompresses them in `protocol.grpc`.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,8 @@ def _weight(attributes: str) -> float:
 def compress(buffers: Iterable[Buffer], encoding: str) -> list[bytes]:
     """Compress the buffers as one stream with `gzip` or `deflate`; returns it in pieces.
 
-    This takes about 40 ms for each MB, and does not block other threads.
+    This takes about 40 ms for each MB. It works piece by piece, because joining the buffers would
+    block all other threads.
     """
     wrapper = _GZIP_WRAPPER if encoding == "gzip" else zlib.MAX_WBITS
     deflater = zlib.compressobj(wbits=wrapper)

@@ -8,7 +8,8 @@ import zlib
 
 import pytest
 
-from pytriton.protocol.grpc import GrpcError, GrpcStatus, MessageAssembler, compress, message_prefix
+from pytriton.protocol.compression import compress
+from pytriton.protocol.grpc import GrpcError, GrpcStatus, MessageAssembler, message_prefix
 from pytriton.protocol.grpc.messages import (
     MAX_INFLATED_BYTES,
     SMALL_BYTES,

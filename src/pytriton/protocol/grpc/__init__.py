@@ -17,7 +17,6 @@ from pytriton.protocol.grpc.messages import (
     CompressionLevel,
     Inflation,
     MessageAssembler,
-    compress,
     encoding_for_level,
     message_prefix,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "Inflation",
     "MessageAssembler",
     "Metadata",
-    "compress",
     "encode_http_error",
     "encode_trailers",
     "encode_trailers_only",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
 Buffer = bytes | bytearray | memoryview
 
@@ -48,23 +48,6 @@ def encoding_for_level(level: CompressionLevel, accepted: Collection[str]) -> st
     if level is CompressionLevel.LOW:
         return usable[0]
     return usable[-1]
-
-
-def compress(parts: Sequence[Buffer], encoding: str) -> list[Buffer]:
-    """Compress `parts` with an encoding other than identity.
-
-    This works piece by piece, because joining the parts would block all other threads.
-    """
-    compressor = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
-    compressed: list[Buffer] = []
-    for part in parts:
-        view = memoryview(part)
-        for start in range(0, len(view), PIECE_BYTES):
-            piece = compressor.compress(view[start : start + PIECE_BYTES])
-            if piece:
-                compressed.append(piece)
-    compressed.append(compressor.flush())
-    return compressed
 
 
 class Inflation:

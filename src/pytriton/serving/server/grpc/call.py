@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytriton.base.errors import ServerError
+from pytriton.protocol.compression import compress
 from pytriton.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADS,
@@ -18,7 +19,6 @@ from pytriton.protocol.grpc import (
     GrpcStatus,
     Inflation,
     MessageAssembler,
-    compress,
     encode_trailers,
     encode_trailers_only,
     message_prefix,

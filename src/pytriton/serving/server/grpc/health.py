@@ -17,7 +17,7 @@ from pytriton.serving.server.grpc.call import GrpcCall, UnaryCall
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
-    from pytriton.serving.engine.client import Answer, EngineClient
+    from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.grpc.call import CallConnection
 
 PACKAGE = "grpc.health.v1"
@@ -38,27 +38,18 @@ class HealthService:
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._watchers: dict[WatchCall, None] = {}
-
-    def is_ready(self) -> Answer[bool]:
-        """Returns whether the server is ready; models with their own readiness check are asked."""
-        return self._engine.is_ready()
+        self.is_ready = engine.is_ready  # which asks models with a readiness check of their own
+        self.watchers: dict[WatchCall, None] = {}  # calls that get changes until they end
 
     def status(self) -> bytes:
         """Returns a HealthCheckResponse that is based on known states; models are not asked."""
         return encode_status(self._engine.is_serving())
 
-    def add_watcher(self, call: WatchCall) -> None:
-        self._watchers[call] = None
-
-    def remove_watcher(self, call: WatchCall) -> None:
-        self._watchers.pop(call, None)
-
     def notify(self) -> None:
         """Called periodically: send the status to all Watch calls if it has changed."""
-        if self._watchers:
+        if self.watchers:
             status = self.status()
-            for call in self._watchers:
+            for call in self.watchers:
                 call.send_status(status)
 
 
@@ -101,7 +92,7 @@ class WatchCall(GrpcCall):
 
     def on_message(self, message: Buffer) -> None:
         """Send the status, and changes from now on."""
-        self._service.add_watcher(self)
+        self._service.watchers[self] = None
         self.send_status(self._service.status())
 
     def send_status(self, status: bytes) -> None:
@@ -111,7 +102,7 @@ class WatchCall(GrpcCall):
             self.send([status])
 
     def on_abandoned(self) -> None:
-        self._service.remove_watcher(self)
+        self._service.watchers.pop(self, None)
 
 
 def descriptor() -> descriptor_pb2.FileDescriptorProto:

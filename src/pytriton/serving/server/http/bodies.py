@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     Deferred: TypeAlias = Callable[[], Awaitable[Answer]]
 else:
     pool = LazyModule("pytriton.serving.server.codec.pool")
-
-logger = logging.getLogger(__name__)
 
 # The limit for requests whose bodies only have a few options; larger ones are not parsed.
 MAX_SETTINGS_BYTES = 64 << 10
@@ -83,45 +80,37 @@ class Bodies:
 
     def infer(self, http: HttpRequest, model: ServedModel) -> ReadInfer | Deferred[ReadInfer]:
         """Parse an infer request; returns it and the format of its outputs."""
-        headers = http.head.headers
         body: Buffer = http.body
-        if b"content-encoding" in headers:
+        if b"content-encoding" in http.head.headers:
             inflated = self._inflated(http)
             if inflated is None:
                 return partial(self._infer_inflated, http, model)
             body = inflated
-        header_length = None
-        length_text = headers.get(b"inference-header-content-length")
-        if length_text is not None:
-            header_length = parse_header_length(length_text.decode("latin-1"), len(body))
-        if len(body) > SMALL_BYTES and (header_length is None or header_length > SMALL_BYTES):
-            json_length = header_length or len(body)
-            return partial(self._read_infer, body, json_length, model)
-        json_length = len(body) if header_length is None else header_length
-        if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
-            read = partial(parse_infer, body, header_length, model.spec)
-            return partial(self._loop_budget.run, read)
-        return parse_infer(body, header_length, model.spec)
+        return self._read_infer(http, body, model)
 
     def _read_infer(
-        self, body: Buffer, json_length: int, model: ServedModel
-    ) -> Awaitable[ReadInfer]:
-        return self._codec.infer(body, json_length, model.spec, self._max_bytes, model.body_memory)
+        self, http: HttpRequest, body: Buffer, model: ServedModel
+    ) -> ReadInfer | Deferred[ReadInfer]:
+        """Parse JSON by its size: now, in a later iteration of the loop, or in another process.
 
-    async def _infer_inflated(self, http: HttpRequest, model: ServedModel) -> ReadInfer:
-        headers = http.head.headers
-        body = await self._inflate(http)
-        header_length = None
-        length_text = headers.get(b"inference-header-content-length")
+        Binary tensors behind the JSON are only sliced, so their size does not count.
+        """
+        spec, header_length = model.spec, None
+        length_text = http.head.headers.get(b"inference-header-content-length")
         if length_text is not None:
             header_length = parse_header_length(length_text.decode("latin-1"), len(body))
         json_length = len(body) if header_length is None else header_length
-        if json_length <= SMALL_BYTES:
-            if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
-                read = partial(parse_infer, body, header_length, model.spec)
-                return await self._loop_budget.run(read)
-            return parse_infer(body, header_length, model.spec)
-        return await self._read_infer(body, json_length, model)
+        if json_length > SMALL_BYTES:
+            codec, max_bytes = self._codec, self._max_bytes
+            return partial(codec.infer, body, json_length, spec, max_bytes, model.body_memory)
+        if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
+            read = partial(parse_infer, body, header_length, spec)
+            return partial(self._loop_budget.run, read)
+        return parse_infer(body, header_length, spec)
+
+    async def _infer_inflated(self, http: HttpRequest, model: ServedModel) -> ReadInfer:
+        reading = self._read_infer(http, await self._inflate(http), model)
+        return reading if isinstance(reading, tuple) else await reading()
 
     def generate(
         self, http: HttpRequest, model: ServedModel
