@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output of a whole batch, as the encoders of many responses at once read it."""
+"""An output of a whole batch, as the encoders of many responses at once read it.
+
+`json_columns` and `pb_columns` have these encoders, and the readers of many requests: a pattern
+reads or writes everything that differs only in the bytes of tensors from what was learned. All that
+a pattern does not accept takes the ordinary way, which also finds the error.
+"""
 
 from __future__ import annotations
 

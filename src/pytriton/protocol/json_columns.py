@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads infer requests whose structure is known: the same inputs as in a request before, all JSON.
+"""Reads infer requests, and writes responses, of a known structure: all JSON, the same tensors.
 
-The structure is the type of a JSON decoder, so decoding also checks the names, datatypes, shapes
-and numbers. Whatever such a decoder does not accept has to be read by `protocol.kserve_json`,
-which also finds the error.
+The structure of requests is the type of a JSON decoder, so decoding also checks names, datatypes,
+shapes and numbers. Whatever such a decoder does not accept has to be read by
+`pytriton.protocol.kserve_json`, which also finds the error. The text of responses is the same as
+that of `pytriton.protocol.kserve_response`, which has to be used for NaN and many elements.
 """
 
 from __future__ import annotations

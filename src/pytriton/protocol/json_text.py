@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses and writes JSON, with the error texts and the leniency of Triton's parser.
+"""Parses and writes JSON, with the error texts and the leniency of Triton's parser, RapidJSON.
 
 orjson is used first. A text that it rejects (NaN and Infinity, bytes that are not UTF-8, a byte
-order mark, syntax errors) is parsed again with the slower standard library. Bytes that are not
-UTF-8 become surrogate escapes.
+order mark, syntax errors) is parsed again with the slower standard library, whose errors are
+translated: clients and tests compare RapidJSON's texts and positions. Bytes that are not UTF-8
+become surrogate escapes. As in Triton, a member that is missing or has another type is an INTERNAL
+error: status 500.
 """
 
 from __future__ import annotations
@@ -43,98 +45,6 @@ _WITHOUT_LONE_SURROGATES = re.compile(
 )
 
 _json_errors_decoder = JSONDecoder()
-
-
-def rapidjson_error(error: JSONDecodeError) -> tuple[str, int]:
-    """Returns RapidJSON's text for `error`, and the index that RapidJSON would report."""
-    text, position, message = error.doc, error.pos, error.msg
-    if message == "Expecting value":
-        return _bad_value(text, position)
-    if message in ("Expecting ',' delimiter", "Extra data"):
-        unfinished = _unfinished_number(text, position)
-        if unfinished is not None:
-            return unfinished
-    if message == "Expecting ',' delimiter":
-        return _missing_comma(text, position)
-    if message.startswith("Illegal trailing comma"):  # since Python 3.13; at the comma's index
-        words = _MISSING_NAME if message.endswith("object") else "Invalid value."
-        return words, _skip_whitespace(text, position + 1)
-    words = _SAME_POSITION.get(message, "")
-    return (words, position) if words else _bad_string(text, position, message)
-
-
-def lone_surrogate(text: str) -> int | None:
-    """Returns the index of the first escaped lone surrogate, which only Python accepts."""
-    if _SURROGATE.search(text) is None:
-        return None
-    at = 0
-    while (match := _WITHOUT_LONE_SURROGATES.match(text, at)) is not None:
-        at = match.end()
-    return at if _SURROGATE.match(text, at) else None
-
-
-def _skip_whitespace(text: str, position: int) -> int:
-    match = _WHITESPACE.match(text, position)
-    return position if match is None else match.end()
-
-
-def _bad_value(text: str, position: int) -> tuple[str, int]:
-    if position == len(text) and not text.strip(" \t\n\r"):
-        return "The document is empty.", position
-    if text.startswith("-", position):
-        position += 1
-    for literal in _LITERALS:
-        if text.startswith(literal[0], position):
-            matched = 1  # RapidJSON reports the first character that differs from the literal
-            while text.startswith(literal[matched : matched + 1], position + matched):
-                matched += 1
-            return "Invalid value.", position + matched
-    return "Invalid value.", position
-
-
-def _unfinished_number(text: str, position: int) -> tuple[str, int] | None:
-    """Returns the error of a fraction or an exponent without digits, if there is one.
-
-    Python's parser stops before it, as if the number ended there.
-    """
-    start = position
-    while start and position - start < _LONGEST_NUMBER and text[start - 1] in "0123456789.eE+-":
-        start -= 1
-    number = _NUMBER_START.match(text[start:position])
-    follower = text[position : position + 1]
-    if number is None or number[2]:
-        return None
-    if follower == "." and not number[1]:
-        return "Miss fraction part in number.", position + 1
-    if follower in ("e", "E"):
-        has_sign = text[position + 1 : position + 2] in ("+", "-")
-        return "Miss exponent in number.", position + 1 + has_sign
-    return None
-
-
-def _missing_comma(text: str, position: int) -> tuple[str, int]:
-    """Returns the error for an array or an object; only an array can be closed with a bracket."""
-    try:
-        _json_errors_decoder.decode(text[:position] + "]")
-    except JSONDecodeError as error:
-        is_object = error.pos == position
-    else:
-        is_object = False
-    if is_object:
-        return "Missing a comma or '}' after an object member.", position
-    return "Missing a comma or ']' after an array element.", position
-
-
-def _bad_string(text: str, position: int, message: str) -> tuple[str, int]:
-    if message.startswith("Invalid \\u"):
-        return "Incorrect hex digit after \\u escape in string.", position - 1
-    if message.startswith("Invalid control character") and text[position] != "\0":
-        return "Invalid escape character in string.", position
-    if message.startswith("Unterminated string"):
-        position = len(text)
-        if (position - len(text.rstrip("\\"))) % 2:
-            return "Invalid escape character in string.", position - 1
-    return "Missing a closing quotation mark in string.", position
 
 
 MAX_NESTING = 100
@@ -374,3 +284,95 @@ def refuse_reserved(key: str) -> None:
             "parameter keys starting with 'triton_' are reserved for Triton usage "
             "and should not be specified."
         )
+
+
+def rapidjson_error(error: JSONDecodeError) -> tuple[str, int]:
+    """Returns RapidJSON's text for `error`, and the index that RapidJSON would report."""
+    text, position, message = error.doc, error.pos, error.msg
+    if message == "Expecting value":
+        return _bad_value(text, position)
+    if message in ("Expecting ',' delimiter", "Extra data"):
+        unfinished = _unfinished_number(text, position)
+        if unfinished is not None:
+            return unfinished
+    if message == "Expecting ',' delimiter":
+        return _missing_comma(text, position)
+    if message.startswith("Illegal trailing comma"):  # since Python 3.13; at the comma's index
+        words = _MISSING_NAME if message.endswith("object") else "Invalid value."
+        return words, _skip_whitespace(text, position + 1)
+    words = _SAME_POSITION.get(message, "")
+    return (words, position) if words else _bad_string(text, position, message)
+
+
+def lone_surrogate(text: str) -> int | None:
+    """Returns the index of the first escaped lone surrogate, which only Python accepts."""
+    if _SURROGATE.search(text) is None:
+        return None
+    at = 0
+    while (match := _WITHOUT_LONE_SURROGATES.match(text, at)) is not None:
+        at = match.end()
+    return at if _SURROGATE.match(text, at) else None
+
+
+def _skip_whitespace(text: str, position: int) -> int:
+    match = _WHITESPACE.match(text, position)
+    return position if match is None else match.end()
+
+
+def _bad_value(text: str, position: int) -> tuple[str, int]:
+    if position == len(text) and not text.strip(" \t\n\r"):
+        return "The document is empty.", position
+    if text.startswith("-", position):
+        position += 1
+    for literal in _LITERALS:
+        if text.startswith(literal[0], position):
+            matched = 1  # RapidJSON reports the first character that differs from the literal
+            while text.startswith(literal[matched : matched + 1], position + matched):
+                matched += 1
+            return "Invalid value.", position + matched
+    return "Invalid value.", position
+
+
+def _unfinished_number(text: str, position: int) -> tuple[str, int] | None:
+    """Returns the error of a fraction or an exponent without digits, if there is one.
+
+    Python's parser stops before it, as if the number ended there.
+    """
+    start = position
+    while start and position - start < _LONGEST_NUMBER and text[start - 1] in "0123456789.eE+-":
+        start -= 1
+    number = _NUMBER_START.match(text[start:position])
+    follower = text[position : position + 1]
+    if number is None or number[2]:
+        return None
+    if follower == "." and not number[1]:
+        return "Miss fraction part in number.", position + 1
+    if follower in ("e", "E"):
+        has_sign = text[position + 1 : position + 2] in ("+", "-")
+        return "Miss exponent in number.", position + 1 + has_sign
+    return None
+
+
+def _missing_comma(text: str, position: int) -> tuple[str, int]:
+    """Returns the error for an array or an object; only an array can be closed with a bracket."""
+    try:
+        _json_errors_decoder.decode(text[:position] + "]")
+    except JSONDecodeError as error:
+        is_object = error.pos == position
+    else:
+        is_object = False
+    if is_object:
+        return "Missing a comma or '}' after an object member.", position
+    return "Missing a comma or ']' after an array element.", position
+
+
+def _bad_string(text: str, position: int, message: str) -> tuple[str, int]:
+    if message.startswith("Invalid \\u"):
+        return "Incorrect hex digit after \\u escape in string.", position - 1
+    if message.startswith("Invalid control character") and text[position] != "\0":
+        return "Invalid escape character in string.", position
+    if message.startswith("Unterminated string"):
+        position = len(text)
+        if (position - len(text.rstrip("\\"))) % 2:
+            return "Invalid escape character in string.", position - 1
+    return "Missing a closing quotation mark in string.", position

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes infer responses of the KServe protocol over HTTP: JSON, followed by binary outputs."""
+"""Encodes infer responses of the KServe protocol over HTTP: JSON, followed by binary outputs.
+
+Large responses are encoded in pieces of a few milliseconds, so that other threads can run; the
+bytes are the same.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads requests and writes responses that differ from earlier ones only in the bytes of tensors.
 
-The messages are framed for gRPC. The bytes are those of `kserve_pb` and `kserve_pb_response`.
+Messages of sequences also differ in the id and the flags of their sequence, and in their own id.
+All other bytes are those of the message that was learned. The bytes of responses are those of
+`pytriton.protocol.kserve_pb_response`, framed for gRPC.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sequence extension: the parameters that HTTP and gRPC have in common."""
+"""The sequence extension: the parameters of requests, as JSON and as gRPC has them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes the settings of Triton's logging extension, as JSON and as protobuf.
+"""Reads and writes the settings of Triton's logging and trace extensions, as JSON and as protobuf.
 
-Both readers return the changes by name. Nothing is changed if one of them is wrong; Triton keeps
-those before it.
+Readers return the changes by name. Nothing is changed if one of them is wrong; Triton keeps those
+before it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts tensors in the typed fields of a message (`InferTensorContents`) to bytes."""
+"""Converts tensors in the typed fields of a message (`InferTensorContents`) to bytes.
+
+Large ones are parsed in pieces: a protobuf parser would create an object for each element, and
+block all other threads meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,65 @@ _SINGLE = {**dict.fromkeys(range(1, 6), VARINT), 6: FIXED32, 7: FIXED64}
 _MAX_VARINT_BYTES = 10
 _pack_length = struct.Struct("<I").pack
 _FIXED = {6: dtypes.FP32, 7: dtypes.FP64}  # fields whose elements have the bytes of a tensor
+
+
+class _ContentsField(NamedTuple):
+    """A field, its datatype (also in Triton's errors), and the datatypes of tensors in it."""
+
+    number: int
+    name: str
+    dtype: DataType
+    accepted: frozenset[DataType]
+
+
+# A field has the widest of its datatypes; narrower integers keep their low bits. The order is that
+# of Triton's checks, because it decides which error is reported.
+_FIELDS = tuple(
+    _ContentsField(number, name, carried[-1], frozenset(carried))
+    for number, name, *carried in (
+        (1, "bool_contents", dtypes.BOOL),
+        (2, "int_contents", dtypes.INT8, dtypes.INT16, dtypes.INT32),
+        (3, "int64_contents", dtypes.INT64),
+        (4, "uint_contents", dtypes.UINT8, dtypes.UINT16, dtypes.UINT32),
+        (5, "uint64_contents", dtypes.UINT64),
+        (6, "fp32_contents", dtypes.FP32),
+        (7, "fp64_contents", dtypes.FP64),
+        (8, "bytes_contents", dtypes.BYTES),
+    )
+)
+
+
+def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: str) -> Buffer:
+    """Returns the bytes of a tensor whose elements are in the field for its datatype.
+
+    `contents` is an InferTensorContents message, or LargeContents.
+
+    Raises:
+        InvalidArgumentError: Another field has elements, or more than one has.
+    """
+    data: Buffer = b""
+    large = contents.fields() if isinstance(contents, LargeContents) else None
+    for field in _FIELDS:
+        elements: Any = getattr(contents, field.name) if large is None else large.get(field.number)
+        if not elements:
+            continue
+        place = (
+            f"unexpected explicit tensor data for input tensor '{name}' for model '{model_name}'"
+        )
+        if data:
+            raise InvalidArgumentError(f"{place}, binary data was already supplied.")
+        if dtype not in field.accepted:
+            raise InvalidArgumentError(
+                f"{place} of type '{field.dtype.name}', expected datatype '{dtype.name}'"
+            )
+        if large is not None:
+            data = read_elements(field.number, elements, field.dtype, dtype)
+        elif dtype is dtypes.BYTES:
+            data = dtypes.encode_bytes(elements)
+        else:
+            wide = np.fromiter(elements, field.dtype.numpy, len(elements))
+            data = wide.astype(dtype.numpy).tobytes()
+    return data
 
 
 class LargeContents:
@@ -178,62 +241,3 @@ def _decode_varints(piece: NDArray[np.uint8]) -> NDArray[np.uint64]:
         bits = piece[starts[longer] + at].astype(np.uint64) & np.uint64(127)
         numbers[longer] |= bits << np.uint64(7 * at)
     return numbers
-
-
-class _ContentsField(NamedTuple):
-    """A field, its datatype (also in Triton's errors), and the datatypes of tensors in it."""
-
-    number: int
-    name: str
-    dtype: DataType
-    accepted: frozenset[DataType]
-
-
-# A field has the widest of its datatypes; narrower integers keep their low bits. The order is that
-# of Triton's checks, because it decides which error is reported.
-_FIELDS = tuple(
-    _ContentsField(number, name, carried[-1], frozenset(carried))
-    for number, name, *carried in (
-        (1, "bool_contents", dtypes.BOOL),
-        (2, "int_contents", dtypes.INT8, dtypes.INT16, dtypes.INT32),
-        (3, "int64_contents", dtypes.INT64),
-        (4, "uint_contents", dtypes.UINT8, dtypes.UINT16, dtypes.UINT32),
-        (5, "uint64_contents", dtypes.UINT64),
-        (6, "fp32_contents", dtypes.FP32),
-        (7, "fp64_contents", dtypes.FP64),
-        (8, "bytes_contents", dtypes.BYTES),
-    )
-)
-
-
-def tensor_from_contents(contents: Any, dtype: DataType, name: str, model_name: str) -> Buffer:
-    """Returns the bytes of a tensor whose elements are in the field for its datatype.
-
-    `contents` is an InferTensorContents message, or LargeContents.
-
-    Raises:
-        InvalidArgumentError: Another field has elements, or more than one has.
-    """
-    data: Buffer = b""
-    large = contents.fields() if isinstance(contents, LargeContents) else None
-    for field in _FIELDS:
-        elements: Any = getattr(contents, field.name) if large is None else large.get(field.number)
-        if not elements:
-            continue
-        place = (
-            f"unexpected explicit tensor data for input tensor '{name}' for model '{model_name}'"
-        )
-        if data:
-            raise InvalidArgumentError(f"{place}, binary data was already supplied.")
-        if dtype not in field.accepted:
-            raise InvalidArgumentError(
-                f"{place} of type '{field.dtype.name}', expected datatype '{dtype.name}'"
-            )
-        if large is not None:
-            data = read_elements(field.number, elements, field.dtype, dtype)
-        elif dtype is dtypes.BYTES:
-            data = dtypes.encode_bytes(elements)
-        else:
-            wide = np.fromiter(elements, field.dtype.numpy, len(elements))
-            data = wide.astype(dtype.numpy).tobytes()
-    return data

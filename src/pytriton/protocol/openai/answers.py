@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the responses of a model say: a text piece by piece, tool calls, tokens, and the end."""
+"""What the responses of a model say: a text piece by piece, tool calls, tokens, and the end.
+
+Texts are cut at stop strings, also where these come in several pieces. Log probabilities come as
+models give them, and go out in the two forms of OpenAI's answers.
+"""
 
 from __future__ import annotations
 
@@ -16,105 +20,10 @@ from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferResponse, InferTensor
 
-
-class StopCutter:
-    """Passes a text on as it comes, but what might be the beginning of a stop string only later.
-
-    The text ends before the stop string that is complete first; if two are, before the longer one.
-    So it does not matter in which pieces the text comes. No stop string is empty.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
-        self._longest = max(map(len, stops), default=0)
-        self._beginnings = {stop[:size] for stop in stops for size in range(1, len(stop))}
-        # Most pieces of a text end with none of these: 2.5 us for a piece instead of 13.
-        self._last_characters = frozenset(each[-1] for each in self._beginnings)
-        self._held = ""
-
-    def feed(self, text: str) -> tuple[str, bool]:
-        """Returns what may be passed on after the next piece, and whether the text has ended."""
-        text = self._held + text
-        ends = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if ends:
-            self._held = ""
-            return text[: min(ends)[1]], True
-        end = len(text) - self._count_held(text)
-        self._held = text[end:]
-        return text[:end], False
-
-    def finish(self) -> str:
-        """Returns what was held back, as no more text comes."""
-        held, self._held = self._held, ""
-        return held
-
-    def _count_held(self, text: str) -> int:
-        """Returns how many characters at the end are the longest beginning of a stop string."""
-        if text[-1:] not in self._last_characters:
-            return 0
-        for size in range(min(len(text), self._longest - 1), 0, -1):
-            if text[-size:] in self._beginnings:
-                return size
-        return 0
-
-
 _FORM = (
     "expected a JSON list of objects with 'token' and 'logprob' in the output 'logprobs', or of "
     "vLLM's objects by token id"
 )
-
-
-def read_logprobs(raw: bytes) -> list[dict[str, Any]]:
-    """Read the output of a model.
-
-    Each element is an object with `token`, `logprob` and maybe `top_logprobs`, a list of such
-    objects; or, as vLLM's backend gives them, an object by token id, the chosen token first.
-
-    Returns:
-        The tokens in the form of chats.
-
-    Raises:
-        InternalError: It is something else.
-    """
-    try:
-        tokens = orjson.loads(raw) if raw.strip() else []
-        return [_token(each) for each in tokens or ()]
-    except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise InternalError(f"{_FORM}, got {raw[:100]!a}") from error
-
-
-def as_completion(tokens: Sequence[dict[str, Any]], offset: int) -> dict[str, Any]:
-    """Returns tokens in the form of completions; `offset` characters come before the first."""
-    offsets = []
-    for each in tokens:
-        offsets.append(offset)
-        offset += len(each["token"])
-    return {
-        "tokens": [each["token"] for each in tokens],
-        "token_logprobs": [each["logprob"] for each in tokens],
-        "top_logprobs": [
-            {top["token"]: top["logprob"] for top in each["top_logprobs"]} for each in tokens
-        ],
-        "text_offset": offsets,
-    }
-
-
-def _token(each: dict[str, Any]) -> dict[str, Any]:
-    if "token" in each:
-        top = [_entry(one["token"], one["logprob"]) for one in each.get("top_logprobs") or ()]
-        return {**_entry(each["token"], each["logprob"]), "top_logprobs": top}
-    entries = [_entry(*_of_token_id(key, value)) for key, value in each.items()]
-    return {**entries[0], "top_logprobs": entries}
-
-
-def _of_token_id(key: str, value: Any) -> tuple[str, float]:
-    if isinstance(value, dict):
-        return value.get("decoded_token") or key, value["logprob"]
-    return key, float(value)
-
-
-def _entry(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": float(logprob), "bytes": list(token.encode())}
 
 
 MAX_ANSWER_BYTES = 16 << 20  # of a text that the server gathers
@@ -325,3 +234,97 @@ def _sum(tensor: InferTensor) -> int:
     if tensor.dtype is dtypes.BYTES:
         raise InternalError(f"expected a number in the output '{tensor.name}', got a string")
     return int(np.frombuffer(tensor.data, tensor.dtype.numpy).sum())
+
+
+class StopCutter:
+    """Passes a text on as it comes, but what might be the beginning of a stop string only later.
+
+    The text ends before the stop string that is complete first; if two are, before the longer one.
+    So it does not matter in which pieces the text comes. No stop string is empty.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._longest = max(map(len, stops), default=0)
+        self._beginnings = {stop[:size] for stop in stops for size in range(1, len(stop))}
+        # Most pieces of a text end with none of these: 2.5 us for a piece instead of 13.
+        self._last_characters = frozenset(each[-1] for each in self._beginnings)
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """Returns what may be passed on after the next piece, and whether the text has ended."""
+        text = self._held + text
+        ends = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if ends:
+            self._held = ""
+            return text[: min(ends)[1]], True
+        end = len(text) - self._count_held(text)
+        self._held = text[end:]
+        return text[:end], False
+
+    def finish(self) -> str:
+        """Returns what was held back, as no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _count_held(self, text: str) -> int:
+        """Returns how many characters at the end are the longest beginning of a stop string."""
+        if text[-1:] not in self._last_characters:
+            return 0
+        for size in range(min(len(text), self._longest - 1), 0, -1):
+            if text[-size:] in self._beginnings:
+                return size
+        return 0
+
+
+def read_logprobs(raw: bytes) -> list[dict[str, Any]]:
+    """Read the output of a model.
+
+    Each element is an object with `token`, `logprob` and maybe `top_logprobs`, a list of such
+    objects; or, as vLLM's backend gives them, an object by token id, the chosen token first.
+
+    Returns:
+        The tokens in the form of chats.
+
+    Raises:
+        InternalError: It is something else.
+    """
+    try:
+        tokens = orjson.loads(raw) if raw.strip() else []
+        return [_token(each) for each in tokens or ()]
+    except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InternalError(f"{_FORM}, got {raw[:100]!a}") from error
+
+
+def as_completion(tokens: Sequence[dict[str, Any]], offset: int) -> dict[str, Any]:
+    """Returns tokens in the form of completions; `offset` characters come before the first."""
+    offsets = []
+    for each in tokens:
+        offsets.append(offset)
+        offset += len(each["token"])
+    return {
+        "tokens": [each["token"] for each in tokens],
+        "token_logprobs": [each["logprob"] for each in tokens],
+        "top_logprobs": [
+            {top["token"]: top["logprob"] for top in each["top_logprobs"]} for each in tokens
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _token(each: dict[str, Any]) -> dict[str, Any]:
+    if "token" in each:
+        top = [_entry(one["token"], one["logprob"]) for one in each.get("top_logprobs") or ()]
+        return {**_entry(each["token"], each["logprob"]), "top_logprobs": top}
+    entries = [_entry(*_of_token_id(key, value)) for key, value in each.items()]
+    return {**entries[0], "top_logprobs": entries}
+
+
+def _of_token_id(key: str, value: Any) -> tuple[str, float]:
+    if isinstance(value, dict):
+        return value.get("decoded_token") or key, value["logprob"]
+    return key, float(value)
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": float(logprob), "bytes": list(token.encode())}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides what becomes of each member of a request: an input, a sampling parameter, a parameter.
 
-A model gets what it declares. A member that it does not declare is left out if an answer without it
-is still an answer, and refused if not.
+A model gets what it declares, as tensors. A member that it does not declare is left out if an
+answer without it is still an answer, and refused if not.
 """
 
 from __future__ import annotations

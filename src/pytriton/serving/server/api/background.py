@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for work whose cost depends on the client: few at once, so that memory stays bounded.
+"""Work whose cost depends on the client: threads for long work, a budget of the loop for the rest.
 
 A thread helps only if its function releases the interpreter lock, or works in short pieces: zlib
-does, numpy mostly does, JSON parsers and `bytes.join` do not.
+does, numpy mostly does, JSON parsers and `bytes.join` do not. Threads are few, so that memory stays
+bounded. Work of some milliseconds stays on the event loop, which does a part of it in each
+iteration and answers other clients in between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One gRPC call: it receives messages, and sends messages and a status.
 
-Subclasses implement the methods of the services.
+Subclasses implement the methods of the services. Work that takes long is done in threads, and a
+call that cannot process more holds its data: it is not acknowledged, so the window of its stream
+closes and the client stops sending.
 """
 
 from __future__ import annotations
@@ -43,89 +45,8 @@ SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
 _HIGH_WATER_BYTES = 1 << 20
 
 
-class _FinalStatus(NamedTuple):
-    """The status that follows the last message."""
-
-    status: GrpcStatus
-    message: str
-
-
-class CompressedSends:
-    """The queue of one call's messages that have to be compressed."""
-
-    __slots__ = ("_call", "_is_paused", "_waiting", "_waiting_bytes")
-
-    def __init__(self, call: GrpcCall) -> None:
-        self._call = call
-        self._waiting: deque[list[Buffer] | _FinalStatus] = deque()
-        self._waiting_bytes = 0
-        self._is_paused = False
-
-    def send(self, parts: list[Buffer]) -> bool:
-        """Send a message; returns False if the caller should pause until `GrpcCall.on_writable`."""
-        size = message_size(parts)
-        if not self._waiting and size <= SMALL_BYTES:
-            return self._call.send_now(parts)
-        self._add(parts)
-        self._waiting_bytes += size
-        self._is_paused = self._waiting_bytes >= _HIGH_WATER_BYTES
-        return not self._is_paused
-
-    def finish(self, status: GrpcStatus, message: str) -> bool:
-        """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
-        if self._waiting:
-            self._add(_FinalStatus(status, message))
-            return True
-        return False
-
-    def _add(self, item: list[Buffer] | _FinalStatus) -> None:
-        self._waiting.append(item)
-        if len(self._waiting) == 1:
-            self._call.connection.work.run_task(self._call, self._run())
-
-    async def _run(self) -> None:
-        call = self._call
-        is_ready = True
-        while self._waiting and call.connection.http2.is_open(call.stream_id):
-            item = self._waiting[0]
-            if isinstance(item, _FinalStatus):
-                call.finish_now(*item)
-            else:
-                framed = await call.connection.work.background.run(call.frame, item)
-                self._waiting_bytes -= message_size(item)
-                is_ready = call.send_framed(framed)
-            self._waiting.popleft()
-        self._waiting.clear()
-        if self._is_paused and is_ready:
-            call.on_writable()
-        self._is_paused = False
-
-
 # Smaller parts are joined, because a client may send each byte in a separate frame.
 _HELD_DATA_JOINED_BYTES = 64 << 10
-
-
-class HeldData:
-    """Data in the order of its arrival, and whether the stream ends after it."""
-
-    __slots__ = ("is_ended", "parts")
-
-    def __init__(self, data: Buffer, *, is_ended: bool) -> None:
-        self.parts: deque[Buffer] = deque((data,) if data else ())
-        self.is_ended = is_ended
-
-    def add(self, data: Buffer, *, is_ended: bool) -> None:
-        self.is_ended = is_ended
-        last = self.parts[-1] if self.parts else b""
-        if isinstance(last, bytearray) and len(last) < _HELD_DATA_JOINED_BYTES:
-            last += data
-        elif data:
-            self.parts.append(bytearray(data))
-
-    def extend(self, later: HeldData) -> None:
-        """Append data that came later."""
-        self.is_ended = later.is_ended
-        self.parts += later.parts
 
 
 IDENTITY = "identity"
@@ -499,6 +420,87 @@ def gather(parts: list[Buffer]) -> list[Buffer]:
     if small:
         gathered.append(b"".join(small))
     return gathered
+
+
+class HeldData:
+    """Data in the order of its arrival, and whether the stream ends after it."""
+
+    __slots__ = ("is_ended", "parts")
+
+    def __init__(self, data: Buffer, *, is_ended: bool) -> None:
+        self.parts: deque[Buffer] = deque((data,) if data else ())
+        self.is_ended = is_ended
+
+    def add(self, data: Buffer, *, is_ended: bool) -> None:
+        self.is_ended = is_ended
+        last = self.parts[-1] if self.parts else b""
+        if isinstance(last, bytearray) and len(last) < _HELD_DATA_JOINED_BYTES:
+            last += data
+        elif data:
+            self.parts.append(bytearray(data))
+
+    def extend(self, later: HeldData) -> None:
+        """Append data that came later."""
+        self.is_ended = later.is_ended
+        self.parts += later.parts
+
+
+class _FinalStatus(NamedTuple):
+    """The status that follows the last message."""
+
+    status: GrpcStatus
+    message: str
+
+
+class CompressedSends:
+    """The queue of one call's messages that have to be compressed."""
+
+    __slots__ = ("_call", "_is_paused", "_waiting", "_waiting_bytes")
+
+    def __init__(self, call: GrpcCall) -> None:
+        self._call = call
+        self._waiting: deque[list[Buffer] | _FinalStatus] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+
+    def send(self, parts: list[Buffer]) -> bool:
+        """Send a message; returns False if the caller should pause until `GrpcCall.on_writable`."""
+        size = message_size(parts)
+        if not self._waiting and size <= SMALL_BYTES:
+            return self._call.send_now(parts)
+        self._add(parts)
+        self._waiting_bytes += size
+        self._is_paused = self._waiting_bytes >= _HIGH_WATER_BYTES
+        return not self._is_paused
+
+    def finish(self, status: GrpcStatus, message: str) -> bool:
+        """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
+        if self._waiting:
+            self._add(_FinalStatus(status, message))
+            return True
+        return False
+
+    def _add(self, item: list[Buffer] | _FinalStatus) -> None:
+        self._waiting.append(item)
+        if len(self._waiting) == 1:
+            self._call.connection.work.run_task(self._call, self._run())
+
+    async def _run(self) -> None:
+        call = self._call
+        is_ready = True
+        while self._waiting and call.connection.http2.is_open(call.stream_id):
+            item = self._waiting[0]
+            if isinstance(item, _FinalStatus):
+                call.finish_now(*item)
+            else:
+                framed = await call.connection.work.background.run(call.frame, item)
+                self._waiting_bytes -= message_size(item)
+                is_ready = call.send_framed(framed)
+            self._waiting.popleft()
+        self._waiting.clear()
+        if self._is_paused and is_ready:
+            call.on_writable()
+        self._is_paused = False
 
 
 class CallWork:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One gRPC connection: connects a transport, the HTTP/2 connection and its calls.
 
-It is independent of models. The output of one event loop iteration is written at once.
+It is independent of models. The output of one event loop iteration is written at once. Large
+messages are read directly into their memory by `LargeMessageReader`; otherwise a connection is an
+ordinary protocol: a BufferedProtocol needs 2 to 3 us more for each read, 4 % of a small call.
 """
 
 from __future__ import annotations
@@ -43,48 +45,6 @@ if TYPE_CHECKING:
 READ_BYTES = 256 << 10
 
 
-class LargeMessageReader(asyncio.BufferedProtocol):
-    """The transport's protocol, in place of the connection, while large messages are received."""
-
-    def __init__(self, connection: GrpcConnection, read_buffer: memoryview) -> None:
-        self._connection = connection
-        self._read_buffer = read_buffer  # all connections share it: it is read before the next use
-        self._is_direct = False  # whether the next read goes directly to its message
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._connection.http2.get_buffer()
-        self._is_direct = buffer is not None
-        return self._read_buffer if buffer is None else buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        connection = self._connection
-        http2 = connection.http2
-        if self._is_direct:
-            now_ns = time.monotonic_ns()
-            connection.handle(http2.buffer_updated(nbytes, now_ns), now_ns)
-        elif http2.has_buffers:
-            now_ns = time.monotonic_ns()
-            connection.handle(http2.receive(self._read_buffer[:nbytes], now_ns), now_ns)
-        else:
-            connection.data_received(self._read_buffer[:nbytes])
-            if not http2.has_buffers:
-                connection.end_large_reads()
-
-    # Other transport callbacks, which are passed on
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.connection_lost(exc)
-
-    def eof_received(self) -> bool:
-        return self._connection.eof_received()
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
-
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
@@ -97,6 +57,26 @@ _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gatherin
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
 _LINGER_S = 5.0  # how long the input of a client is discarded that violated the protocol
+
+
+class CallHandler(Protocol):
+    """The owner of connections, which opens their calls."""
+
+    connections: ConnectionSet[GrpcConnection]
+    http2_limits: Http2Limits
+    keepalive: KeepaliveOptions
+    limits: ServerLimits
+    max_message_bytes: int
+    read_buffer: memoryview
+    work: CallWork
+
+    def open_call(
+        self, connection: GrpcConnection, stream_id: int, head: CallHead
+    ) -> GrpcCall | None:
+        """Returns the call that a head requests; None if it was answered already."""
+
+    def flush_soon(self, connection: GrpcConnection) -> None:
+        """Call `connection.flush` in the next iteration of the event loop."""
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -460,21 +440,43 @@ class GrpcConnection(asyncio.Protocol):
         return f"<GrpcConnection {len(self._calls)} calls, {self.http2!r}>"
 
 
-class CallHandler(Protocol):
-    """The owner of connections, which opens their calls."""
+class LargeMessageReader(asyncio.BufferedProtocol):
+    """The transport's protocol, in place of the connection, while large messages are received."""
 
-    connections: ConnectionSet[GrpcConnection]
-    http2_limits: Http2Limits
-    keepalive: KeepaliveOptions
-    limits: ServerLimits
-    max_message_bytes: int
-    read_buffer: memoryview
-    work: CallWork
+    def __init__(self, connection: GrpcConnection, read_buffer: memoryview) -> None:
+        self._connection = connection
+        self._read_buffer = read_buffer  # all connections share it: it is read before the next use
+        self._is_direct = False  # whether the next read goes directly to its message
 
-    def open_call(
-        self, connection: GrpcConnection, stream_id: int, head: CallHead
-    ) -> GrpcCall | None:
-        """Returns the call that a head requests; None if it was answered already."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self._connection.http2.get_buffer()
+        self._is_direct = buffer is not None
+        return self._read_buffer if buffer is None else buffer
 
-    def flush_soon(self, connection: GrpcConnection) -> None:
-        """Call `connection.flush` in the next iteration of the event loop."""
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self._connection
+        http2 = connection.http2
+        if self._is_direct:
+            now_ns = time.monotonic_ns()
+            connection.handle(http2.buffer_updated(nbytes, now_ns), now_ns)
+        elif http2.has_buffers:
+            now_ns = time.monotonic_ns()
+            connection.handle(http2.receive(self._read_buffer[:nbytes], now_ns), now_ns)
+        else:
+            connection.data_received(self._read_buffer[:nbytes])
+            if not http2.has_buffers:
+                connection.end_large_reads()
+
+    # Other transport callbacks, which are passed on
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()

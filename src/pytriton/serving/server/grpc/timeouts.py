@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when to ping an idle gRPC connection, and when to end a dead or an old one."""
+"""Decides which gRPC clients stall, when to ping an idle connection, and when to end a dead one.
+
+Nothing here has a clock: callers pass the time. Stalls are timed from the first check that noticed
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client shared memory as the front ends of both protocols use it."""
+"""Client shared memory as the front ends of both protocols use it, and the regions of the core."""
 
 from __future__ import annotations
 
