@@ -91,6 +91,8 @@ class JsonRequestPattern:
         inputs = []
         self._packs = []
         for name, dtype, shape in structure:
+            # The decoder compares names, datatypes and sizes while it reads: nothing is compared
+            # again.
             sizes = tuple([_literal[size] for size in shape])
             fields = [
                 ("name", _literal[name]),
@@ -99,6 +101,7 @@ class JsonRequestPattern:
                 ("data", list.__class_getitem__(json_type(dtype))),
             ]
             inputs.append(msgspec.defstruct("Input", fields, gc=False, forbid_unknown_fields=True))
+            # A wrong number of elements, or a value out of range, raises in `pack`.
             self._packs.append(struct.Struct(f"<{prod(shape)}{struct_code(dtype)}").pack)
         members: list[tuple[str, Any]] = [("inputs", tuple.__class_getitem__(tuple(inputs)))]
         if in_sequence:
@@ -192,6 +195,7 @@ class JsonResponsePattern:
         for column, (code, elements, is_float) in zip(columns, self._kinds, strict=True):
             row_bytes = column.row_bytes
             data = column.data[row * row_bytes : end * row_bytes]
+            # All elements of the batch are formatted in one call, and then split by commas.
             text = _dumps(struct.unpack(f"<{count * elements}{code}", data))[1:-1]
             if is_float and b"n" in text:  # JSON has no NaN and no infinities: they became null
                 return None
@@ -202,6 +206,7 @@ class JsonResponsePattern:
 
 def _open(document: dict[str, Any]) -> bytes:
     """Returns the text of an object without its end, for a template."""
+    # The text becomes a template of %-formatting: a percent sign in a name is doubled.
     return _dumps(document)[:-1].replace(b"%", b"%%")
 
 

@@ -40,6 +40,8 @@ _first = itemgetter(0)
 
 def layout_of(message: bytes, raw: Sequence[Buffer]) -> Layout | None:
     """Returns the layout of a ModelInferRequest that ends with its raw tensors; else None."""
+    # Tags and lengths as our own encoder writes them. A client may write a length in more bytes
+    # than it needs: such a message has no layout.
     heads = [_RAW_TAG + encode_length(len(data)) for data in raw]
     raw_bytes = sum(map(len, heads)) + message_size(raw)
     start = len(message) - raw_bytes
@@ -62,6 +64,7 @@ class PbRequestPattern:
 
     def read(self, framed: bytes) -> tuple[bytes, ...] | None:
         """Returns the tensors of a request of the right size; None if it has another layout."""
+        # One call of C cuts the message; one comparison of tuples checks all that has to be equal.
         values = self._unpack(framed)
         return values[1::2] if values[::2] == self._layout else None
 
@@ -83,6 +86,7 @@ class PbResponsePattern:
         self._rows = rows or 1
         tensors = blank_tensors(columns, rows)
         response = InferResponse(model_name, model_version, "", tensors, parameters)
+        # The ordinary encoder makes the layout, so both ways have the same bytes.
         parts = encode_infer_response(response)
         size = message_size(parts)
         self.size = len(message_prefix(size)) + size  # of a framed message
@@ -99,6 +103,7 @@ class PbResponsePattern:
         parts = []
         for fixed, split, column in zip(self._layout, self._splits, columns, strict=True):
             data = column.data[row * column.row_bytes : end * column.row_bytes]
+            # Tensors without bytes cannot be split: each response has an empty one.
             pieces = map(_first, split.iter_unpack(data)) if split.size else repeat(b"", count)
             parts += [repeat(fixed), pieces]
         return zip(*parts, strict=False)
@@ -155,6 +160,7 @@ def sequence_layout_of(message: bytes, raw: Sequence[Buffer]) -> SequenceLayout 
         elif number == _ID and stop > start:
             found.append((_REQUEST_ID, start, stop))
     kinds = tuple(kind for kind, _, _ in found)
+    # A repeated parameter would override the first, and a request of a sequence has one id.
     if len(set(kinds)) < len(kinds) or len({_NUMBER, _TEXT}.intersection(kinds)) != 1:
         return None
     stops = [0, *(stop for _, _, stop in found)]
@@ -195,6 +201,8 @@ class SequencePattern:
     def read(self, message: bytes) -> SequenceRequest | None:
         """Read a message of the right size; returns None if it has to be read fully."""
         parts = self._unpack(message)
+        # Everything between the varying parts, tags and lengths included, has to be as it was
+        # learned.
         if parts[::2] != self._fixed:
             return None
         varying = parts[1::2]
@@ -212,6 +220,7 @@ class SequencePattern:
                     return None
                 request_id = value
             else:
+                # 0 is no id of a sequence, so `or` only repeats what was not read.
                 correlation_id = self._ids.get(value) or self._read_id(kind, value)
         if correlation_id is None:
             return None

@@ -93,6 +93,8 @@ class GatheredChunk:
     def submit(self, order: Sequence[int] | None, *, is_complete: bool) -> None:
         """Submit it to its model; for `order` see `Gatherer`."""
         count = self._open_count = len(self.callers)
+        # From one tuple for each request to one for each input: the bytes themselves are not
+        # copied.
         columns = list(zip(*self.inputs, strict=True))
         self._columns = columns if order is None else [columns[place] for place in order]
         self.inputs = []
@@ -108,6 +110,8 @@ class GatheredChunk:
             rows=rows,
             version=self._version,
         )
+        # Equal requests share one record. Those of sequences cannot: a scheduler adds inputs to
+        # each.
         requests: InferRequest | list[InferRequest]
         if self.sequences:
             requests = [
@@ -150,6 +154,7 @@ class Iterations:
 
     def add(self, gatherer: Gatherer) -> None:
         """Call `Gatherer.end_iteration` at the end of this iteration."""
+        # Callbacks run after all sockets of this iteration were read.
         if not self._due:
             self._loop.call_soon(self._end)
         self._due.append(gatherer)
@@ -207,6 +212,8 @@ class Gatherer:
         model prefers columns.
         """
         self._count += 1
+        # The second request of an iteration is never alone, and the first is gathered if the last
+        # iteration had more than one.
         if self._is_end_due:
             return False
         self._is_end_due = True
@@ -234,6 +241,7 @@ class Gatherer:
         chunk.received_ns += monotonic_ns()
         chunk.callers.append(caller)
         count = len(chunk.callers)
+        # The model is not asked each time: a few requests more or less make no difference to it.
         if (
             count >= _ASK_FROM
             and not count % _ASK_EVERY
@@ -248,12 +256,14 @@ class Gatherer:
 
     def cancel(self, chunk: GatheredChunk, index: int) -> None:
         """Cancel a request: nobody waits for its answer any more."""
+        # A member can only be cancelled once it is submitted; the others are not harmed by that.
         if chunk is self._chunk:
             self._submit(is_complete=False)
         if chunk.members:
             chunk.members[index].cancel()
 
     def _begin(self, model: ServedModel) -> GatheredChunk:
+        # A chunk has one model, so that of the old one goes first.
         if self._chunk is not None:  # of a model that was replaced
             self._submit(is_complete=False)
         self._chunk = GatheredChunk(self._signature, self._sink, model, self._rows, self._version)

@@ -126,6 +126,7 @@ class GrpcCall:
     # Receiving
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
+        # Data keeps its order: while some is held, later data is held behind it.
         if self._held is None:
             if not (self.is_full or self.is_busy):
                 self._read(data, end_stream=end_stream)
@@ -149,6 +150,8 @@ class GrpcCall:
         left = MESSAGES_PER_TURN
         while rest:
             message, rest = assembler.take(rest)
+            # A call may end with any message; the rest of what was read then only has to be
+            # acknowledged.
             if message is not None and self.is_open:
                 self._accept(message)
                 left -= 1
@@ -158,6 +161,7 @@ class GrpcCall:
                     self._held = HeldData(rest, is_ended=end_stream)
                     self.acknowledge(len(data) - len(rest))
                     return self._held
+        # The rest of a large message is read into its memory, without a copy.
         self.connection.set_buffer(self.stream_id, assembler.buffer)
         self._end_part(assembler, len(data), end_stream=end_stream)
         return None
@@ -169,6 +173,7 @@ class GrpcCall:
             return
         self._held = None
         try:
+            # Held data may be empty and end the stream: then only the end has to be processed.
             again = None if held.parts else self._read(b"", end_stream=held.is_ended)
             while held.parts and again is None:
                 part = held.parts.popleft()
@@ -208,6 +213,7 @@ class GrpcCall:
 
     def _accept(self, message: Message) -> None:
         if isinstance(message, Inflation):
+            # Until a thread has inflated the message, the call is busy and holds what follows.
             self.connection.work.run_in_thread(self, self.on_message, message.finish)
         else:
             self.on_message(message)
@@ -300,6 +306,7 @@ class GrpcCall:
 
     def finish_now(self, status: GrpcStatus, message: str) -> None:
         http2 = self.connection.http2
+        # gRPC over HTTP/2, "Responses": a call without messages ends with its head (Trailers-Only).
         if self._has_head:
             http2.send_trailers(self.stream_id, encode_trailers(status, message))
         else:
@@ -319,6 +326,7 @@ class GrpcCall:
 
     def abandon(self) -> None:
         """Stop serving the call; nothing more is sent."""
+        # Closed first: abandoning makes the engine answer, which must not be sent.
         if self.is_open:
             self.is_open = False
             self.on_abandoned()

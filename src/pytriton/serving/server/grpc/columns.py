@@ -164,6 +164,8 @@ class ColumnTable:
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
     ) -> GrpcCall | None:
         """Add a request to a chunk; returns None if it has to take the ordinary way."""
+        # A layout fixes all bytes but those of tensors, so its messages have one size. Few share
+        # one.
         for pattern, columns in self._layouts.of_size(len(framed)):
             inputs = pattern.read(framed)
             if inputs is not None:
@@ -180,6 +182,7 @@ class ColumnTable:
     ) -> GrpcCall | None:
         size = len(framed) - PREFIX_BYTES
         sequences = self.sequences
+        # Patterns of sequences read messages without a prefix, as streams have them.
         if not sequences.has_size(size) or not framed.startswith(pack_prefix(False, size)):
             return None
         found = sequences.find(framed[PREFIX_BYTES:])
@@ -199,6 +202,7 @@ class ColumnTable:
             return
         if self._layouts.is_known(layout, model.spec) or not can_be_columns(request, model.spec):
             return
+        # The same model may have several layouts: clients may write fields in any order.
         sizes = [len(tensor.data) for tensor in request.inputs.values()]
         columns = CallColumns(self._iterations, model.spec, request)
         self._layouts.keep(layout, PbRequestPattern(layout, sizes), columns)
@@ -259,6 +263,7 @@ class SequenceColumnTable(Generic[_Columns]):
         if size > MAX_MESSAGE_BYTES or not isinstance(message, bytes):
             return
         count = self._counts[size] = self._counts.get(size, 0) + 1
+        # Requests that keep taking the ordinary way pay for learning now and then.
         if count % LEARN_EVERY or not model.takes_columns:
             return
         layout = sequence_layout_of(message, raw)
@@ -268,6 +273,7 @@ class SequenceColumnTable(Generic[_Columns]):
             return
         pattern = SequencePattern(layout)
         read = pattern.read(message)
+        # A pattern that reads something else than the parser would answer wrongly for ever after.
         if read is not None and _agrees(read, request):
             columns = self._columns_for(model.spec, request)
             if self._layouts.keep(layout, pattern, columns):
@@ -275,6 +281,7 @@ class SequenceColumnTable(Generic[_Columns]):
 
     def _columns_for(self, spec: ModelSpec, request: InferRequest) -> _Columns:
         """Returns the columns of requests that may share a chunk with this one."""
+        # Chunks have one signature; layouts may differ in ids and flags only.
         tensors = [(each.name, each.dtype, each.shape) for each in request.inputs.values()]
         key = (spec.name, request.model_version, tuple(tensors), request.outputs)
         columns = self._columns.get(key)

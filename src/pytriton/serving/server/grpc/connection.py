@@ -147,6 +147,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def set_buffer(self, stream_id: int, memory: memoryview | None) -> None:
         """Read the rest of a large message into `memory`, if it is not None."""
+        # A transport has one protocol at a time; the reader passes the other callbacks on.
         if memory is not None and self._large_reader is None:
             self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
             self._transport.set_protocol(self._large_reader)
@@ -164,6 +165,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._is_closing:
             return
         self._received_ns = received_ns
+        # Nearly all events are of these classes, so they are compared first, and by identity.
         for event in events:
             if event.__class__ is RequestReceived:
                 self._on_request(event)
@@ -176,6 +178,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _on_request(self, event: RequestReceived) -> None:
         stream_id, call_head = event.stream_id, parse_call(event.head)
+        # The head of the call has said already that its requests may travel as columns.
         if call_head.columns is not None and event.end_stream:
             column: GrpcCall | None = call_head.columns.take(self, stream_id, call_head, event.body)
             if column is not None:
@@ -301,12 +304,14 @@ class GrpcConnection(asyncio.Protocol):
             else:
                 self._resume_reading()
             return
+        # Taking output may resume writers, which add output.
         while output := http2.take_output():
             self._write(output)
             for event in http2.take_events():
                 self._on_event(event)
             if self._is_writing_paused or not http2.has_output:
                 break
+        # Output that is left in the transport is still written after `close`.
         if http2.should_close and not self._is_writing_paused:
             self._leave()
         elif not self._is_output_full():

@@ -221,6 +221,8 @@ class StreamInferCall(GrpcCall):
             if final:
                 self._end_request(streamed)
             return
+        # Coupled models may answer out of order; a client of a stream expects the order of
+        # requests.
         streamed.answer = parts
         turns = self._ordered
         if turns[0] is not streamed:
@@ -240,6 +242,7 @@ class StreamInferCall(GrpcCall):
         for member, message in zip(members, messages, strict=True):
             if member not in in_flight:
                 continue
+            # `member` may be behind requests of other models, which do not travel as columns.
             if turns[0] is not member:  # an earlier request has no response yet
                 member.answer = [message[PREFIX_BYTES:]]
                 self._count_waiting_response(member.answer)
@@ -302,6 +305,8 @@ class StreamInferCall(GrpcCall):
     def _pause_unless(self, *, is_ready: bool) -> None:
         if is_ready:
             return
+        # Models that are coupled have one response each and cannot be paused; their answers are
+        # queued.
         if not self._is_paused:
             self._is_paused = self.is_full = True
             for streamed in self._in_flight:
@@ -317,6 +322,8 @@ class StreamInferCall(GrpcCall):
         self._resume_input_if_possible()
 
     def _resume_input_if_possible(self) -> None:
+        # The conditions of a full call are checked together: one of them may hold when another
+        # ends.
         self.is_full = (
             self._is_paused
             or len(self._in_flight) >= MAX_IN_FLIGHT

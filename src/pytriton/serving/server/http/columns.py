@@ -59,6 +59,7 @@ _OTHER_HEADERS = (b"content-encoding", b"inference-header-content-length")
 def may_be_column(head: RequestHead) -> bool:
     """Returns whether request and response are plain JSON, and the connection is kept."""
     headers = head.headers
+    # Responses of a chunk all have the same head, which keeps the connection.
     if head.is_http_10 or not head.keep_alive or head.content_length > MAX_BODY_BYTES:
         return False
     if any(name in headers for name in _OTHER_HEADERS):
@@ -170,10 +171,13 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
+        # All bodies are made before one is sent: if this raises, nobody was answered (see
+        # `ChunkSink`).
         bodies = self.response_pattern(outputs).encode(outputs, row, end - first)
         if bodies is None:
             self._respond_each(chunk, first, end, outputs, row)
             return
+        # A client that has disconnected meanwhile has no current request: its body is dropped.
         for connection, body in zip(chunk.callers[first:end], bodies, strict=True):
             connection.respond_json(body)
         chunk.end(end - first)
@@ -251,6 +255,8 @@ class ColumnLearner:
         if learned is not None:
             return learned
         counts = known.counts
+        # Counting is cheap, but a client can send any number of structures, so both tables are
+        # bounded.
         count = counts[structure] = counts.get(structure, 0) + 1
         if len(counts) > MAX_COUNTED:  # clients send all kinds of requests
             counts.clear()
@@ -259,6 +265,7 @@ class ColumnLearner:
         if not can_be_columns(request, model.spec):
             return None
         if self._learned_count >= MAX_LEARNED:
+            # Requests in flight keep their columns: only the tables forget them.
             self._forget_all()
             known = self._structures(model.spec, request.model_version)
         learned = HttpColumns(self._service, self._iterations, model.spec, request, structure)

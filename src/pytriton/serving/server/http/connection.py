@@ -221,6 +221,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_request(self, request: HttpRequest) -> None:
         """Handle a request, or queue it until those before it are answered."""
+        # RFC 9112, 9.3.2: responses to pipelined requests are sent in their order, so one is
+        # answered at a time.
         if self._current is None and not self._waiting and not self.is_writing_paused:
             self._handle(request)
         else:
@@ -246,6 +248,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
         self._waiting.append(item)
+        # A client that sends without reading is not read from, either.
         if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
@@ -262,6 +265,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             failure = error_for_clients(error, activity)
             self.respond_error(HTTP_STATUS[failure.code], failure.message)
             return
+        # It may be answered already, and the next one may have taken its place.
         if self._current is request:
             self._exchange = exchange
             if self.is_writing_paused and exchange is not None:
@@ -394,6 +398,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self._transport.can_write_eof():
             self.close()
             return
+        # RFC 9112, 9.6: closing a socket with unread input resets it, and the last response is
+        # lost.
         self._transport.write_eof()
         self._become(_LINGERING)
         self._timeouts.restart_reading(self._loop.time())
@@ -459,6 +465,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _check_reading(self, now: float) -> bool:
         reader, timeouts = self._reader, self._timeouts
+        # A client that waits for `100 Continue` does not stall: the server has not answered yet.
         is_held_back = bool(self._waiting) and isinstance(self._waiting[-1], Expectation)
         if self._is_reading_paused or is_held_back:  # the client cannot or need not send now
             timeouts.restart_reading(now)
