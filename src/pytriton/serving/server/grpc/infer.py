@@ -211,47 +211,38 @@ class ModelInferCall(UnaryCall):
             )
         else:
             built = service.build(parsed, raw, spec, self.head)
+            columns = service.columns
+            if columns is not None and spec.sequence is not None:
+                # Requests of its sequence may be among those that were gathered before.
+                columns.sequences.submit()
+                self._learn(columns, model, parsed, built, message, raw)
             self._class_counts = built.class_counts
-            if spec.sequence is not None and service.columns is not None:
-                self._learn_sequence(service.columns, model, message, raw, built)
             self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
             parsed.uses += 1
-            if not parsed.uses % LEARN_EVERY and service.columns is not None:
-                self._learn(service.columns, model, parsed, message, raw, built)
+            if not parsed.uses % LEARN_EVERY and columns is not None and spec.sequence is None:
+                self._learn(columns, model, parsed, built, message, raw)
 
     def _learn(
         self,
         columns: ColumnTable,
         model: ServedModel,
         parsed: ParsedMessage,
+        built: BuiltRequest,
         message: Buffer,
         raw: Sequence[Buffer],
-        built: BuiltRequest,
     ) -> None:
         """Let later requests like this one travel as columns, if only their tensors differ."""
-        if (
-            isinstance(message, bytes)
-            and len(message) <= MAX_MESSAGE_BYTES
-            and not parsed.id
-            and not parsed.parameters
-            and not built.class_counts
-            and not built.request.uses_regions
-        ):
-            columns.learn(model, built.request, message, raw)
-
-    def _learn_sequence(
-        self,
-        columns: ColumnTable,
-        model: ServedModel,
-        message: Buffer,
-        raw: Sequence[Buffer],
-        built: BuiltRequest,
-    ) -> None:
-        """Let later requests of sequences like this one travel as columns."""
-        columns.sequences.submit()  # requests of its sequence may be among those that came before
         request = built.request
-        if not (built.class_counts or request.id or request.uses_regions):
+        if request.id or built.class_counts or request.uses_regions:
+            return
+        if model.spec.sequence is not None:
             columns.sequences.learn(model, request, message, raw)
+        elif (
+            not parsed.parameters
+            and isinstance(message, bytes)
+            and len(message) <= MAX_MESSAGE_BYTES
+        ):
+            columns.learn(model, request, message, raw)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts

@@ -38,15 +38,10 @@ class Route(NamedTuple):
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
 
-_LIVE = HttpEndpoint("live", "health", _GET)
-_READY = HttpEndpoint("ready", "health", _GET)
-_SERVER_METADATA = HttpEndpoint("server_metadata", "metadata", _GET)
-_MODEL_METADATA = HttpEndpoint("model_metadata", "metadata", _GET)
-_ALL_STATISTICS = HttpEndpoint("all_statistics", "statistics", _GET)
 
 # By the segment after a model's name and its optional version.
 _MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
-    "": _MODEL_METADATA,
+    "": HttpEndpoint("model_metadata", "metadata", _GET),
     "ready": HttpEndpoint("model_ready", "health", _GET),
     "config": HttpEndpoint("model_config", "model-config", _GET),
     "stats": HttpEndpoint("model_statistics", "statistics", _GET),
@@ -57,7 +52,6 @@ _MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
 
 _TRACE_SETTING = HttpEndpoint("trace_setting", "trace", _GET | _POST)
 _TRACE_PATH = ("trace", "setting")
-_LOGGING = HttpEndpoint("logging", "logging", _GET | _POST)
 
 _SHARED_MEMORY_METHODS = {"status": _GET, "register": _POST, "unregister": _POST}
 # By the first two segments, then by the last one.
@@ -76,13 +70,13 @@ _REPOSITORY_MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
 }
 
 _FIXED: dict[tuple[str, ...], Route] = {
-    ("v2",): Route(_SERVER_METADATA),
-    ("v2", "health", "live"): Route(_LIVE),
-    ("v2", "health", "ready"): Route(_READY),
-    ("v2", "models", "stats"): Route(_ALL_STATISTICS),
+    ("v2",): Route(HttpEndpoint("server_metadata", "metadata", _GET)),
+    ("v2", "health", "live"): Route(HttpEndpoint("live", "health", _GET)),
+    ("v2", "health", "ready"): Route(HttpEndpoint("ready", "health", _GET)),
+    ("v2", "models", "stats"): Route(HttpEndpoint("all_statistics", "statistics", _GET)),
     ("v2", "repository", "index"): Route(_INDEX),
     ("v2", *_TRACE_PATH): Route(_TRACE_SETTING),
-    ("v2", "logging"): Route(_LOGGING),
+    ("v2", "logging"): Route(HttpEndpoint("logging", "logging", _GET | _POST)),
 }
 
 
