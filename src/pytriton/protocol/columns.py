@@ -40,7 +40,7 @@ class BatchColumn(Protocol):
 
 
 def structure_of(columns: Sequence[BatchColumn]) -> Any:
-    """Returns what has to be equal for batches whose responses one pattern encodes."""
+    """Returns the properties that batches share if one pattern encodes their responses."""
     return [(column.name, column.dtype, column.shape, column.row_bytes) for column in columns]
 
 

@@ -84,7 +84,7 @@ def request_from_members(
 
 
 def _refuse_unknown(key: str, spec: ModelSpec) -> None:
-    """Refuse what is neither an input nor a parameter: it would be ignored, such as a misspelling.
+    """Refuse a member that is neither an input nor a parameter, such as a misspelling.
 
     Members of the nested object `parameters` are parameters on purpose, and are left alone.
     """

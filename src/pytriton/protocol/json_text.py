@@ -117,7 +117,7 @@ def names_in(members: dict[str, Any]) -> Iterable[str]:
 
 
 def _number_of_colons(document: Any) -> int:
-    """How many colons a document has in which nothing is repeated: after names, and in strings.
+    """Returns the number of colons in a document without repeats: after names, and in strings.
 
     It is too small where arrays have strings with colons, or objects of objects have objects.
     """

@@ -126,7 +126,7 @@ _PREFIX_BYTES = len(message_prefix(0))
 
 
 class SequenceRequest(NamedTuple):
-    """What varies between requests of a layout."""
+    """The varying parts of a request of a layout."""
 
     inputs: Sequence[bytes]
     correlation_id: int | str
@@ -284,11 +284,11 @@ class PbStreamedResponsePattern:
             yield b"".join(parts)
 
     def _layout(self, id_bytes: int) -> tuple[bytes, list[bytes]]:
-        """Returns what comes before the id, after it, and after each tensor."""
+        """Returns the bytes before the id, after it, and after each tensor."""
         response = self._response
         response.id = "0" * id_bytes
         parts = encode_stream_response(encode_infer_response(response), is_final=True)
-        after = 6 if id_bytes else 4  # what is before the id: sizes, the final flag, the model
+        after = 6 if id_bytes else 4  # parts before the id: sizes, the final flag, the model
         head = b"".join((message_prefix(message_size(parts)), *parts[:after]))
         rest = parts[after + bool(id_bytes) :]
         tensors = len(response.outputs)

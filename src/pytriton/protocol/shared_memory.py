@@ -36,7 +36,7 @@ CUDA_HANDLE_BYTES = 64
 
 
 class RegionPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a tensor is: a part of a registered region. It stands for the data of an input."""
+    """The place of a tensor in a registered region. It stands for the data of an input."""
 
     region: str
     offset: int  # from the start of the region

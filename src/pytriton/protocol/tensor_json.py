@@ -35,7 +35,7 @@ SMALL_ELEMENTS = 16
 
 
 class _Conversion:
-    """How a datatype is represented in JSON."""
+    """The JSON form of a datatype."""
 
     __slots__ = ("code", "is_float", "kind", "pack", "types", "unpack")
 

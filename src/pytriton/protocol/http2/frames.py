@@ -202,7 +202,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def server_preface(limits: Http2Limits) -> bytes:
-    """Returns what a server sends first: SETTINGS, and a WINDOW_UPDATE for the connection."""
+    """Returns the first frames of a server: SETTINGS, and WINDOW_UPDATE for the connection."""
     entries = (
         (Setting.MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
         (Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes),

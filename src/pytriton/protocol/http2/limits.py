@@ -117,7 +117,7 @@ _UNITS_PER_BYTE = 1 / 64
 
 
 class WorkBudget:
-    """What a peer may still cause: it shrinks by costs, and grows with time and with responses."""
+    """The work a peer may still cause: costs shrink it, time and responses make it grow."""
 
     __slots__ = ("_burst", "_bytes", "_left", "_outbox", "_parts", "_per_second", "_updated_ns")
 

@@ -60,7 +60,7 @@ class Outbox:
         self.frame_bytes = 0  # the size of `frames`
         self.queued_bytes = 0  # in the queues of all streams
         self.window = frames.DEFAULT_WINDOW  # the connection's
-        self.granted_bytes = frames.DEFAULT_WINDOW  # what was sent, and the window
+        self.granted_bytes = frames.DEFAULT_WINDOW  # sent bytes plus the window
         self.max_frame = frames.DEFAULT_MAX_FRAME
         self.activity = 0  # counts HEADERS and DATA sent, for the ping policy and the work budget
         self.cut_turns = 0  # of these, the ones that ended before the data of their stream
@@ -187,7 +187,7 @@ class Outbox:
             self.turns.append(stream)
 
     def take(self, max_bytes: int) -> list[Buffer]:
-        """Returns what to write now: all finished frames and at most `max_bytes` of queued data."""
+        """Returns the next output: all finished frames and at most `max_bytes` of queued data."""
         output = self.frames
         self.frames = []
         self._pending_replies = 0

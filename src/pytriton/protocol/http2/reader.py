@@ -36,7 +36,7 @@ class FrameRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """How many bytes of the input the run has."""
+        """The length of the run in the input."""
         return (
             self.rest_bytes
             + self.whole_frames * (self.length + frames.HEADER_BYTES)
@@ -45,7 +45,7 @@ class FrameRun(NamedTuple):
 
     @property
     def data_bytes(self) -> int:
-        """How many of them are data."""
+        """The number of its bytes that are data."""
         tail = self.tail_bytes - frames.HEADER_BYTES if self.tail_bytes else 0
         return self.rest_bytes + self.whole_frames * self.length + tail
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the responses of a model say: a text piece by piece, tool calls, tokens, and the end.
+"""Reads the responses of a model: a text piece by piece, tool calls, tokens, and the end.
 
 Texts are cut at stop strings, also where these come in several pieces. Log probabilities come as
 models give them, and go out in the two forms of OpenAI's answers.
@@ -35,7 +35,7 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Delta(NamedTuple):
-    """What is new in an answer."""
+    """The new part of an answer."""
 
     text: str = ""
     tool_calls: list[dict[str, Any]] | None = None
@@ -124,7 +124,7 @@ class ChoiceAnswer:
         return Delta(text, calls, logprobs)
 
     def finish(self) -> Delta:
-        """Returns what is left when the model has ended."""
+        """Returns the rest of the answer when the model has ended."""
         self.is_done = True
         reason = "tool_calls" if self._called else "stop"
         if self._max_tokens and self.completion_tokens >= self._max_tokens:
@@ -252,7 +252,7 @@ class StopCutter:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """Returns what may be passed on after the next piece, and whether the text has ended."""
+        """Returns the text to pass on after the next piece, and whether the text has ended."""
         text = self._held + text
         ends = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if ends:
@@ -263,7 +263,7 @@ class StopCutter:
         return text[:end], False
 
     def finish(self) -> str:
-        """Returns what was held back, as no more text comes."""
+        """Returns the text that was held back, as no more comes."""
         held, self._held = self._held, ""
         return held
 

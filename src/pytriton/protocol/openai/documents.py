@@ -16,13 +16,13 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Usage(msgspec.Struct):
-    """How many tokens a request took."""
+    """The token counts of a request."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     def members(self) -> dict[str, int]:
-        """Returns what answers say of it."""
+        """Returns the `usage` of an answer."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -31,7 +31,7 @@ class Usage(msgspec.Struct):
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
-    """What all parts of an answer repeat."""
+    """The members that all parts of an answer repeat."""
 
     id: str
     created: int
@@ -100,14 +100,14 @@ class ChoiceEvents:
         self._after_text = b'%b,"logprobs":null,"finish_reason":null}%b' % (closing, self._end)
 
     def first(self, prefix: str = "") -> bytes:
-        """Returns what comes before the answer: the role, or what the client wants repeated."""
+        """Returns the event before the answer: the role, or the prompt if the client wants it."""
         if self._is_chat:
             delta = {"role": "assistant", "content": "", "refusal": None}
             return self._event({"delta": delta, "logprobs": None, "finish_reason": None})
         return self.next(Delta(prefix)) if prefix else b""
 
     def next(self, delta: Delta) -> bytes:
-        """Returns the events for what is new; none if nothing is."""
+        """Returns the events for a delta; none if it is empty."""
         text, calls, logprobs, reason = delta
         if calls is None and logprobs is None and reason is None:
             if not text:
@@ -148,5 +148,5 @@ def encode_usage_event(answer: AnswerHead, usage: Usage) -> bytes:
 
 
 def model_document(name: str, created: int) -> dict[str, Any]:
-    """Returns what the list of models says of one."""
+    """Returns the entry of a model in the list of models."""
     return {"id": name, "object": "model", "created": created, "owned_by": "pytriton"}

@@ -27,7 +27,7 @@ Rows = NDArray[np.float32]
 
 
 class EmbeddingJob(msgspec.Struct):
-    """What a client asks for, and the requests for the model, in order of the texts."""
+    """The options of a client, and the requests for the model, in order of the texts."""
 
     requests: list[InferRequest]
     row_counts: list[int]  # the number of texts in each of them

@@ -26,13 +26,13 @@ MAX_PARTS = 10_000  # messages of a chat, and parts of all of them; each costs a
 
 
 class _Role(msgspec.Struct, gc=False):
-    """What each message must have."""
+    """The required member of a message."""
 
     role: str
 
 
 class _Type(msgspec.Struct, gc=False):
-    """What each part of a message must have."""
+    """The required member of a part of a message."""
 
     type: str
 
@@ -128,7 +128,7 @@ _TOKENS = re.compile(rb"\s*\[[\s\[]*[-0-9]")  # an array of numbers, or of such 
 
 
 class Generation(msgspec.Struct, kw_only=True):
-    """What a client asks for, and the requests for the model: one for each choice."""
+    """The options of a client, and the requests for the model: one for each choice."""
 
     requests: list[InferRequest]
     is_chat: bool
@@ -271,7 +271,7 @@ def _take_stops(members: Members, inputs: Inputs) -> tuple[str, ...]:
 
 
 def _take_logprobs(members: Members, spec: ModelSpec, inputs: Inputs, *, is_chat: bool) -> bool:
-    """Give the model what is asked about logprobs; returns whether the client wants them."""
+    """Give the model the options of logprobs; returns whether the client wants them."""
     if is_chat:
         wants = members.flag("logprobs")
         count = members.integer("top_logprobs", 0, 0, MAX_LOGPROBS)

@@ -213,7 +213,7 @@ class Inputs:
 
     @property
     def size(self) -> int:
-        """How many bytes each request for the model has of them."""
+        """Their bytes in each request for the model."""
         texts = (each for each in self.parameters.values() if isinstance(each, str))
         return sum(len(each.data) for each in self.tensors.values()) + sum(map(len, texts))
 
@@ -242,7 +242,7 @@ class Inputs:
             self._sampling[name] = value
 
     def add_rest(self, members: Members) -> None:
-        """Take what is left of a request.
+        """Take the rest of the members of a request.
 
         Raises:
             OpenAIError: A member has a wrong type, or the model does not know it and it would make

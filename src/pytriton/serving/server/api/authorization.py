@@ -17,7 +17,7 @@ HeaderLookup = Callable[[bytes], bytes | None]
 
 
 class RestrictedProtocol(enum.Enum):
-    """What a protocol uses for restrictions: its flag, its noun twice, its prefix of headers."""
+    """The words of a protocol for restrictions: its flag, its noun twice, its header prefix."""
 
     HTTP = ("http-restricted-api", "api", "API", "")
     GRPC = ("grpc-restricted-protocol", "protocol", "protocol", "triton-grpc-protocol-")

@@ -30,7 +30,7 @@ _HIDDEN_PREFIXES = ("node:", "accelerator_type:")
 
 
 class ModelKey(NamedTuple):
-    """What tells model versions apart."""
+    """The identity of a model version."""
 
     namespace: str
     name: str
@@ -130,7 +130,7 @@ def _shown(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _available(node: NodeStatus) -> dict[str, float]:
-    """Returns what is free of each shown resource; Ray leaves out those that are used up."""
+    """Returns the free amount of each shown resource; Ray leaves out those that are used up."""
     if not node.available:
         return {}
     return {name: node.available.get(name, 0.0) for name in _shown(node.total)}

@@ -79,7 +79,7 @@ class GatheredChunk:
         self.signature = signature
         self.sink = sink
         self.model = model
-        self.callers: list[Any] = []  # whom the sink answers, by index
+        self.callers: list[Any] = []  # of the members, for the sink to answer
         self.members: list[Inference] = []  # once submitted, until all are answered
         self.row_starts: Sequence[int] = ()
         self._rows = rows
@@ -251,7 +251,7 @@ class Gatherer:
         return chunk, count - 1
 
     def submit(self) -> None:
-        """Submit what was gathered, because a later request is submitted in another way."""
+        """Submit the gathered requests now, because a later one takes another way."""
         self._submit(is_complete=False)
 
     def cancel(self, chunk: GatheredChunk, index: int) -> None:

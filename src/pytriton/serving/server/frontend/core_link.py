@@ -171,7 +171,7 @@ class CoreLink:
                 )
                 self._bytes += size if not block else 0
         except ServerError:
-            self._flush_soon()  # which frees what was allocated for the other tensors
+            self._flush_soon()  # which frees the memory of the other tensors
             raise
         call = self._next_call
         self._next_call += 1
@@ -302,7 +302,7 @@ class CoreLink:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the gathered requests, cancellations and credit."""
         self._is_flush_due = False
         if self._items or self._chunk_items:
             self._send_items()

@@ -460,7 +460,7 @@ class FrontEndHeartbeat:
 
 
 class RestartDelays:
-    """How long to wait before one front end is started again."""
+    """Delays before one front end is started again; they grow with early ends in a row."""
 
     def __init__(self) -> None:
         self._early_ends = 0  # in a row

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses between front ends and the core in another form: specifications, texts, log records.
+"""Encodings for messages between front ends and the core: specifications, texts, log records.
 
 Both ends are here: what one side encodes, the other decodes. The records of messages themselves
 are in `pytriton.runtime.transport.frontend_frames`.

@@ -359,7 +359,7 @@ class UnaryCall(GrpcCall):
             super().on_data(data, end_stream=end_stream)
 
     def incomplete_input(self) -> IncompleteInput | None:
-        """Returns what is missing of the request; at least its end is."""
+        """Returns the missing part of the request; at least its end is missing."""
         return super().incomplete_input() or IncompleteInput("a request", 0, 1)
 
     def on_message(self, message: Buffer) -> None:

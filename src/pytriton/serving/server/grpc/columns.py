@@ -251,7 +251,7 @@ class SequenceColumnTable(Generic[_Columns]):
         return None
 
     def submit(self) -> None:
-        """Submit what was gathered, because a request takes another way."""
+        """Submit the gathered requests now, because a later one takes another way."""
         if self._last is not None:
             self._last.gatherer.submit()
 

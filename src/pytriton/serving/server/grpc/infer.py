@@ -43,7 +43,7 @@ SMALL_BYTES = 256 << 10
 
 
 class InferService:
-    """What all inference calls share."""
+    """Shared state of all inference calls."""
 
     def __init__(
         self,

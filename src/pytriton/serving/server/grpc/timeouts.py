@@ -28,7 +28,7 @@ _TWO_HOURS_NS = 7_200_000 * _MS
 
 
 class Action(enum.Enum):
-    """What has to be done on a connection."""
+    """A step of keepalive or of connection ageing."""
 
     PING = enum.auto()
     ABORT = enum.auto()  # the client did not answer a ping
@@ -60,7 +60,7 @@ class Keepalive:
             self._go_away_ns = now_ns + int(options.max_connection_age_ms * _MS * jitter)
 
     def check(self, now_ns: int, received_ns: int, sent: int, *, has_calls: bool) -> Action | None:
-        """Returns what has to be done now, if anything.
+        """Returns the step to take now, if any.
 
         `received_ns` is when the client last sent data; `sent` grows with every part of a response.
         """

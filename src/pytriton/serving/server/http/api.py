@@ -59,7 +59,7 @@ _MAX_DIGITS = 19  # of a valid length
 
 
 class Resolved:
-    """How requests with one head are answered: they are allowed."""
+    """The handler and the route of allowed requests with one head."""
 
     __slots__ = ("columns", "handler", "may_be_column", "route")
 

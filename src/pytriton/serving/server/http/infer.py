@@ -79,7 +79,7 @@ class HeaderUse:
 
 
 class EngineService(NamedTuple):
-    """What all exchanges of a port share."""
+    """Shared state of all exchanges of a port."""
 
     engine: EngineClient
     headers: HeaderUse | None  # None if no header adds anything to a request

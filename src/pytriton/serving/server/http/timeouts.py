@@ -25,7 +25,7 @@ LINGER_S = 5.0
 
 
 class Decision(enum.Enum):
-    """What to do about a client that may be too slow to send."""
+    """The verdict on a client that may be too slow to send."""
 
     NOTHING = "no request is expected now"
     WAIT = "the client has time left"
@@ -89,7 +89,7 @@ class ClientTimeouts:
         return limits.body_stall_timeout_s if is_body else limits.header_timeout_s
 
     def check_reading(self, reader: RequestReader, now: float, *, was_used: bool) -> Decision:
-        """Returns what to do about the client now."""
+        """Returns the verdict on the client now."""
         if reader.is_over:
             return Decision.NOTHING
         if not reader.is_mid_request:

@@ -32,7 +32,7 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 class _Action(ctypes.Structure):
-    """What `sigaction` reads and writes: the rest differs between processors, and is only kept."""
+    """The record of `sigaction`: the rest differs between processors, and is only kept."""
 
     _fields_ = (("handler", ctypes.c_void_p), ("rest", ctypes.c_char * 248))
 
