@@ -166,7 +166,7 @@ class ColumnTable:
         """Add a request to a chunk; returns None if it has to take the ordinary way."""
         # A layout fixes all bytes but those of tensors, so its messages have one size. Few share
         # one.
-        for pattern, columns in self._layouts.of_size(len(framed)):
+        for pattern, columns in self._layouts.by_size.get(len(framed), ()):
             inputs = pattern.read(framed)
             if inputs is not None:
                 model = gathering_model(self._engine, columns, self._tracing)
@@ -233,11 +233,11 @@ class SequenceColumnTable(Generic[_Columns]):
 
     def has_size(self, size: int) -> bool:
         """Returns whether a message of this size may have a layout that was learned."""
-        return bool(self._layouts.of_size(size))
+        return size in self._layouts.by_size
 
     def find(self, message: bytes) -> tuple[ServedModel, _Columns, SequenceRequest] | None:
         """Read a request that has to be added to its columns now; None: by the ordinary way."""
-        for pattern, columns in self._layouts.of_size(len(message)):
+        for pattern, columns in self._layouts.by_size.get(len(message), ()):
             request = pattern.read(message)
             if request is not None:
                 model = gathering_model(self._engine, columns, self._tracing)
@@ -335,11 +335,7 @@ class LayoutTable(Generic[_Key, _Reader, _Columns]):
     def __init__(self) -> None:
         self._learned: dict[_Key, tuple[_Reader, _Columns]] = {}
         # The size of a message is known before any of it is read, and tells most layouts apart.
-        self._by_size: dict[int, list[tuple[_Reader, _Columns]]] = {}
-
-    def of_size(self, size: int) -> Sequence[tuple[_Reader, _Columns]]:
-        """Returns the layouts of messages of this size."""
-        return self._by_size.get(size, ())
+        self.by_size: dict[int, list[tuple[_Reader, _Columns]]] = {}
 
     def is_known(self, layout: _Key, spec: ModelSpec) -> bool:
         """Returns whether a layout was learned for this model, and not for one before it."""
@@ -352,7 +348,7 @@ class LayoutTable(Generic[_Key, _Reader, _Columns]):
         if is_full:
             self._learned.clear()
         self._learned[layout] = (pattern, columns)
-        self._by_size = {}
+        self.by_size = {}
         for each in self._learned.values():
-            self._by_size.setdefault(each[0].size, []).append(each)
+            self.by_size.setdefault(each[0].size, []).append(each)
         return is_full
