@@ -192,7 +192,6 @@ FEATURES_THAT_ARE_OFF = (
     "pytriton.serving.server.cloud.vertex_ai",
     "pytriton.serving.server.codec.pool",
     "pytriton.serving.server.frontend.pool",
-    "pytriton.serving.server.grpc.api",
     "pytriton.serving.server.metrics.families",
     "pytriton.serving.server.openai.api",
     "pytriton.serving.server.page.api",

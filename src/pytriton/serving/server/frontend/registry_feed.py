@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class RegistryReader(Protocol):
-    """A front end, as the feed sees it."""
+    """A front end, as the feed sees it.
+
+    The feed changes `known_models`, and the reader changes `taken_epoch`. Sending does not wait.
+    """
 
     known_models: set[int]  # the numbers of the models that were described to it
     taken_epoch: int  # of the last registry that it uses

@@ -60,7 +60,11 @@ _JOINED_BYTES = 32 << 10
 
 
 class CallConnection(Protocol):
-    """The parts of a connection that a call uses."""
+    """The parts of a connection that a call uses.
+
+    A call does not touch the transport, nor other calls. It may be called after it has ended, and
+    then sends nothing.
+    """
 
     http2: Http2Connection
     max_message_bytes: int

@@ -60,7 +60,10 @@ _LINGER_S = 5.0  # how long the input of a client is discarded that violated the
 
 
 class CallHandler(Protocol):
-    """The owner of connections, which opens their calls."""
+    """The owner of connections, which opens their calls.
+
+    It does not touch the state of a connection: it only calls its public methods.
+    """
 
     connections: ConnectionSet[GrpcConnection]
     http2_limits: Http2Limits

@@ -37,7 +37,10 @@ _DISABLED = (
 
 
 class RegionControl(Protocol):
-    """Registers regions, in this process or in the core's."""
+    """Registers regions, in this process or in the core's.
+
+    The table is only read by others. A region that is unregistered stays open for requests that use it.
+    """
 
     @property
     def table(self) -> RegionTable:
