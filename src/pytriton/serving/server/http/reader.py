@@ -65,8 +65,8 @@ class HttpRequest(msgspec.Struct, eq=False, gc=False):
 class RequestSink(Protocol):
     """The receiver of a reader's requests, in order.
 
-    It may keep requests, whose memory is its own, but must not feed the reader from a callback. After
-    a refusal nothing follows.
+    It may keep requests, whose memory is its own, but must not feed the reader from a callback.
+    After a refusal nothing follows.
     """
 
     def on_request(self, request: HttpRequest) -> None:

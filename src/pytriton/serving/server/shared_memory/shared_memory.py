@@ -39,7 +39,8 @@ _DISABLED = (
 class RegionControl(Protocol):
     """Registers regions, in this process or in the core's.
 
-    The table is only read by others. A region that is unregistered stays open for requests that use it.
+    The table is only read by others. A region that is unregistered stays open while requests use
+    it.
     """
 
     @property
