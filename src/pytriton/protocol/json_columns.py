@@ -37,7 +37,6 @@ _literal: Any = Literal  # of values that are known at run time only
 # The structure of a request: name, datatype and shape of its inputs in the client's order.
 Structure = tuple[tuple[str, "DataType", tuple[int, ...]], ...]
 
-
 # An id of a sequence. Others are valid, too, but have to be read fully.
 SequenceId = (
     Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | Annotated[str, msgspec.Meta(min_length=1)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from json import JSONDecodeError, JSONDecoder
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import orjson
@@ -43,8 +43,6 @@ _WITHOUT_LONE_SURROGATES = re.compile(
     r"(?:[^\\]+|\\[^u]|\\u(?![dD][89a-fA-F])"
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}){1,1000}"
 )
-
-_json_errors_decoder = JSONDecoder()
 
 
 MAX_NESTING = 100
@@ -356,7 +354,7 @@ def _unfinished_number(text: str, position: int) -> tuple[str, int] | None:
 def _missing_comma(text: str, position: int) -> tuple[str, int]:
     """Returns the error for an array or an object; only an array can be closed with a bracket."""
     try:
-        _json_errors_decoder.decode(text[:position] + "]")
+        _decoder.decode(text[:position] + "]")
     except JSONDecodeError as error:
         is_object = error.pos == position
     else:

@@ -88,7 +88,6 @@ AS_BINARY = OutputChoice(binary=True)
 ALL_JSON = OutputFormat(AS_JSON, {})
 ALL_BINARY = OutputFormat(AS_BINARY, {})
 
-
 MAX_SIZE = 2**63 - 1
 MAX_RANK = 64  # the limit of numpy; for more dimensions, no product is computed
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pytriton.protocol.http2.headers import Field
 
-
 Metadata = tuple[tuple[str, "str | bytes"], ...]
 
 _BINARY_SUFFIX = "-bin"

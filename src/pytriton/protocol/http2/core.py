@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
-
 SHUTDOWN_PING = b"shutdown"
 _MAX_DEBUG_BYTES = 256
 # Looking up an enum's member takes 0.16 us on Python 3.11, and every call needs these.

@@ -35,11 +35,9 @@ TOO_MANY_PINGS = "too_many_pings"  # gRPC clients know this text, and ping less 
 _PING_BYTES = 8
 _MIN_GOAWAY_BYTES = 8
 
-
 _HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
 _HEADER_BYTES = frames.HEADER_BYTES
 _unpack_header = frames.unpack_header
-
 
 _PRIORITY_BYTES = 5
 _IDLE = StreamState.IDLE  # looking up an enum's member takes 0.16 us on Python 3.11

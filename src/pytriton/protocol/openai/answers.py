@@ -25,7 +25,6 @@ _FORM = (
     "vLLM's objects by token id"
 )
 
-
 MAX_ANSWER_BYTES = 16 << 20  # of a text that the server gathers
 
 _PROMPT_TOKENS = ("prompt_tokens", "num_input_tokens")

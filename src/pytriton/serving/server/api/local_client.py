@@ -26,14 +26,12 @@ if TYPE_CHECKING:
 
     ChangeLogSettings = Callable[[Mapping[str, Any]], dict[str, Any]]
 
-
 # Limits for the text about models that are not ready; the index has the whole text.
 MAX_PROBLEMS = 20
 MAX_REASON_CHARS = 500
 
 Problem = str | Coroutine[Any, Any, str]  # known now, or to be awaited
 ReadyResult = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
-
 
 _T = TypeVar("_T")
 

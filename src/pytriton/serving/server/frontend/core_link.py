@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 _COUNTED_HERE = 64
 _OFF = -1
 
-
 _Answer = TypeVar("_Answer")
 
 # A message is sent before the end of the iteration if it has this number of requests or of bytes.

@@ -50,9 +50,7 @@ logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns
 
-
 _TENSORS_LEVEL = 2
-
 
 _FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
 

@@ -65,7 +65,6 @@ _STABLE_S = 1.0  # a front end that ends after this time did not fail to start
 # By the number of early ends in a row. The first may be an accident.
 _RESTART_DELAYS_S = (0.0, 0.0, 0.1, 0.5, 1.0)
 
-
 logger = logging.getLogger(__name__)
 
 _LAUNCH_RETRY_S = 0.5  # after a start for which the system had no process or no memory

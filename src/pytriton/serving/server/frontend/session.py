@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.frontend.registry_feed import RegistryFeed
     from pytriton.serving.server.tracing.tracing import Tracing
 
-
 logger = logging.getLogger(__name__)
 
 # The methods of the core's client that a front end may call.
@@ -88,7 +87,6 @@ _QUESTIONS = frozenset(
         "unregister_model",
     }
 )
-
 
 # Those whose answers tell clients that they may send requests, which any front end may get.
 _READINESS = frozenset({"index", "is_model_ready", "is_ready", "problem"})

@@ -40,14 +40,11 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2 import Http2Connection
     from pytriton.serving.server.api.background import Background, LoopBudget
 
-
 SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
 _HIGH_WATER_BYTES = 1 << 20
 
-
 # Smaller parts are joined, because a client may send each byte in a separate frame.
-_HELD_DATA_JOINED_BYTES = 64 << 10
-
+_HELD_PART_BYTES = 64 << 10
 
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
@@ -446,7 +443,7 @@ class HeldData:
     def add(self, data: Buffer, *, is_ended: bool) -> None:
         self.is_ended = is_ended
         last = self.parts[-1] if self.parts else b""
-        if isinstance(last, bytearray) and len(last) < _HELD_DATA_JOINED_BYTES:
+        if isinstance(last, bytearray) and len(last) < _HELD_PART_BYTES:
             last += data
         elif data:
             self.parts.append(bytearray(data))
@@ -516,7 +513,7 @@ class CompressedSends:
 
 
 class CallWork:
-    """Runs them for all calls; an exception ends the call that it was raised for."""
+    """Runs coroutines and thread jobs; an exception ends the call that it was raised for."""
 
     def __init__(
         self, tasks: BackgroundTasks, background: Background, loop_budget: LoopBudget

@@ -47,11 +47,9 @@ MAX_MESSAGE_BYTES = 4096
 LEARN_EVERY = 16  # how many requests of a layout take the ordinary way
 MAX_LAYOUTS = 256
 
-
 _Columns = TypeVar("_Columns", bound=ColumnSink[Any])
 _Key = TypeVar("_Key")
 _Reader = TypeVar("_Reader", bound="SizedPattern")
-
 
 _HEAD = RESPONSE_HEADS[IDENTITY]
 

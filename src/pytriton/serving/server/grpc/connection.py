@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 << 10
 
-
 logger = logging.getLogger(__name__)
 
 _monotonic_ns = time.monotonic_ns

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.infer import InferService
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
-
 # With this many requests in flight, or this much in responses that wait for earlier ones, further
 # requests are not read, so that the window of the stream closes. The number is far above the
 # largest batches.

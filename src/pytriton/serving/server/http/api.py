@@ -17,8 +17,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.messages import InferRequest
 from pytriton.protocol.kserve_json import ALL_JSON
-from pytriton.serving.server.api.authorization import Authorization
-from pytriton.serving.server.api.authorization import RestrictedProtocol as ApiProtocol
+from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import ColumnLearner, may_be_column
@@ -98,7 +97,7 @@ class HttpApi(HttpHandler):
         self._router = Router()
         # Of other APIs on this port, by the first segment of their paths.
         self.other_apis: dict[bytes, Resolve] = {}
-        self.authorization = Authorization(options.http_restricted, ApiProtocol.HTTP)
+        self.authorization = Authorization(options.http_restricted, RestrictedProtocol.HTTP)
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
         )

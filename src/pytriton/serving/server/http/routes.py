@@ -38,7 +38,6 @@ class Route(NamedTuple):
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
 
-
 # By the segment after a model's name and its optional version.
 _MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
     "": HttpEndpoint("model_metadata", "metadata", _GET),

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _SHARE = 2  # inputs in shared memory may take one part of this many of the machine's memory
 
-
 # Copies of up to this many bytes are made at once: they take 20 to 50 us.
 SMALL_BYTES = 256 << 10
 MAX_HELD = 2  # responses that wait for earlier ones before the model has to wait
