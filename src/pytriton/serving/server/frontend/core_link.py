@@ -136,6 +136,7 @@ class CoreLink:
 
     def send_from_any_thread(self, frame: Frame) -> None:
         """Send a message, from a thread that may not be the event loop's."""
+        # Log records come from threads, too; the channel belongs to the event loop.
         if threading.get_ident() == self._thread:
             self.send(frame)
         else:
@@ -285,6 +286,7 @@ class CoreLink:
 
     def _on_question_reply(self, frame: QuestionReply) -> None:
         answer = self._questions.pop(frame.call)
+        # The core does not hear of that: a load goes on, as over HTTP in one process.
         if answer.done():  # the client has disconnected
             return
         if frame.error is not None:
@@ -320,6 +322,7 @@ class CoreLink:
     def _send_items(self) -> None:
         items, self._items = self._items, []
         chunks, self._chunk_items = self._chunk_items, []
+        # A payload belongs to one message: the next request begins a new one.
         payload, self._payload = self._payload, None
         self._bytes = 0
         if self._spinner is not None:
@@ -357,6 +360,7 @@ class CoreLink:
 
     def _on_reply(self, received: Received, item: ReplyItem) -> None:
         calls = self._calls
+        # Members of chunks have an index; a chunk that is outdated as a whole has none.
         if item.index >= 0 or (item.is_outdated and item.call not in calls):
             self._on_chunk_reply(received, item)
             return

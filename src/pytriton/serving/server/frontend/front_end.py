@@ -79,6 +79,7 @@ class FrontEnd:
             process_count=options.frontend_processes,
         )
         self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
+        # Found only where no route of the KServe protocol fits.
         self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
         self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
         self._access_log = open_access_log(options.access_log, loop)
@@ -86,6 +87,7 @@ class FrontEnd:
             self._access_log.use_http(self._http)
             self._access_log.use_grpc(self._grpc)
             self._access_log.use_engine(engine)
+        # After the access log, which replaces classes; this replaces methods of objects.
         self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
@@ -149,6 +151,7 @@ class FrontEnd:
 
     async def end_connections(self, timeout_s: float) -> None:
         """Close all connections, each after its client has received its responses."""
+        # Clients in the middle of a TLS handshake have no connection yet that could be ended.
         for opener in self._openers:
             opener.abandon()
         connections: list[HttpConnection | GrpcConnection] = [
@@ -193,6 +196,7 @@ class VerboseRequests:
         if was_on == (level > 0):
             return
         for owner, name, method, logged in self._replaced:
+            # The original method is set again, not deleted: `LocalClient` has some as attributes.
             vars(owner)[name] = logged if level else method
 
     def _log_infer(
@@ -208,6 +212,7 @@ class VerboseRequests:
             "HTTP request: %s %s", head.method.decode("latin-1"), head.target.decode("latin-1")
         )
         if head.resolved is not None:
+            # What was learned for this head is learned again when the log is quiet.
             head.resolved.columns = None
         return self._handle(connection, request)
 

@@ -126,6 +126,7 @@ class FrontEndPool:
     ) -> None:
         self._options = options
         self._loop = loop
+        # Front ends select requests for traces by these; they travel with the registry.
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
         memory = MemoryTrimmer(loop)
@@ -190,6 +191,7 @@ class FrontEndPool:
         self._is_open = False
         self._drop_waiting()
         ending = []
+        # Each one closes its connections after the responses that it owes, and reports that.
         for member in self._members.values():
             if member.session is not None:
                 member.on_ended = self._loop.create_future()
@@ -226,6 +228,7 @@ class FrontEndPool:
                 self._zygote.start()
             worker = await self._zygote.fork(spec)
         member = FrontEndMember(index, worker)
+        # A front end that does not take clients must not block the core.
         worker.fork_socket.setblocking(False)
         self._members[index] = member
         member.session = FrontEndSession(
@@ -339,6 +342,7 @@ class FrontEndPool:
     @property
     def is_full(self) -> bool:
         """Whether no front end has room for a client; those that are replaced will have some."""
+        # While none is ready, clients wait here instead of in the queue of the listening socket.
         ready = [member for member in self._members.values() if member.is_ready]
         return bool(ready) and not any(member.has_room for member in ready)
 

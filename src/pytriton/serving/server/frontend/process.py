@@ -174,6 +174,7 @@ class FrontEndProcess:
             regions=self._regions,
         )
         self._use(frame.log)
+        # Openers exist for all services at once: clients come from one socket, in any order.
         for service, endpoint in options.services().items():
             if endpoint.allow:
                 self._takers[service] = self._front_end.taker(service)
@@ -202,12 +203,14 @@ class FrontEndProcess:
 
     def _on_clients(self) -> None:
         for service, client in receive_clients(self._clients):
+            # Counted even if its descriptor was lost: the core counts it as passed.
             self._taken_count += 1
             if client is not None:
                 self._takers[service].take(client)
             self._on_connections_changed()
 
     def _on_connections_changed(self) -> None:
+        # One report for all changes of an iteration.
         if not self._is_report_due:
             self._is_report_due = True
             self._loop.call_soon(self._report_connections)

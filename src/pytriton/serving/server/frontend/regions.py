@@ -64,6 +64,7 @@ class RegionFeed:
 
     def on_taken(self, reader: RegionReader, number: int) -> None:
         """Called when a front end has applied an update."""
+        # Late reports of a front end that was removed are ignored.
         updates = self._readers.get(reader)
         if updates is not None:
             updates.open.pop(number, None)

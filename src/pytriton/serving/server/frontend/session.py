@@ -170,6 +170,7 @@ class FrontEndSession:
         """Send the first message and the registry, and start to read."""
         self._channel.start()
         self._channel.send(first)
+        # Both feeds count what a front end has taken, so that changes can be waited for.
         self._shared.regions.add(self)  # first: it serves clients when it has the registry
         self._shared.registry.add(self)
 
@@ -221,6 +222,7 @@ class FrontEndSession:
     def has_unread(self) -> bool:
         """Whether the front end has sent something that was not read yet."""
         channel = self._channel.channel
+        # The loop reads sockets only between callbacks; this looks without reading.
         poll = select.poll()
         poll.register(channel.fileno(), select.POLLIN)
         return channel.has_message or bool(poll.poll(0))
@@ -241,6 +243,7 @@ class FrontEndSession:
             handler(received, received.frame)
 
     def _on_submit(self, received: Received, frame: Submit) -> None:
+        # Chunks first: a front end relies on that order (see `CoreLink.submit_chunk`).
         for chunk in frame.chunks:
             self._submit_chunk(received, chunk)
         for item in frame.items:
@@ -336,6 +339,7 @@ class FrontEndSession:
             request = self._requests.get(call)
             if request is not None:
                 request.cancel()
+        # A request may have ended while its cancellation was on the way: then nothing is found.
         for call, index in frame.cancelled_members:
             self._chunks.cancel(call, index)
         for call, count in frame.consumed.items():
@@ -380,6 +384,7 @@ class FrontEndSession:
             return self._shared.regions.regions.register(**arguments)
         if method == "unregister_region":
             return self._shared.regions.regions.unregister(**arguments)
+        # Front ends run the same code as the core: another method is an error in ours.
         assert method in _QUESTIONS, f"expected a question, got {method}"
         return getattr(self._shared.client, method)(**arguments)
 
@@ -399,6 +404,8 @@ class FrontEndSession:
     def _reply_error(self, frame: CoreQuestion, error: Exception) -> None:
         if not isinstance(error, ServerError):
             logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
+            # The traceback is in the log; the client gets the text, as if it had asked in one
+            # process.
             error = InternalError(f"{type(error).__name__}: {error}")
         self.send(QuestionReply(frame.call, None, sendable_text(error.message), int(error.code)))
 
