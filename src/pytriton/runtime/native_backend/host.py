@@ -13,7 +13,7 @@ from pytriton.runtime.native_backend import caller_requests, caller_responses
 from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_responses import Allocators
-from pytriton.runtime.native_backend.calls import Calls
+from pytriton.runtime.native_backend.calls import CalledModels, Calls
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.logs import Logs
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
@@ -23,7 +23,6 @@ from pytriton.runtime.native_backend.models import Models
 from pytriton.runtime.native_backend.request_functions import RequestFunctions
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
-from pytriton.runtime.native_backend.server_models import CalledModels
 from pytriton.runtime.native_backend.server_objects import (
     BufferAttributes,
     Documents,
