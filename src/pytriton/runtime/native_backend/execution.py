@@ -21,11 +21,11 @@ from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseIte
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytriton.runtime.native_backend.models import BackendStatistics
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.native_backend.runs import BatchRuns
     from pytriton.runtime.native_backend.server_objects import Errors
-    from pytriton.runtime.native_backend.statistics import BackendStatistics
     from pytriton.runtime.transport.channel import Payload, Received
 
 

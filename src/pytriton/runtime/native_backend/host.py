@@ -15,11 +15,9 @@ from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_responses import Allocators
 from pytriton.runtime.native_backend.calls import CalledModels, Calls
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
-from pytriton.runtime.native_backend.logs import Logs
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
-from pytriton.runtime.native_backend.memory_manager import MemoryManager
 from pytriton.runtime.native_backend.metrics import MetricFunctions
-from pytriton.runtime.native_backend.models import Models
+from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
 from pytriton.runtime.native_backend.request_functions import RequestFunctions
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
@@ -30,7 +28,6 @@ from pytriton.runtime.native_backend.server_objects import (
     Names,
     Parameters,
 )
-from pytriton.runtime.native_backend.statistics import BackendStatistics
 from pytriton.runtime.native_backend.stub import (
     MACHINES,
     Library,

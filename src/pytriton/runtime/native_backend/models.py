@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.dtypes import BY_CONFIG_NAME
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnsupportedError,
+)
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.config_changes import completed_config
 from pytriton.runtime.native_backend.memory import (
+    Handles,
     Kept,
     Texts,
+    decoded,
     put_bool,
+    put_field,
     put_half_word,
     put_word,
     word,
@@ -32,10 +42,70 @@ from pytriton.runtime.native_backend.records import (
 from pytriton.runtime.native_backend.server_objects import INSTANCE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytriton.runtime.native_backend.server_objects import Documents
     from pytriton.runtime.transport.frames import Initialize
+
+# The fields that a configuration may lack, with their numbers in Triton's message.
+_SCHEDULERS = {"dynamic_batching": 11, "sequence_batching": 13, "ensemble_scheduling": 15}
+_OPTIONAL = frozenset(
+    {
+        *_SCHEDULERS,
+        "model_operations",
+        "model_repository_agents",
+        "model_transaction_policy",
+        "model_metrics",
+        "response_cache",
+        "version_policy",
+        "optimization",
+    }
+)
+_TAKEN_OVER = ("max_batch_size", "input", "output", "model_transaction_policy")
+
+
+def completed_config(config: dict[str, Any], proposed: Any) -> dict[str, Any]:
+    """Returns a configuration with those changes of a backend that are taken over.
+
+    Raises:
+        InvalidArgumentError: The proposal is not a model configuration.
+        InternalError: It has another scheduler.
+    """
+    if not isinstance(proposed, dict):
+        raise InvalidArgumentError("expected a JSON object as model configuration")
+    for field in proposed:
+        if field not in config and field not in _OPTIONAL:
+            raise InvalidArgumentError(f"{field}: Cannot find field.")
+    _check_values(proposed)
+    completed = dict(config)
+    for field in _TAKEN_OVER:
+        if field in proposed:
+            completed[field] = proposed[field]
+    chosen, wanted = (
+        [field for field in _SCHEDULERS if field in each] for each in (config, proposed)
+    )
+    if not chosen:
+        completed |= {field: proposed[field] for field in wanted}
+    elif wanted != chosen:
+        # Triton writes the number of the chosen one in both places.
+        number = _SCHEDULERS[chosen[0]]
+        raise InternalError(
+            f"Cannot update scheduling choice from {number} to {number} when auto-completing."
+        )
+    return completed
+
+
+def _check_values(proposed: dict[str, Any]) -> None:
+    size = proposed.get("max_batch_size", 0)
+    if not isinstance(size, int):
+        raise InvalidArgumentError(f'(max_batch_size): invalid value "{size}" for type TYPE_INT32')
+    for kind in ("input", "output"):
+        for index, tensor in enumerate(proposed.get(kind, ())):
+            datatype = tensor.get("data_type", "TYPE_INVALID")
+            if datatype not in BY_CONFIG_NAME and datatype != "TYPE_INVALID":
+                raise InvalidArgumentError(
+                    f'({kind}[{index}].data_type): invalid value "{datatype}" for type'
+                    " type.googleapis.com/inference.DataType"
+                )
+
 
 _FILESYSTEM = 0  # TRITONBACKEND_ARTIFACT_FILESYSTEM
 _BLOCKING = 0  # TRITONBACKEND_EXECUTION_BLOCKING
@@ -200,3 +270,142 @@ def _instance_group(config: dict[str, Any], instance_name: str) -> dict[str, Any
     groups: list[dict[str, Any]] = config.get("instance_group", [])
     name = instance_name.rpartition("_")[0]
     return next((group for group in groups if group.get("name") == name), None)
+
+
+_GPU = 2  # TRITONSERVER_MEMORY_GPU
+
+
+class MemoryManager:
+    """Gives plain memory for CPU and for pinned memory, and no memory of GPUs."""
+
+    def __init__(self) -> None:
+        # They keep the interpreter's lock: both take less time than to release and to acquire it.
+        library = ctypes.PyDLL(None)
+        self._malloc, self._free = library.malloc, library.free
+        self._malloc.restype = ctypes.c_void_p
+        self._malloc.argtypes = [ctypes.c_size_t]
+        self._free.restype = None
+        self._free.argtypes = [ctypes.c_void_p]
+        self._blocks: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @export("TRITONBACKEND_MemoryManagerAllocate")
+    def _allocate(self, manager: int, buffer: int, kind: int, device: int, size: int) -> None:
+        if kind == _GPU:
+            raise UnsupportedError("GPU memory is not supported, only memory of the CPU")
+        address = self._malloc(max(1, size))
+        if not address:
+            raise UnavailableError(f"failed to allocate {size} bytes of memory")
+        self._blocks.add(address)
+        put_word(buffer, address)
+
+    @export("TRITONBACKEND_MemoryManagerFree")
+    def _release(self, manager: int, buffer: int, kind: int, device: int) -> None:
+        if buffer not in self._blocks:
+            raise InvalidArgumentError(
+                f"expected memory that was allocated and not freed, got {buffer:#x}"
+            )
+        self._blocks.discard(buffer)
+        self._free(buffer)
+
+
+_LEVELS = ("INFO", "WARNING", "ERROR", "VERBOSE")
+_Log = Callable[[str, str, str, int], None]
+
+
+class Logs:
+    """The log. `log` gets the level, the text, the file and the line."""
+
+    def __init__(self, log: _Log, is_enabled: Callable[[str], bool]) -> None:
+        self._log = log
+        self._is_enabled = is_enabled
+        self._kept = Kept()
+        # Of a word that is not 0 if verbose lines are wanted.
+        self.verbose_address = self._kept.words(0)
+        self.update()
+
+    def update(self) -> None:
+        """Follow a change of the log's settings."""
+        put_word(self.verbose_address, self._is_enabled("VERBOSE"))
+
+    @export("TRITONSERVER_LogIsEnabled")
+    def _enabled(self, level: int) -> bool:
+        return 0 <= level < len(_LEVELS) and self._is_enabled(_LEVELS[level])
+
+    @export("TRITONSERVER_LogMessage")
+    def _message(self, level: int, file: bytes | None, line: int, text: bytes | None) -> None:
+        name = _LEVELS[level] if 0 <= level < len(_LEVELS) else "INFO"
+        if self._is_enabled(name):
+            self._log(name, decoded(text), decoded(file), line)
+
+
+class BackendStatistics:
+    """The reports of a backend."""
+
+    def __init__(self) -> None:
+        self._kept = Kept()
+        self.computed_address = self._kept.words(0, 0)
+        self._responses: Handles[None] = Handles("response statistics")
+
+    @property
+    def computed_ns(self) -> tuple[int, int]:
+        """When the computation of the batch that is executed began and ended; 0: not reported."""
+        return word(self.computed_address), word(self.computed_address, 1)
+
+    def begin_batch(self) -> None:
+        """Forget the times of the last batch."""
+        put_field(self.computed_address, 0, 0)
+
+    def _set_computed(self, start_ns: int, end_ns: int) -> None:
+        put_field(self.computed_address, 0, start_ns)
+        put_field(self.computed_address, 1, end_ns)
+
+    @export("TRITONBACKEND_ModelInstanceReportStatistics")
+    def _report(
+        self,
+        instance: int,
+        request: int,
+        is_success: bool,
+        exec_start_ns: int,
+        compute_start_ns: int,
+        compute_end_ns: int,
+        exec_end_ns: int,
+    ) -> None:
+        self._set_computed(compute_start_ns, compute_end_ns)
+
+    @export("TRITONBACKEND_ModelInstanceReportBatchStatistics")
+    def _report_batch(
+        self,
+        instance: int,
+        batch_size: int,
+        exec_start_ns: int,
+        compute_start_ns: int,
+        compute_end_ns: int,
+        exec_end_ns: int,
+    ) -> None:
+        self._set_computed(compute_start_ns, compute_end_ns)
+
+    @export("TRITONBACKEND_ModelInstanceResponseStatisticsNew")
+    def _new(self, out: int) -> None:
+        put_word(out, self._responses.add(None))
+
+    @export("TRITONBACKEND_ModelInstanceResponseStatisticsDelete")
+    def _delete(self, statistics: int) -> None:
+        self._responses.pop(statistics)
+
+    @export(
+        "TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance",
+        "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory",
+        "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart",
+        "TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart",
+        "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd",
+        "TRITONBACKEND_ModelInstanceResponseStatisticsSetError",
+    )
+    def _set(self, statistics: int, value: int) -> None:
+        self._responses.get(statistics)
+
+    @export("TRITONBACKEND_ModelInstanceReportResponseStatistics")
+    def _report_response(self, statistics: int) -> None:
+        self._responses.get(statistics)
