@@ -18,8 +18,7 @@ from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
-from pytriton.runtime.native_backend.request_functions import RequestFunctions
-from pytriton.runtime.native_backend.requests import BackendRequests
+from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses
 from pytriton.runtime.native_backend.server_objects import (
     BufferAttributes,
