@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, ServerError, sendable_text
-from pytriton.runtime.native_backend.answers import (
+from pytriton.runtime.native_backend.memory import WordArray
+from pytriton.runtime.native_backend.outputs import (
     batch_columns,
     make_batch_result,
     make_single_item,
 )
-from pytriton.runtime.native_backend.memory import WordArray
 from pytriton.runtime.native_backend.runs import BatchRun
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, ResponsesFrame
 

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.answers import BackendResponse
-    from pytriton.runtime.native_backend.outputs import BackendOutput
+    from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
     from pytriton.runtime.native_backend.runs import BatchRun
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.refs import TensorRef

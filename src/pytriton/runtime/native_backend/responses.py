@@ -8,12 +8,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError
-from pytriton.runtime.native_backend.answers import (
-    BackendResponse,
-    check_outputs,
-    make_item,
-    make_single_item,
-)
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.memory import (
     Handles,
@@ -23,7 +17,14 @@ from pytriton.runtime.native_backend.memory import (
     put_word,
     words,
 )
-from pytriton.runtime.native_backend.outputs import BackendOutput, OutputLane
+from pytriton.runtime.native_backend.outputs import (
+    BackendOutput,
+    BackendResponse,
+    OutputLane,
+    check_outputs,
+    make_item,
+    make_single_item,
+)
 from pytriton.runtime.native_backend.runs import ALREADY_ANSWERED
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import ResponseItem

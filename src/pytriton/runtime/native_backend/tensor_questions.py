@@ -12,8 +12,7 @@ from pytriton.runtime.native_backend.records import InputWord
 from pytriton.runtime.native_backend.server_objects import Attributes, BufferAttributes
 
 if TYPE_CHECKING:
-    from pytriton.runtime.native_backend.answers import BackendResponse
-    from pytriton.runtime.native_backend.outputs import BackendOutput
+    from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
     from pytriton.runtime.native_backend.responses import BackendResponses
 
 
