@@ -13,14 +13,13 @@ import pytest
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.runtime.native_backend.callbacks import exported
-from pytriton.runtime.native_backend.execution import BatchExecution
+from pytriton.runtime.native_backend.execution import BatchExecution, BatchRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.models import BackendStatistics
 from pytriton.runtime.native_backend.outputs import NOT_ANSWERED
 from pytriton.runtime.native_backend.requests import BackendRequests
 from pytriton.runtime.native_backend.responses import BackendResponses
-from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.native_backend.server_objects import Errors
 from pytriton.runtime.native_backend.stub import MACHINES
 from pytriton.runtime.transport.frames import BatchFailure, BatchResult, Execute

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.messages import ParameterValue
+    from pytriton.runtime.native_backend.execution import BatchRun
     from pytriton.runtime.native_backend.requests import BackendRequest
-    from pytriton.runtime.native_backend.runs import BatchRun
     from pytriton.runtime.native_backend.tensor_questions import OutputDescription
     from pytriton.runtime.transport.arena import Block
     from pytriton.runtime.transport.channel import Payload

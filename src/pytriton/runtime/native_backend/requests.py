@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.base.messages import ParameterValue
+    from pytriton.runtime.native_backend.execution import BatchRun
     from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
-    from pytriton.runtime.native_backend.runs import BatchRun
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.refs import TensorRef
 

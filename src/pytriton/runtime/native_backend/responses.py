@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError
 from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.execution import ALREADY_ANSWERED
 from pytriton.runtime.native_backend.memory import (
     Handles,
     decoded,
@@ -25,7 +26,6 @@ from pytriton.runtime.native_backend.outputs import (
     make_item,
     make_single_item,
 )
-from pytriton.runtime.native_backend.runs import ALREADY_ANSWERED
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import ResponseItem
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pytriton.base.messages import ParameterValue
+    from pytriton.runtime.native_backend.execution import BatchRun
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
-    from pytriton.runtime.native_backend.runs import BatchRun
     from pytriton.runtime.native_backend.server_objects import Errors
 
 _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytriton.base.errors import ErrorCode, ServerError
-from pytriton.runtime.native_backend.execution import BatchExecution
+from pytriton.runtime.native_backend.execution import BatchExecution, BatchRuns
 from pytriton.runtime.native_backend.host import Host
-from pytriton.runtime.native_backend.runs import BatchRuns
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.loader import find_files
 from pytriton.runtime.python_backend.output import end_output
