@@ -19,7 +19,7 @@ from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machi
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
-from pytriton.runtime.native_backend.responses import BackendResponses
+from pytriton.runtime.native_backend.responses import BackendResponses, TensorQuestions
 from pytriton.runtime.native_backend.server_objects import (
     BufferAttributes,
     Documents,
@@ -34,7 +34,6 @@ from pytriton.runtime.native_backend.stub import (
     Stub,
     this_machine,
 )
-from pytriton.runtime.native_backend.tensor_questions import TensorQuestions
 from pytriton.runtime.pb_utils.failures import TritonModelException
 
 if TYPE_CHECKING:

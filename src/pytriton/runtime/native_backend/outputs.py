@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.execution import BatchRun
     from pytriton.runtime.native_backend.requests import BackendRequest
-    from pytriton.runtime.native_backend.tensor_questions import OutputDescription
+    from pytriton.runtime.native_backend.responses import OutputDescription
     from pytriton.runtime.transport.arena import Block
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.response_outbox import ResponseOutbox
