@@ -13,7 +13,7 @@ import pytest
 
 from pytriton.base.errors import ErrorCode
 from pytriton.base.log_switches import LogSwitches
-from pytriton.runtime.native_backend.host import CODE_SETTING
+from pytriton.runtime.native_backend.worker import CODE_SETTING
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
     BatchFailure,

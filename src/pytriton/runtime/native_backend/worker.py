@@ -6,17 +6,43 @@ The main thread both reads the channel and calls the backend.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytriton.base.errors import ErrorCode, ServerError
+from pytriton.base.errors import ErrorCode, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.runtime.native_backend import caller_requests, caller_responses
+from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, prototype
+from pytriton.runtime.native_backend.callbacks import Callbacks, exported
+from pytriton.runtime.native_backend.caller_responses import Allocators
+from pytriton.runtime.native_backend.calls import CalledModels, Calls
 from pytriton.runtime.native_backend.execution import BatchExecution, BatchRuns
-from pytriton.runtime.native_backend.host import Host
+from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
+from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
+from pytriton.runtime.native_backend.metrics import MetricFunctions
+from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
+from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
+from pytriton.runtime.native_backend.responses import BackendResponses, TensorQuestions
+from pytriton.runtime.native_backend.server_objects import (
+    BufferAttributes,
+    Documents,
+    Errors,
+    Names,
+    Parameters,
+)
+from pytriton.runtime.native_backend.stub import (
+    MACHINES,
+    Library,
+    NotALibraryError,
+    Stub,
+    this_machine,
+)
+from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.loader import find_files
 from pytriton.runtime.python_backend.output import end_output
@@ -36,10 +62,196 @@ from pytriton.runtime.transport.frames import (
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Sequence
 
     from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.python_backend.mailbox import Waiter
     from pytriton.runtime.transport.channel import Received
+
+_SONAME = "libtritonserver.so"
+# "0" in the environment: every call goes to Python, which is slower and easier to observe.
+CODE_SETTING = "PYTRITON_MACHINE_CODE"
+_EXECUTE = "TRITONBACKEND_ModelInstanceExecute"
+
+
+class Host:
+    """A compiled backend in this process, with one model and one instance of it."""
+
+    def __init__(self, frame: Initialize, runtime: WorkerRuntime) -> None:
+        self._path = frame.model_path
+        self._runtime = runtime
+        self.errors = Errors()
+        documents = Documents()
+        self.models = Models(frame, documents)
+        config = self.models.config
+        outputs = [each["name"] for each in config.get("output", [])]
+        self.requests = BackendRequests(outputs, is_batching=frame.is_batching)
+        self.statistics = BackendStatistics()
+        self.responses = BackendResponses(
+            self.requests,
+            self.errors,
+            outputs,
+            _state_names(config),
+            ForeignThreads(),
+            frame.arguments["model_name"],
+        )
+        self._names = Names()
+        self.logs = Logs(runtime.log, runtime.logs_level)
+        parameters = Parameters()
+        attributes = BufferAttributes()
+        # Each implements the functions of the C API on one kind of object.
+        groups = (
+            self.errors,
+            documents,
+            self._names,
+            self.logs,
+            self.models,
+            MemoryManager(),
+            RequestFunctions(self.requests),
+            self.responses,
+            self.statistics,
+            parameters,
+            attributes,
+            TensorQuestions(attributes, self.responses),
+            MetricFunctions(self._ask, runtime.notify, parameters),
+            *self._callers(documents, parameters, attributes),
+        )
+        self._functions = exported(*groups)
+        self._entry_points: dict[str, Callable[..., int]] = {}
+
+    def _callers(
+        self, documents: Documents, parameters: Parameters, attributes: BufferAttributes
+    ) -> Sequence[object]:
+        """Returns the groups for backends that use other models."""
+        models = CalledModels(self.models.server, self._ask, documents, parameters)
+        allocators = Allocators(self.errors, attributes)
+        requests = caller_requests.CallerRequests(models.find, allocators, attributes)
+        responses = caller_responses.CallerResponses(self.errors)
+        calls = Calls(self._runtime, requests, responses, models)
+        return models, allocators, requests, responses, calls
+
+    def _ask(self, action: str, **arguments: Any) -> Any:
+        """Ask the server; raises InvalidArgumentError if it refuses."""
+        try:
+            return self._runtime.call(action, **arguments)
+        except TritonModelException as error:
+            raise InvalidArgumentError(str(error)) from None
+
+    def load(self) -> None:
+        """Load the library.
+
+        Raises:
+            ServerError: It cannot be loaded here; the text says why.
+        """
+        machine = this_machine()
+        try:
+            file = Library(self._path)
+        except OSError as error:
+            raise NotFoundError(f"unable to load shared library: {self._path}: {error}") from error
+        except NotALibraryError as error:
+            raise NotFoundError(f"unable to load shared library: {self._words(error)}") from error
+        if file.machine_number != machine.number:
+            names = {each.number: each.name for each in MACHINES.values()}
+            found = names.get(file.machine_number, f"machine {file.machine_number}")
+            raise NotFoundError(
+                f"unable to load shared library: {self._path}: it was compiled for {found}, and"
+                f" this machine is {machine.name}"
+            )
+        self._load_stub(file)
+        try:
+            library = ctypes.CDLL(self._path)
+        except OSError as error:
+            raise NotFoundError(f"unable to load shared library: {error}") from error
+        for name, signature in ENTRY_POINTS.items():
+            if hasattr(library, name):
+                self._entry_points[name] = prototype(signature)((name, library))
+        if _EXECUTE not in self._entry_points:
+            raise NotFoundError(
+                f"unable to find required entrypoint '{_EXECUTE}' in shared library:"
+                f" {self._path}: undefined symbol: {_EXECUTE}"
+            )
+
+    def _words(self, error: NotALibraryError) -> str:
+        """Returns the loader's words for a file that is not a library, or ours."""
+        try:
+            ctypes.CDLL(self._path)
+        except OSError as refusal:
+            return str(refusal)
+        return f"{self._path}: {error}"
+
+    def _load_stub(self, file: Library) -> None:
+        soname = next((each for each in file.needed if "libtritonserver" in each), _SONAME)
+        # A backend that was compiled for a newer API may need functions that are not known here.
+        newer = [name for name in file.undefined if name.startswith("TRITON")]
+        names = sorted({*FUNCTIONS, *newer} - ENTRY_POINTS.keys())
+        code = self._machine_code() if os.environ.get(CODE_SETTING) != "0" else {}
+        Stub(soname, names, Callbacks(self._functions, self.errors, self._report), code)
+
+    def _machine_code(self) -> dict[str, bytes]:
+        addresses = ProcessAddresses(
+            is_verbose=self.logs.verbose_address,
+            computed_ns=self.statistics.computed_address,
+            datatype_names=self._names.datatype_names,
+            datatype_sizes=self._names.datatype_sizes,
+            datatype_count=self._names.datatype_count,
+        )
+        return machine_code(this_machine().name, addresses)
+
+    def _report(self, name: str, error: BaseException) -> None:
+        self._runtime.log("ERROR", f"{name} failed: {type(error).__name__}: {error}", __file__, 0)
+
+    def initialize(self, *, with_instance: bool) -> None:
+        """Call the functions that prepare the backend, its model and its instance.
+
+        Raises:
+            ServerError: One of them returned this error.
+        """
+        models = self.models
+        self._call("TRITONBACKEND_Initialize", models.backend)
+        with contextlib.suppress(ServerError):  # Triton ignores it
+            self._call("TRITONBACKEND_GetBackendAttribute", models.backend, models.attribute)
+        self._call("TRITONBACKEND_ModelInitialize", models.model)
+        if with_instance:
+            self._call("TRITONBACKEND_ModelInstanceInitialize", models.instance)
+
+    def finalize(self, *, with_instance: bool) -> None:
+        """Call the functions that end the instance, the model and the backend; log their errors."""
+        models = self.models
+        if with_instance:
+            self._finalize("TRITONBACKEND_ModelInstanceFinalize", models.instance, "model instance")
+        self._finalize("TRITONBACKEND_ModelFinalize", models.model, "model")
+        self._finalize("TRITONBACKEND_Finalize", models.backend, "backend")
+
+    def _finalize(self, name: str, handle: int, what: str) -> None:
+        try:
+            self._call(name, handle)
+        except ServerError as error:
+            text = f"failed finalizing {what}: {error.kind} - {error.message}"
+            self._runtime.log("ERROR", text, __file__, 0)
+
+    def _call(self, name: str, *handles: int) -> None:
+        function = self._entry_points.get(name)
+        if function is not None:
+            self.errors.raise_for(function(*handles))
+
+    @property
+    def has_ready_check(self) -> bool:
+        """Whether the backend has a function that says whether its instance is ready."""
+        return "TRITONBACKEND_ModelInstanceReady" in self._entry_points
+
+    def check_ready(self) -> bool:
+        """Ask the backend whether its instance is ready; it is not if this raises a ServerError."""
+        self._call("TRITONBACKEND_ModelInstanceReady", self.models.instance)
+        return True
+
+    def execute(self, requests: int, count: int) -> int:
+        """Execute an array of requests; returns an error of C, or 0."""
+        return self._entry_points[_EXECUTE](self.models.instance, requests, count)
+
+
+def _state_names(config: dict[str, Any]) -> list[str]:
+    states = config.get("sequence_batching", {}).get("state", [])
+    return [each["output_name"] for each in states]
 
 
 class NativeWorker:
