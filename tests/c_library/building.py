@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytriton.inprocess.c_library.build import (
+from pytriton.inprocess.c_library.command import (
     LIBRARY_NAME,
     BuildError,
     compile_library,

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from pytriton.__main__ import main
-from pytriton.inprocess.c_library import build
-from pytriton.inprocess.c_library.build import (
+from pytriton.inprocess.c_library import command
+from pytriton.inprocess.c_library.command import (
     BuildError,
     compile_library,
     find_python_library,
+    functions_text,
     library_text,
 )
-from pytriton.inprocess.c_library.functions_text import functions_text
 from tests.c_library.building import INCLUDE, missing
 
 needs_compiler = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -75,7 +75,7 @@ def test_compiler_that_fails_says_why(tmp_path):
 
 
 def test_other_systems_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(build.sys, "platform", "darwin")
+    monkeypatch.setattr(command.sys, "platform", "darwin")
 
     with pytest.raises(BuildError, match="on Linux only, this is darwin"):
         compile_library(tmp_path)
@@ -102,7 +102,7 @@ def test_library_of_python_may_be_beside_its_prefix(tmp_path, monkeypatch):
     """LIBDIR is the folder of the machine where a Python that can be moved was built."""
     variables = {"INSTSONAME": "libpython3.99.so.1.0", "LIBDIR": "/install/lib"}
     monkeypatch.setattr(sysconfig, "get_config_var", variables.get)
-    monkeypatch.setattr(build.sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(command.sys, "base_prefix", str(tmp_path))
     (tmp_path / "lib").mkdir()
     library = tmp_path / "lib" / "libpython3.99.so.1.0"
     library.touch()

@@ -2,7 +2,7 @@
 // libtritonserver.so: the functions of an application, served by Python in the application's process.
 //
 // The first call starts an interpreter on a thread of its own and has `pytriton.inprocess.c_library.start` fill
-// the table of slots. `pytriton.inprocess.c_library.build` appends one function for each slot and defines:
+// the table of slots. `pytriton.inprocess.c_library.command` appends one function for each slot and defines:
 //   PYTRITON_EXECUTABLE  the Python of the environment in which pytriton is installed
 //   PYTRITON_LIBRARY     the shared library of that Python
 // The variables PYTRITON_PYTHON and PYTRITON_LIBPYTHON replace them at run time.
