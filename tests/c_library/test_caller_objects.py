@@ -17,7 +17,7 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.inprocess.c_library.metrics import ProcessMetrics
+from pytriton.inprocess.c_library.servers import ProcessMetrics
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.callbacks import exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests

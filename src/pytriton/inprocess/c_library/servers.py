@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import (
     InternalError,
@@ -12,20 +17,115 @@ from pytriton.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from pytriton.inprocess.c_library.delivery import Delivery
-from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import OptionHandles
 from pytriton.inprocess.engine_thread import EngineThread
 from pytriton.runtime.native_backend.callbacks import export
-from pytriton.runtime.native_backend.memory import Handles, put_bool, put_word, required_text
+from pytriton.runtime.native_backend.memory import (
+    Handles,
+    Kept,
+    put_bool,
+    put_half_word,
+    put_word,
+    required_text,
+)
 from pytriton.runtime.native_backend.server_objects import Documents, Parameters, ParameterType
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.api.documents import repository_index
+from pytriton.serving.server.metrics.exposition import SampleFamily
+from pytriton.serving.server.metrics.families import custom_families, server_family_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytriton.inprocess.c_library.exchange import CallerExchange
     from pytriton.serving.engine.served_model import ServedModel
+
+logger = logging.getLogger(__name__)
+
+
+class Delivery:
+    """Calls functions one after the other, in order."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.add = self._calls.put
+        self._thread = threading.Thread(target=self._run, name="pytriton-callbacks", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether the caller is called by this object, and must not wait for it."""
+        return threading.current_thread() is self._thread
+
+    def stop(self) -> None:
+        """Make the calls that are due, then end the thread."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call()
+            except Exception:
+                logger.exception("a response could not be delivered")
+            del call  # it refers to tensors
+
+
+_PROMETHEUS = 0
+
+
+class ProcessMetrics:
+    """The application's metrics. A lock keeps them whole while a server reads them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared = CustomMetrics(server_family_names)
+        self._own = WorkerMetrics(self._shared)
+
+    def perform(self, action: str, **arguments: Any) -> Any:
+        """Perform an action of `WorkerMetrics`; raises ServerError if it is refused."""
+        with self._lock:
+            return getattr(self._own, action)(**arguments)
+
+    def families(self) -> Iterable[SampleFamily]:
+        """Returns the families as a server shows them."""
+        with self._lock:
+            return list(custom_families(self._shared))
+
+
+@dataclasses.dataclass(slots=True)
+class _Report:
+    data: bytes
+    address: int
+    kept: Kept
+
+
+class MetricReports:
+    """TRITONSERVER_Metrics: the metrics that servers have reported to the application."""
+
+    def __init__(self) -> None:
+        self._reports: Handles[_Report] = Handles("metrics")
+
+    def new(self, text: str) -> int:
+        """Returns the handle of a report."""
+        kept, data = Kept(), text.encode()
+        return self._reports.add(_Report(data, kept.string(data), kept))
+
+    @export("TRITONSERVER_MetricsDelete")
+    def _delete(self, handle: int) -> None:
+        self._reports.pop(handle)
+
+    @export("TRITONSERVER_MetricsFormatted")
+    def _format(self, handle: int, number: int, base: int, size: int) -> None:
+        report = self._reports.get(handle)
+        if number != _PROMETHEUS:
+            raise InvalidArgumentError(f"unknown metrics format '{number}'")
+        put_word(base, report.address)
+        put_word(size, len(report.data))
+
 
 _CONFIG, _FILE = "config", "file:"  # names of the parameters of a load
 
@@ -200,3 +300,69 @@ class CallerServers:
 def version_text(version: int) -> str:
     """Returns a version as the engine has it; a negative one stands for the latest."""
     return "" if version < 0 else str(version)
+
+
+_UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
+_ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
+_CONFIG_VERSION = 1
+
+
+class ServedModelFunctions:
+    """Answers of servers on their models."""
+
+    def __init__(self, servers: CallerServers, documents: Documents) -> None:
+        self._servers = servers
+        self._documents = documents
+
+    @export("TRITONSERVER_ServerModelIsReady")
+    def _is_ready(self, server: int, name: bytes | None, version: int, place: int) -> None:
+        engine = self._servers.engine(server)
+        put_bool(place, engine.is_model_ready(required_text(name), version_text(version)))
+
+    @export("TRITONSERVER_ServerModelBatchProperties")
+    def _batching(
+        self, server: int, name: bytes | None, version: int, place: int, further: int
+    ) -> None:
+        _put_nothing(further)
+        model = self._servers.find(server, required_text(name), version)
+        put_half_word(place, _FIRST_DIM if model.spec.max_batch_size else _UNKNOWN_BATCHING)
+
+    @export("TRITONSERVER_ServerModelTransactionProperties")
+    def _transactions(
+        self, server: int, name: bytes | None, version: int, place: int, further: int
+    ) -> None:
+        _put_nothing(further)
+        put_half_word(place, 0)
+        model = self._servers.find(server, required_text(name), version)
+        put_half_word(place, _DECOUPLED if model.spec.decoupled else _ONE_TO_ONE)
+
+    @export("TRITONSERVER_ServerModelMetadata")
+    def _metadata(self, server: int, name: bytes | None, version: int, place: int) -> None:
+        engine = self._servers.engine(server)
+        metadata = engine.model_metadata(required_text(name), version_text(version))
+        put_word(place, self._documents.new(metadata))
+
+    @export("TRITONSERVER_ServerModelStatistics")
+    def _statistics(self, server: int, name: bytes | None, version: int, place: int) -> None:
+        engine = self._servers.engine(server)
+        statistics = engine.model_statistics(required_text(name), version_text(version))
+        put_word(place, self._documents.new(statistics))
+
+    @export("TRITONSERVER_ServerModelConfig")
+    def _config(
+        self, server: int, name: bytes | None, version: int, config_version: int, place: int
+    ) -> None:
+        engine = self._servers.engine(server)
+        config = engine.model_config(required_text(name), version_text(version))
+        if config_version != _CONFIG_VERSION:
+            raise InvalidArgumentError(
+                f"model configuration version {config_version} not supported, supported versions "
+                f"are: {_CONFIG_VERSION}"
+            )
+        put_word(place, self._documents.new(config))
+
+
+def _put_nothing(place: int) -> None:
+    """Write NULL where data of flags would be that do not exist yet, if there is such a place."""
+    if place:
+        put_word(place, 0)

@@ -9,10 +9,13 @@ import logging
 from pytriton.inprocess.c_library.error_objects import LibraryErrors
 from pytriton.inprocess.c_library.inference import Inferences
 from pytriton.inprocess.c_library.log import Log
-from pytriton.inprocess.c_library.metrics import MetricReports, ProcessMetrics
 from pytriton.inprocess.c_library.options import OptionHandles
-from pytriton.inprocess.c_library.server_models import ServedModelFunctions
-from pytriton.inprocess.c_library.servers import CallerServers
+from pytriton.inprocess.c_library.servers import (
+    CallerServers,
+    MetricReports,
+    ProcessMetrics,
+    ServedModelFunctions,
+)
 from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
