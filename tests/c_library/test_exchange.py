@@ -13,8 +13,12 @@ from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import ModelSpec, ModelTensor
-from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
-from pytriton.inprocess.c_library.exchange import CallerExchange
+from pytriton.inprocess.c_library.exchange import (
+    CallerExchange,
+    engine_request,
+    is_scattered,
+    join_inputs,
+)
 from pytriton.inprocess.c_library.servers import CallerServer
 from pytriton.runtime.native_backend.api_table import prototype
 from pytriton.runtime.native_backend.caller_requests import CallerInput, CallerRequest

@@ -3,21 +3,109 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import ServerError
-from pytriton.base.messages import InferResponse
-from pytriton.inprocess.c_library.engine_requests import engine_request, is_scattered, join_inputs
+from pytriton.base.dtypes import BYTES
+from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.inprocess.c_library.servers import CallerServers, version_text
+from pytriton.inprocess.c_library.traces import Traces
+from pytriton.protocol.kserve_json import raw_input
 from pytriton.runtime.executor.inference import Inference
+from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.caller_requests import (
+    CallerInput,
+    CallerRequest,
+    CallerRequests,
+)
 from pytriton.runtime.native_backend.caller_responses import CallerResponse, CallerResponses
+from pytriton.serving.engine.served_model import ServedModel
 
 if TYPE_CHECKING:
     from pytriton.inprocess.c_library.servers import CallerServer
     from pytriton.inprocess.c_library.traces import Trace
-    from pytriton.runtime.native_backend.caller_requests import CallerRequest
     from pytriton.runtime.native_backend.caller_responses import Allocator
-    from pytriton.serving.engine.served_model import ServedModel
+
+
+class ScatteredBytes:
+    """The bytes of an input in several buffers. The engine's thread joins them."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, parts: list[memoryview]) -> None:
+        self.parts = parts
+        self.size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def engine_request(request: CallerRequest, model: ServedModel) -> InferRequest:
+    """Returns the record; raises InvalidArgumentError if a raw input does not fit the model."""
+    return InferRequest(
+        model_name=request.model_name,
+        model_version=version_text(request.version),
+        id=request.id,
+        inputs=_tensors(request, model),
+        outputs=tuple(request.outputs) or None,
+        parameters=dict(request.parameters),
+        priority=request.priority,
+        timeout_us=request.timeout_us,
+        correlation_id=request.correlation_id,
+        flags=request.flags,
+        received_ns=time.monotonic_ns(),
+    )
+
+
+def _tensors(request: CallerRequest, model: ServedModel) -> dict[str, InferTensor]:
+    tensors = {}
+    for name, given in request.inputs.items():
+        if given.dtype is None:
+            data = b"".join(given.parts) if len(given.parts) > 1 else _data(given)
+            tensor = raw_input(data, model.spec, request.id)
+            tensors[tensor.name] = tensor
+        else:
+            tensors[name] = InferTensor(name, given.dtype, given.shape, _data(given))
+    return tensors
+
+
+def _data(given: CallerInput) -> Any:
+    parts = given.parts
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return b""
+    # The elements of BYTES are counted before the engine's thread sees them.
+    return b"".join(parts) if given.dtype is BYTES else ScatteredBytes(parts)
+
+
+def is_scattered(request: InferRequest) -> bool:
+    """Returns whether an input is to be joined."""
+    return any(isinstance(tensor.data, ScatteredBytes) for tensor in request.inputs.values())
+
+
+def join_inputs(request: InferRequest, model: ServedModel) -> None:
+    """Join the bytes of each input, in memory that instances can read if there is some.
+
+    Called on the engine's thread, which is the only one that allocates there.
+    """
+    for tensor in request.inputs.values():
+        if isinstance(tensor.data, ScatteredBytes):
+            tensor.data = _joined(tensor.data, model)
+
+
+def _joined(data: ScatteredBytes, model: ServedModel) -> memoryview | bytes:
+    memory = model.body_memory(data.size, 0)
+    if memory is None:
+        return b"".join(data.parts)
+    at = 0
+    for part in data.parts:
+        memory[at : at + len(part)] = part
+        at += len(part)
+    return memory[:at]
+
 
 # So many responses may wait for the application; then the model waits for it, too.
 _MOST_WAITING = 16
@@ -165,3 +253,31 @@ def _outcome(response: InferResponse | None, error: ServerError | None) -> Infer
         raise error
     assert response is not None
     return response
+
+
+class Inferences:
+    """Sends the application's requests."""
+
+    def __init__(
+        self,
+        servers: CallerServers,
+        requests: CallerRequests,
+        responses: CallerResponses,
+        traces: Traces,
+    ) -> None:
+        self._servers = servers
+        self._requests = requests
+        self._responses = responses
+        self._traces = traces
+
+    @export("TRITONSERVER_ServerInferAsync")
+    def _infer(self, handle: int, request_handle: int, trace_handle: int) -> None:
+        server, request = self._servers.handles.get(handle), self._requests.owned(request_handle)
+        trace = self._traces.handles.get(trace_handle) if trace_handle else None
+        if request.allocator is None or not request.respond[0]:
+            raise InvalidArgumentError(
+                "expected a request with an allocator and a response callback, see "
+                "TRITONSERVER_InferenceRequestSetResponseCallback"
+            )
+        model = self._servers.find(handle, request.model_name, request.version)
+        CallerExchange(request, request.allocator, server, model, self._responses, trace).send()

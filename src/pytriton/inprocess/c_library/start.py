@@ -7,7 +7,7 @@ import ctypes
 import logging
 
 from pytriton.inprocess.c_library.error_objects import LibraryErrors
-from pytriton.inprocess.c_library.inference import Inferences
+from pytriton.inprocess.c_library.exchange import Inferences
 from pytriton.inprocess.c_library.log import Log
 from pytriton.inprocess.c_library.options import OptionHandles
 from pytriton.inprocess.c_library.servers import (
