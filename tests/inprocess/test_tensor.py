@@ -12,8 +12,7 @@ import pytest
 
 import tritonserver
 from pytriton.base import dtypes
-from pytriton.inprocess.memory import read_place
-from pytriton.inprocess.tensor import input_tensor
+from pytriton.inprocess.tensor import input_tensor, read_place
 from tritonserver import DataType, DLDeviceType, MemoryBuffer, MemoryType, Tensor
 
 

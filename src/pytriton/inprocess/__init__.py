@@ -29,13 +29,12 @@ from pytriton.inprocess.errors import (
     UnsupportedError,
 )
 from pytriton.inprocess.iterators import AsyncResponseIterator, ResponseIterator
-from pytriton.inprocess.memory import MemoryBuffer
 from pytriton.inprocess.metrics import Metric, MetricFamily
 from pytriton.inprocess.model import Model, ModelDictionary
 from pytriton.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource
 from pytriton.inprocess.request import InferenceRequest, InferenceResponse
 from pytriton.inprocess.server import Server
-from pytriton.inprocess.tensor import Tensor
+from pytriton.inprocess.tensor import MemoryBuffer, Tensor
 
 __all__ = [
     "AlreadyExistsError",
