@@ -28,11 +28,11 @@ from pytriton.inprocess.errors import (
     UnknownError,
     UnsupportedError,
 )
-from pytriton.inprocess.iterators import AsyncResponseIterator, ResponseIterator
 from pytriton.inprocess.metrics import Metric, MetricFamily
 from pytriton.inprocess.model import Model, ModelDictionary
 from pytriton.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource
 from pytriton.inprocess.request import InferenceRequest, InferenceResponse
+from pytriton.inprocess.responses import AsyncResponseIterator, ResponseIterator
 from pytriton.inprocess.server import Server
 from pytriton.inprocess.tensor import MemoryBuffer, Tensor
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import ServerError
 from pytriton.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from pytriton.inprocess.errors import InvalidArgumentError, public_error, public_errors
-from pytriton.inprocess.iterators import AsyncResponseIterator, ResponseIterator
 from pytriton.inprocess.request import InferenceRequest, engine_request
-from pytriton.inprocess.responses import InprocessExchange
+from pytriton.inprocess.responses import AsyncResponseIterator, InprocessExchange, ResponseIterator
 from pytriton.runtime.executor.inference import Inference
 
 if TYPE_CHECKING:
