@@ -12,6 +12,7 @@ import concurrent.futures
 import functools
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from math import prod
@@ -27,13 +28,24 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.inprocess.added_repositories import AddedRepositories
-from pytriton.inprocess.server_log import ServerLog
+from pytriton.inprocess.metrics import shared_families
+from pytriton.inprocess.options import Options, server_settings
 from pytriton.inprocess.shared_loop import SharedLoop
+from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.serving.engine.validation import UncountedStringsError, validate
 from pytriton.serving.server.api.documents import model_metadata, model_statistics, server_metadata
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.metrics.api import MetricsApi
-from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.metrics.exposition import SampleFamily
+from pytriton.serving.server.metrics.families import custom_families
+from pytriton.serving.server.options.server_options import LogOptions, ServerOptions
+from pytriton.serving.server.process.logs import (
+    ConsoleHandler,
+    LogFile,
+    LogHandler,
+    formatter_factory,
+)
+from pytriton.serving.server.process.resources import usable_cores
 from pytriton.serving.server.repository_core import RepositoryCore, make_core
 
 if TYPE_CHECKING:
@@ -41,7 +53,46 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import Answer, IndexEntry
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.metrics.exposition import SampleFamily
+
+_LOGGER = logging.getLogger("pytriton")
+# Without any handler, Python itself would print warnings.
+_LOGGER.addHandler(logging.NullHandler())
+_levels: list[int] = []  # those of all open logs
+
+
+class ServerLog:
+    """Writes what the package logs in Triton's format, if the settings ask for any of it.
+
+    Servers of one process share the package's loggers, so the log of each has the lines of all.
+    """
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+        self._handler: LogHandler | None = None
+
+    def open(self) -> None:
+        """Begin to write; raises OSError if the file cannot be written."""
+        switches = self._options.switches
+        if not (switches.info or switches.warning or switches.error or switches.verbose):
+            return
+        if self._options.file:
+            self._handler = LogFile(self._options.file, logging.Formatter())
+        else:
+            self._handler = ConsoleHandler(sys.stdout, sys.stdout)
+        self._handler.use(switches, formatter_factory(switches))
+        _levels.append(switches.lowest_level)
+        _LOGGER.setLevel(min(_levels))
+        _LOGGER.addHandler(self._handler)
+
+    def close(self) -> None:
+        """Stop writing; may be called twice."""
+        if self._handler is not None:
+            _LOGGER.removeHandler(self._handler)
+            _levels.remove(self._options.switches.lowest_level)
+            _LOGGER.setLevel(min(_levels, default=logging.NOTSET))
+            self._handler.close()
+            self._handler = None
+
 
 T = TypeVar("T")
 
@@ -354,3 +405,30 @@ def _on_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_on_fork)
+
+
+def start_engine(options: Options) -> EngineThread:
+    """Start an engine and load its models.
+
+    Raises:
+        PyTritonValidationError: A setting has a wrong value.
+        ServerError: A repository cannot be read, or a model cannot be loaded.
+        OSError: The log cannot be written.
+    """
+    settings = ServerOptions.from_triton_config(server_settings(options))
+    allow_spinning(usable_cores(), also_workers=True)
+    engine = EngineThread(settings, _families)
+    engine.start()
+    return engine
+
+
+def stop_with(server: object, engine: EngineThread) -> Callable[[], object]:
+    """End the engine when the server is freed; returns what makes it stay."""
+    finalizer = weakref.finalize(server, engine.abandon)
+    finalizer.atexit = False  # at the end of the program its thread and workers end anyway
+    return finalizer.detach
+
+
+def _families() -> list[SampleFamily]:
+    with shared_families() as shared:
+        return list(custom_families(shared))

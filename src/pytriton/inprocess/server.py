@@ -22,10 +22,10 @@ from pytriton.inprocess.options import Options, check_types
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.inprocess import starting
+    from pytriton.inprocess import engine_thread
     from pytriton.inprocess.engine_thread import EngineThread
 else:  # it takes 0.2 s to import, and programs that only use tensors do not need it
-    starting = LazyModule("pytriton.inprocess.starting")
+    engine_thread = LazyModule("pytriton.inprocess.engine_thread")
 
 _CONFIG = "config"
 _FILE = "file:"
@@ -78,13 +78,13 @@ class Server:
         check_types(self.options)
         try:
             with public_errors():
-                engine = starting.start_engine(self.options)
+                engine = engine_thread.start_engine(self.options)
         except PyTritonValidationError as error:
             raise InvalidArgumentError(error.message) from None
         except OSError as error:  # for example of the log's file
             raise InternalError(f"the server cannot start: {error}") from error
         self._engine = engine
-        self._forget_engine = starting.stop_with(self, engine)
+        self._forget_engine = engine_thread.stop_with(self, engine)
         if wait_until_ready:
             self._await_ready(polling_interval, timeout)
         return self
