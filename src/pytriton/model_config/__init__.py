@@ -2,9 +2,15 @@
 """The configuration of a bound model: its tensors, its batching, its warm-up."""
 
 from pytriton.base.openai_routes import ChatTemplate, OpenAI
-from pytriton.model_config.common import DeviceKind, DynamicBatcher, QueuePolicy, TimeoutAction
+from pytriton.model_config.common import (
+    DeviceKind,
+    DynamicBatcher,
+    QueuePolicy,
+    RateLimiter,
+    RateLimiterResource,
+    TimeoutAction,
+)
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.model_config.rate_limiter import RateLimiter, RateLimiterResource
 from pytriton.model_config.ray_instances import Ray
 from pytriton.model_config.sequence_batcher import (
     ControlKind,

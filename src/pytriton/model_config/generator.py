@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.openai_routes import openai_parameters
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.model_config.common import DynamicBatcher, ModelWarmup, QueuePolicy, WarmupInput
-from pytriton.model_config.rate_limiter import rate_limiter_message
+from pytriton.model_config.common import (
+    DynamicBatcher,
+    ModelWarmup,
+    QueuePolicy,
+    WarmupInput,
+    rate_limiter_message,
+)
 from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig

@@ -6,8 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 from pytriton.base.openai_routes import OpenAI, as_openai
-from pytriton.model_config.common import DynamicBatcher, ModelWarmup
-from pytriton.model_config.rate_limiter import RateLimiter
+from pytriton.model_config.common import DynamicBatcher, ModelWarmup, RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
 from pytriton.utils.checks import check_type
 

@@ -23,10 +23,11 @@ from pytriton.model_config.common import (
     DynamicBatcher,
     ModelWarmup,
     QueuePolicy,
+    RateLimiter,
     TimeoutAction,
     WarmupInput,
+    read_rate_limiter,
 )
-from pytriton.model_config.rate_limiter import RateLimiter, read_rate_limiter
 from pytriton.model_config.sequence_message import sequence_batcher
 from pytriton.model_config.triton_model_config import (
     ResponseCache,

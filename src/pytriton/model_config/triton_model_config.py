@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytriton.base.openai_routes import OpenAI
-from pytriton.model_config.common import DeviceKind, DynamicBatcher, ModelWarmup
-from pytriton.model_config.rate_limiter import RateLimiter
+from pytriton.model_config.common import DeviceKind, DynamicBatcher, ModelWarmup, RateLimiter
 from pytriton.model_config.sequence_batcher import SequenceBatcher
 
 __all__ = [
