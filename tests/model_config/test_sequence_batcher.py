@@ -19,7 +19,7 @@ from pytriton.model_config import (
 )
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.parser import ModelConfigParser
-from pytriton.model_config.sequence_message import initial_states, only_request_inputs
+from pytriton.model_config.sequence_batcher import initial_states, only_request_inputs
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 from pytriton.serving.engine.config import (
     config_from_dict,

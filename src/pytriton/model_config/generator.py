@@ -20,7 +20,7 @@ from pytriton.model_config.common import (
     WarmupInput,
     rate_limiter_message,
 )
-from pytriton.model_config.sequence_message import sequence_message, sequence_parameters
+from pytriton.model_config.sequence_batcher import sequence_message, sequence_parameters
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 

@@ -28,7 +28,7 @@ from pytriton.model_config.common import (
     WarmupInput,
     read_rate_limiter,
 )
-from pytriton.model_config.sequence_message import sequence_batcher
+from pytriton.model_config.sequence_batcher import sequence_batcher
 from pytriton.model_config.triton_model_config import (
     ResponseCache,
     TensorSpec,

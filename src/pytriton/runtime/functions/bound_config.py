@@ -21,7 +21,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DeviceKind
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.model_config.sequence_message import initial_states
+from pytriton.model_config.sequence_batcher import initial_states
 from pytriton.model_config.tensor import Tensor
 from pytriton.model_config.triton_model_config import (
     ResponseCache,

@@ -20,8 +20,7 @@ from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
 from pytriton.model_config.model_config import ModelConfig
-from pytriton.model_config.sequence_batcher import SequenceBatcher
-from pytriton.model_config.sequence_message import only_request_inputs
+from pytriton.model_config.sequence_batcher import SequenceBatcher, only_request_inputs
 from pytriton.model_config.tensor import triton_datatype
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.bound_config import (
