@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.runtime.framework_backends.file_hints import explain_file
+from pytriton.runtime.framework_backends.shared import explain_file
 
 
 def test_pointer_of_git_lfs_is_recognised(tmp_path):

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.framework_backends.wheels import import_wheel
+from pytriton.runtime.framework_backends.shared import import_wheel
 
 
 def test_module_of_an_installed_package_is_imported():

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.file_hints import explain_file
-from pytriton.runtime.framework_backends.wheels import import_wheel
+from pytriton.runtime.framework_backends.shared import explain_file, import_wheel
 
 _EXTRA = "trees"
 _BACKEND = "fil"

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.framework_backends.batch_size import SETTING
 from pytriton.runtime.framework_backends.onnxruntime.config_check import added_input_names
 from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, TensorInfo
+from pytriton.runtime.framework_backends.shared import SETTING
 
 
 def is_complete(config: Mapping[str, Any]) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.runtime.framework_backends.batch_size import default_max_batch_size
 from pytriton.runtime.framework_backends.onnxruntime.auto_complete import complete, is_complete
 from pytriton.runtime.framework_backends.onnxruntime.config_check import check_config
 from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
@@ -30,6 +29,7 @@ from pytriton.runtime.framework_backends.onnxruntime.session import (
     open_session,
 )
 from pytriton.runtime.framework_backends.onnxruntime.settings import read_settings
+from pytriton.runtime.framework_backends.shared import default_max_batch_size
 
 
 class TritonPythonModel:

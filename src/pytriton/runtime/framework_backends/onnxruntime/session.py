@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from pytriton.base.dtypes import BF16, from_numpy
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.log_switches import LogSwitches
-from pytriton.runtime.framework_backends.file_hints import explain_file
 from pytriton.runtime.framework_backends.onnxruntime.providers import CUDA, Provider
 from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
 from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, read_signature
-from pytriton.runtime.framework_backends.wheels import import_wheel
+from pytriton.runtime.framework_backends.shared import explain_file, import_wheel
 from pytriton.runtime.pb_utils.runtime import current_runtime
 
 _FAILURE = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)

@@ -9,14 +9,13 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.framework_backends.batch_size import default_max_batch_size
 from pytriton.runtime.framework_backends.openvino.network import Network, Port
+from pytriton.runtime.framework_backends.shared import default_max_batch_size, import_wheel
 from pytriton.runtime.framework_backends.tabular import (
     find_file,
     read_parameters,
     refuse_optional_inputs,
 )
-from pytriton.runtime.framework_backends.wheels import import_wheel
 
 _FILES = ("model.xml", "model.onnx")
 

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.file_hints import explain_file
+from pytriton.runtime.framework_backends.shared import explain_file
 
 _DEVICE = "CPU"
 _DATATYPES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
-from pytriton.runtime.framework_backends.wheels import import_wheel
+from pytriton.runtime.framework_backends.shared import import_wheel
 
 Torch = Any  # the module; it is imported when it is needed
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError
-from pytriton.runtime.framework_backends.file_hints import explain_file
 from pytriton.runtime.framework_backends.pytorch import library, structure
 from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
 from pytriton.runtime.framework_backends.pytorch.files import PackageKind, package_kind
@@ -23,6 +22,7 @@ from pytriton.runtime.framework_backends.pytorch.library import Torch, execution
 from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
 from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
+from pytriton.runtime.framework_backends.shared import explain_file
 
 # Compiled code reads wrong memory for a wrong shape, unless it finds this when it is run.
 _CHECK_INPUTS = "AOTI_RUNTIME_CHECK_INPUTS"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.runtime.framework_backends.wheels import import_wheel
+from pytriton.runtime.framework_backends.shared import import_wheel
 
 FILES = ("model.skops", "model.joblib", "model.pkl", "model.pickle")
 # Settings of the server. They are not parameters of models: whoever writes a model's file may write
