@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnsupportedError
-from pytriton.runtime.framework_backends.onnxruntime.auto_complete import complete, is_complete
-from pytriton.runtime.framework_backends.onnxruntime.signature import read_signature
+from pytriton.runtime.framework_backends.onnxruntime.configuration import (
+    complete,
+    is_complete,
+    read_signature,
+)
 from pytriton.runtime.framework_backends.shared import default_max_batch_size
 
 

@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.onnxruntime.config_check import check_config
-from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, TensorInfo
+from pytriton.runtime.framework_backends.onnxruntime.configuration import (
+    OnnxSignature,
+    TensorInfo,
+    check_config,
+)
 
 
 def info(name, shape, data_type="TYPE_FP32"):

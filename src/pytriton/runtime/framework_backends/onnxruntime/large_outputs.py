@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytriton.base.dtypes import BY_CONFIG_NAME, DataType
-from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature
+from pytriton.runtime.framework_backends.onnxruntime.configuration import OnnxSignature
 from pytriton.runtime.pb_utils.batch import Batch
 
 LARGE_BYTES = 512 << 10

@@ -13,8 +13,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from pytriton.runtime.framework_backends.onnxruntime.auto_complete import complete, is_complete
-from pytriton.runtime.framework_backends.onnxruntime.config_check import check_config
+from pytriton.runtime.framework_backends.onnxruntime.configuration import (
+    check_config,
+    complete,
+    is_complete,
+)
 from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
 from pytriton.runtime.framework_backends.onnxruntime.model_file import (
     find_model_file,

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pytriton.runtime.framework_backends.batch_tensors import BatchTensors
-from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature
+from pytriton.runtime.framework_backends.onnxruntime.configuration import OnnxSignature
 from pytriton.runtime.framework_backends.onnxruntime.text_tensors import (
     decode_strings,
     string_failures,

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from pytriton.base.dtypes import BF16, from_numpy
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.base.log_switches import LogSwitches
+from pytriton.runtime.framework_backends.onnxruntime.configuration import (
+    OnnxSignature,
+    read_signature,
+)
 from pytriton.runtime.framework_backends.onnxruntime.providers import CUDA, Provider
 from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
-from pytriton.runtime.framework_backends.onnxruntime.signature import OnnxSignature, read_signature
 from pytriton.runtime.framework_backends.shared import explain_file, import_wheel
 from pytriton.runtime.pb_utils.runtime import current_runtime
 

@@ -1,20 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a configuration fits the tensors that a model declares, with Triton's messages. Pure.
-
-Configurations are dictionaries, as models of the Python backend get them.
-"""
+"""The inputs and outputs of an ONNX model, in the words of Triton's configurations. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.onnxruntime.signature import (
-    SERVED_TYPES,
-    OnnxSignature,
-    TensorInfo,
-)
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
+from pytriton.runtime.framework_backends.shared import SETTING
+
+INVALID = "TYPE_INVALID"
+# ONNX Runtime's names of element types; those that are missing here (complex numbers, 8-bit floats,
+# 4-bit integers) have no datatype in Triton.
+_DATA_TYPES = {
+    "bool": "TYPE_BOOL",
+    "uint8": "TYPE_UINT8",
+    "uint16": "TYPE_UINT16",
+    "uint32": "TYPE_UINT32",
+    "uint64": "TYPE_UINT64",
+    "int8": "TYPE_INT8",
+    "int16": "TYPE_INT16",
+    "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64",
+    "float16": "TYPE_FP16",
+    "float": "TYPE_FP32",
+    "double": "TYPE_FP64",
+    "bfloat16": "TYPE_BF16",
+    "string": "TYPE_STRING",
+}
+SERVED_TYPES = frozenset(_DATA_TYPES.values())
+_OTHER_KINDS = {
+    "seq": "ONNX_TYPE_SEQUENCE",
+    "map": "ONNX_TYPE_MAP",
+    "optional": "ONNX_TYPE_OPTIONAL",
+    "sparse_tensor": "ONNX_TYPE_SPARSETENSOR",
+}
+_TYPE = re.compile(r"(\w+)\((.*)\)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as the model declares it.
+
+    Attributes:
+        name: Its name.
+        data_type: Its type in a configuration; TYPE_INVALID if Triton has no such type.
+        shape: Its shape; -1 for a dimension that may vary, empty for a scalar.
+    """
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OnnxSignature:
+    """All tensors of a model, by name.
+
+    Attributes:
+        inputs: The inputs that every run needs.
+        initializers: Inputs that have a value in the model, which a run may replace.
+        outputs: The outputs.
+    """
+
+    inputs: Mapping[str, TensorInfo]
+    initializers: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+
+    @property
+    def data_types(self) -> set[str]:
+        """The types of all tensors."""
+        groups = (self.inputs, self.initializers, self.outputs)
+        return {info.data_type for group in groups for info in group.values()}
+
+    @property
+    def takes_strings(self) -> bool:
+        """Whether an input has strings."""
+        groups = (self.inputs, self.initializers)
+        return any(info.data_type == "TYPE_STRING" for group in groups for info in group.values())
+
+
+def read_signature(
+    inputs: Iterable[Any], initializers: Iterable[Any], outputs: Iterable[Any]
+) -> OnnxSignature:
+    """Read the signature from ONNX Runtime's descriptions of tensors.
+
+    Args:
+        inputs: Objects with `name`, `type` and `shape`, as the session returns them.
+        initializers: The same for overridable initializers.
+        outputs: The same for outputs.
+
+    Raises:
+        UnsupportedError: One of them is not a tensor.
+    """
+    return OnnxSignature(
+        *({each.name: _info(each) for each in group} for group in (inputs, initializers, outputs))
+    )
+
+
+def _info(node: Any) -> TensorInfo:
+    match = _TYPE.fullmatch(node.type)
+    kind, element = match.groups() if match is not None else (node.type, "")
+    if kind != "tensor":
+        raise UnsupportedError(
+            f"Unsupported ONNX Type '{_OTHER_KINDS.get(kind, 'ONNX_TYPE_UNKNOWN')}' for I/O"
+            f" '{node.name}', expected 'ONNX_TYPE_TENSOR'."
+        )
+    # A dimension is a number, the name of a symbol, or None.
+    shape = tuple(size if isinstance(size, int) else -1 for size in node.shape or ())
+    return TensorInfo(node.name, _DATA_TYPES.get(element, INVALID), shape)
+
 
 _BOOLEAN_TYPES = (
     ("int32_false_true", "TYPE_INT32"),
@@ -228,3 +325,83 @@ def _fits(shape: tuple[int, ...], dims: tuple[int, ...], *, must_equal: bool) ->
 def shape_text(shape: Sequence[int]) -> str:
     """Returns a shape as Triton's messages have it."""
     return f"[{','.join(map(str, shape))}]"
+
+
+def is_complete(config: Mapping[str, Any]) -> bool:
+    """Returns whether nothing is to be completed: the configuration has inputs and outputs."""
+    return bool((config.get("input") or config.get("batch_input")) and config.get("output"))
+
+
+def complete(
+    config: dict[str, Any], signature: OnnxSignature, default_batch_size: int
+) -> list[str]:
+    """Complete `config`, as Triton does for this backend.
+
+    Lists of inputs and outputs are filled only if they are empty; they are never merged.
+
+    Args:
+        config: The configuration, which is changed.
+        signature: The tensors of the model.
+        default_batch_size: The maximum batch size if the model can batch and the configuration does
+            not say one.
+
+    Returns:
+        What a user should be warned of.
+
+    Raises:
+        InvalidArgumentError: The configuration demands batching, which the model does not support.
+    """
+    warnings = _complete_batching(config, signature, default_batch_size)
+    batches = config.get("max_batch_size", 0) > 0
+    if not config.get("input") and not config.get("batch_input"):
+        # Triton lists the inputs that the server adds, too, and then refuses the configuration.
+        added = added_input_names(config)
+        infos = [info for name, info in signature.inputs.items() if name not in added]
+        config["input"] = _entries(infos, batches=batches)
+    if not config.get("output"):
+        config["output"] = _entries(signature.outputs.values(), batches=batches)
+    return warnings
+
+
+def _complete_batching(
+    config: dict[str, Any], signature: OnnxSignature, default_batch_size: int
+) -> list[str]:
+    name = config.get("name", "")
+    configured = config.get("max_batch_size", 0)
+    warnings = []
+    if not _can_batch(signature):
+        if configured > 0:
+            raise InvalidArgumentError(
+                f"autofill failed for model '{name}': model does not support batching while"
+                " non-zero max_batch_size is specified"
+            )
+    elif configured <= 0:
+        config["max_batch_size"] = default_batch_size
+        if default_batch_size:
+            warnings.append(
+                f"model '{name}' has no max_batch_size and can batch: it is set to"
+                f" {default_batch_size}. Set it in the configuration, or the default with"
+                f" --backend-config=onnxruntime,{SETTING}=<size>"
+            )
+    has_scheduler = "sequence_batching" in config or "dynamic_batching" in config
+    if config.get("max_batch_size", 0) > 1 and not has_scheduler:
+        config["dynamic_batching"] = {}
+    return warnings
+
+
+def _can_batch(signature: OnnxSignature) -> bool:
+    infos = (*signature.inputs.values(), *signature.outputs.values())
+    return all(info.shape[:1] == (-1,) for info in infos)
+
+
+def _entries(infos: Iterable[TensorInfo], *, batches: bool) -> list[dict[str, Any]]:
+    entries = []
+    for info in infos:
+        dims = list(info.shape[1:] if batches else info.shape)
+        entry: dict[str, Any] = {"name": info.name, "data_type": info.data_type}
+        # A tensor of a configuration has at least one dimension.
+        entry["dims"] = dims or [1]
+        if not dims and batches:
+            entry["reshape"] = {"shape": []}
+        entries.append(entry)
+    return entries
