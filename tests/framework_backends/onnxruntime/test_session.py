@@ -16,14 +16,13 @@ import pytest
 
 from pytriton.base.dtypes import BY_CONFIG_NAME
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
 from pytriton.runtime.framework_backends.onnxruntime.model_file import find_model_file
-from pytriton.runtime.framework_backends.onnxruntime.model_tensors import OnnxTensors
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     available_providers,
     open_session,
 )
 from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
+from pytriton.runtime.framework_backends.onnxruntime.tensors import LargeOutputs, OnnxTensors
 from pytriton.runtime.pb_utils.batch import Batch
 from tests.framework_backends.onnxruntime import onnx_models
 from tests.framework_backends.onnxruntime.onnx_models import TYPES, constant, model, node, tensor

@@ -18,12 +18,10 @@ from pytriton.runtime.framework_backends.onnxruntime.configuration import (
     complete,
     is_complete,
 )
-from pytriton.runtime.framework_backends.onnxruntime.large_outputs import LargeOutputs
 from pytriton.runtime.framework_backends.onnxruntime.model_file import (
     find_model_file,
     read_compute_capability,
 )
-from pytriton.runtime.framework_backends.onnxruntime.model_tensors import OnnxTensors
 from pytriton.runtime.framework_backends.onnxruntime.providers import choose_providers
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     Session,
@@ -32,6 +30,7 @@ from pytriton.runtime.framework_backends.onnxruntime.session import (
     open_session,
 )
 from pytriton.runtime.framework_backends.onnxruntime.settings import read_settings
+from pytriton.runtime.framework_backends.onnxruntime.tensors import LargeOutputs, OnnxTensors
 from pytriton.runtime.framework_backends.shared import default_max_batch_size
 
 
