@@ -6,8 +6,11 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
-from pytriton.runtime.framework_backends.onnxruntime.providers import choose_providers
-from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings, read_settings
+from pytriton.runtime.framework_backends.onnxruntime.settings import (
+    SessionSettings,
+    choose_providers,
+    read_settings,
+)
 
 ALL = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider"]
 CPU = ("CPUExecutionProvider", {})

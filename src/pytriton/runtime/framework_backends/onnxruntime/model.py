@@ -22,14 +22,13 @@ from pytriton.runtime.framework_backends.onnxruntime.model_file import (
     find_model_file,
     read_compute_capability,
 )
-from pytriton.runtime.framework_backends.onnxruntime.providers import choose_providers
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     Session,
     available_providers,
     log_severity,
     open_session,
 )
-from pytriton.runtime.framework_backends.onnxruntime.settings import read_settings
+from pytriton.runtime.framework_backends.onnxruntime.settings import choose_providers, read_settings
 from pytriton.runtime.framework_backends.onnxruntime.tensors import LargeOutputs, OnnxTensors
 from pytriton.runtime.framework_backends.shared import default_max_batch_size
 

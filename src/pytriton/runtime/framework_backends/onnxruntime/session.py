@@ -22,8 +22,7 @@ from pytriton.runtime.framework_backends.onnxruntime.configuration import (
     OnnxSignature,
     read_signature,
 )
-from pytriton.runtime.framework_backends.onnxruntime.providers import CUDA, Provider
-from pytriton.runtime.framework_backends.onnxruntime.settings import SessionSettings
+from pytriton.runtime.framework_backends.onnxruntime.settings import CUDA, Provider, SessionSettings
 from pytriton.runtime.framework_backends.shared import explain_file, import_wheel
 from pytriton.runtime.pb_utils.runtime import current_runtime
 
