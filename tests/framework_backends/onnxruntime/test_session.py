@@ -16,7 +16,7 @@ import pytest
 
 from pytriton.base.dtypes import BY_CONFIG_NAME
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
-from pytriton.runtime.framework_backends.onnxruntime.model_file import find_model_file
+from pytriton.runtime.framework_backends.onnxruntime.model import find_model_file
 from pytriton.runtime.framework_backends.onnxruntime.session import (
     available_providers,
     open_session,
