@@ -87,7 +87,7 @@ def test_server_rule_rejects_a_protocol_that_knows_the_other():
 def test_one_module_loads_pickles_of_users_with_a_library_that_runs_them():
     named = [name for name in sorted(MODULES) if '"joblib"' in MODULES[name].read_text()]
 
-    assert named == ["pytriton.runtime.framework_backends.sklearn.estimators"]
+    assert named == ["pytriton.runtime.framework_backends.sklearn.model"]
 
 
 def test_modules_import_each_other_without_a_cycle():
