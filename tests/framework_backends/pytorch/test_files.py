@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytriton.base.errors import InternalError, UnavailableError
-from pytriton.runtime.framework_backends.pytorch.files import (
+from pytriton.runtime.framework_backends.pytorch.configuration import (
     ModelForm,
     PackageKind,
     form_of,

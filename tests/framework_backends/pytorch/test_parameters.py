@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.runtime.framework_backends.pytorch.parameters import (
+from pytriton.runtime.framework_backends.pytorch.configuration import (
     ModuleParameters,
     ScriptParameters,
     read_module_parameters,

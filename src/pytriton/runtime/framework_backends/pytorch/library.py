@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
+from pytriton.runtime.framework_backends.pytorch.configuration import ScriptParameters
 from pytriton.runtime.framework_backends.shared import import_wheel
 
 Torch = Any  # the module; it is imported when it is needed

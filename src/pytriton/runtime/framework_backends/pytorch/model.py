@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.framework_backends.batch_tensors import BatchTensors
-from pytriton.runtime.framework_backends.pytorch import files, library, parameters, strings
+from pytriton.runtime.framework_backends.pytorch import configuration, library, strings
 from pytriton.runtime.framework_backends.pytorch.configuration import (
     STRING,
     check_types,
@@ -72,8 +72,8 @@ class TritonPythonModel:
 def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
     """Load a model; what needs no torch is checked before it is imported, which takes seconds."""
     tensors = read_tensors(config)
-    form = files.form_of(config)
-    check_types(tensors, takes_strings=form is files.ModelForm.TORCHSCRIPT)
+    form = configuration.form_of(config)
+    check_types(tensors, takes_strings=form is configuration.ModelForm.TORCHSCRIPT)
     if pb_utils.using_decoupled_model_transaction_policy(config):
         raise InvalidArgumentError(
             f"model '{tensors.model}' is decoupled, but models of the pytorch backend send one "
@@ -81,21 +81,21 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
         )
     directory = Path(args["model_repository"], args["model_version"])
     kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
-    if form is files.ModelForm.MODULE:
-        path = files.module_file(config, directory, Path.is_file)
-        settings = parameters.read_module_parameters(config)
+    if form is configuration.ModelForm.MODULE:
+        path = configuration.module_file(config, directory, Path.is_file)
+        settings = configuration.read_module_parameters(config)
         torch = library.import_torch()
         device = library.device_of(torch, kind, device_id)
         return ModuleModel.load(torch, path, tensors, device, settings, _Log)
-    script_settings = parameters.read_script_parameters(config)
+    script_settings = configuration.read_script_parameters(config)
     if kind != "GPU":
-        path = files.model_file(config, directory, Path.is_file)
+        path = configuration.model_file(config, directory, Path.is_file)
     torch = library.import_torch()
     device = library.device_of(torch, kind, device_id)
     if kind == "GPU":
         capability = library.capability_of(torch, device)
-        path = files.model_file(config, directory, Path.is_file, capability)
-    if form is files.ModelForm.PACKAGE:
+        path = configuration.model_file(config, directory, Path.is_file, capability)
+    if form is configuration.ModelForm.PACKAGE:
         instance = args["model_instance_name"]
         return PackageModel.load(torch, path, instance, tensors, device, script_settings, _Log)
     return TorchScriptModel.load(torch, path, tensors, device, script_settings, _Log)

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.pytorch import library
-from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
+from pytriton.runtime.framework_backends.pytorch.configuration import (
+    ConfiguredTensors,
+    ModuleParameters,
+)
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
 from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
-from pytriton.runtime.framework_backends.pytorch.parameters import ModuleParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 
 

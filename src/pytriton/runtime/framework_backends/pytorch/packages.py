@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.pytorch import library, structure
-from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
-from pytriton.runtime.framework_backends.pytorch.files import PackageKind, package_kind
+from pytriton.runtime.framework_backends.pytorch.configuration import (
+    ConfiguredTensors,
+    PackageKind,
+    ScriptParameters,
+    package_kind,
+)
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
 from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
-from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 from pytriton.runtime.framework_backends.shared import explain_file
 

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError
 from pytriton.runtime.framework_backends.pytorch import library, naming, weights
-from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors
+from pytriton.runtime.framework_backends.pytorch.configuration import (
+    ConfiguredTensors,
+    ScriptParameters,
+)
 from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
 from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
-from pytriton.runtime.framework_backends.pytorch.parameters import ScriptParameters
 from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
 from pytriton.runtime.framework_backends.shared import explain_file
 
