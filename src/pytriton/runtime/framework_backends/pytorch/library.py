@@ -6,10 +6,21 @@ Each instance has a process of its own, so these settings hold for one model onl
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pytriton.base.dtypes import BF16
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.pytorch.configuration import ScriptParameters
+from pytriton.runtime.framework_backends.pytorch.configuration import (
+    STRING,
+    TORCH_NAMES,
+    ScriptParameters,
+    TensorEntry,
+)
 from pytriton.runtime.framework_backends.shared import import_wheel
 
 Torch = Any  # the module; it is imported when it is needed
@@ -81,3 +92,122 @@ def capability_of(torch: Torch, device: Any) -> str:
 def execution_failure(error: BaseException) -> InternalError:
     """Returns the error with which a client gets what torch raised."""
     return InternalError(f"PyTorch execute failure: {error}".rstrip())
+
+
+class BackendLog(Protocol):
+    """Writes lines to the log."""
+
+    def write_info(self, text: str) -> None:
+        """Write a line."""
+
+    def write_warning(self, text: str) -> None:
+        """Write a warning."""
+
+    def write_verbose(self, text: str) -> None:
+        """Write a line that appears only while the log is verbose."""
+
+
+class TensorConverter:
+    """Makes the tensors of one instance.
+
+    Args:
+        torch: The module.
+        device: Where inputs go; None leaves them on the CPU.
+        outputs: The outputs and states of the model.
+    """
+
+    def __init__(self, torch: Torch, device: Any, outputs: Sequence[TensorEntry]) -> None:
+        self._torch = torch
+        is_cpu = device is None or device.type == "cpu"
+        self._device = None if is_cpu else device
+        self._data_types = {getattr(torch, name): config for config, name in TORCH_NAMES.items()}
+        self._expected = {entry.name: entry.data_type for entry in outputs}
+
+    def tensor(self, array: NDArray[Any]) -> Any:
+        """Returns the tensor of an input. On the CPU it is the memory of the array itself.
+
+        The worker owns this memory, so a model may change its inputs.
+        """
+        if array.dtype.kind in "OV":
+            return self._unusual(array)
+        tensor = self._torch.from_numpy(array)
+        return tensor if self._device is None else tensor.to(self._device)
+
+    def _unusual(self, array: NDArray[Any]) -> Any:
+        if array.dtype.kind == "O":
+            return array.tolist()
+        tensor = self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
+        return tensor if self._device is None else tensor.to(self._device)
+
+    def outputs(
+        self, results: Sequence[Any], positions: Mapping[str, int], wanted: Sequence[str]
+    ) -> dict[str, NDArray[Any]]:
+        """Returns the wanted outputs as arrays.
+
+        Raises:
+            InvalidArgumentError: The model has no such result, or it has another type.
+        """
+        arrays = {}
+        for name in wanted:
+            position = positions[name]
+            if position >= len(results):
+                raise InvalidArgumentError(
+                    f"The output {name} in the model configuration refers to an output index which "
+                    f"doesn't exist. This model has {len(results)} outputs"
+                )
+            arrays[name] = self._array(name, results[position])
+        return arrays
+
+    def _array(self, name: str, result: Any) -> NDArray[Any]:
+        expected = self._expected[name]
+        if isinstance(result, list):
+            self._check_type(name, expected, STRING)
+            array: NDArray[Any] = np.empty(len(result), object)
+            array[:] = result
+            return array
+        data_type = self._data_types.get(result.dtype)
+        if data_type != expected:
+            self._check_type(name, expected, data_type or str(result.dtype))
+        if result.ndim == 0:
+            raise InvalidArgumentError(f"output '{name}' is a scalar which is not supported.")
+        if data_type == BF16.config_name:
+            return _contiguous(result.view(self._torch.int16)).view(BF16.numpy)
+        return _contiguous(result)
+
+    def _check_type(self, name: str, expected: str, provided: str) -> None:
+        if expected != provided:
+            raise InvalidArgumentError(
+                f"configuration expects datatype {expected} for output '{name}', model provides "
+                f"{provided}"
+            )
+
+
+def _contiguous(tensor: Any) -> NDArray[Any]:
+    """Returns the elements of a tensor of any device in C order; copied only if they are not."""
+    array: NDArray[Any] = tensor.numpy(force=True)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def find_invalid(array: NDArray[Any], rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns the strings that are not UTF-8: the position of the request, and the element.
+
+    Args:
+        array: The strings of all requests, in one dimension.
+        rows: The number of strings of each request; a single request has all of them.
+    """
+    elements = array.tolist()
+    if b"".join(elements).isascii():  # most are, and it takes a tenth of the time
+        return []
+    invalid = [index for index, element in enumerate(elements) if not _is_utf8(element)]
+    if len(rows) == 1:
+        return [(0, index) for index in invalid]
+    ends = list(accumulate(rows))
+    return [(int(np.searchsorted(ends, index, "right")), index) for index in invalid]
+
+
+def _is_utf8(element: bytes) -> bool:
+    try:
+        element.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.runtime.framework_backends.batch_tensors import BatchTensors
-from pytriton.runtime.framework_backends.pytorch import configuration, library, strings
+from pytriton.runtime.framework_backends.pytorch import configuration, library
 from pytriton.runtime.framework_backends.pytorch.configuration import (
     STRING,
     check_types,
@@ -104,7 +104,7 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
 def _refuse_invalid(batch: Batch, name: str) -> None:
     """Fail the requests whose strings are not UTF-8, and let the others run."""
     array = batch.inputs[name]
-    for position, index in strings.find_invalid(array, batch.rows):
+    for position, index in library.find_invalid(array, batch.rows):
         text = (
             f"expected UTF-8 in input '{name}', because strings of PyTorch have to be; "
             f"{array[index]!r} is not"

@@ -18,9 +18,12 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     ConfiguredTensors,
     ModuleParameters,
 )
-from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
-from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
-from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
+from pytriton.runtime.framework_backends.pytorch.library import (
+    BackendLog,
+    TensorConverter,
+    Torch,
+    execution_failure,
+)
 
 
 class ModuleModel:

@@ -22,9 +22,12 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     ScriptParameters,
     package_kind,
 )
-from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
-from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
-from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
+from pytriton.runtime.framework_backends.pytorch.library import (
+    BackendLog,
+    TensorConverter,
+    Torch,
+    execution_failure,
+)
 from pytriton.runtime.framework_backends.shared import explain_file
 
 # Compiled code reads wrong memory for a wrong shape, unless it finds this when it is run.

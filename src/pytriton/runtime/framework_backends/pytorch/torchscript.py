@@ -15,9 +15,12 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     ConfiguredTensors,
     ScriptParameters,
 )
-from pytriton.runtime.framework_backends.pytorch.library import Torch, execution_failure
-from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
-from pytriton.runtime.framework_backends.pytorch.tensors import TensorConverter
+from pytriton.runtime.framework_backends.pytorch.library import (
+    BackendLog,
+    TensorConverter,
+    Torch,
+    execution_failure,
+)
 from pytriton.runtime.framework_backends.shared import explain_file
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.runtime.framework_backends.pytorch.library import Torch
-from pytriton.runtime.framework_backends.pytorch.messages import BackendLog
+from pytriton.runtime.framework_backends.pytorch.library import BackendLog, Torch
 
 _MIN_BYTES = 64 << 10  # less is not worth a mapping
 _LOCAL_HEADER_BYTES = 30  # of a zip file: before a member's name and extra field
