@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.pytorch.configuration import ConfiguredTensors, TensorEntry
-from pytriton.runtime.framework_backends.pytorch.naming import (
+from pytriton.runtime.framework_backends.pytorch.torchscript import (
     ForwardArgument,
     bind_inputs,
     bind_outputs,
