@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pytriton.base.errors import InternalError
-from pytriton.runtime.framework_backends.pytorch import structure
+from pytriton.runtime.framework_backends.pytorch import packages
 from pytriton.runtime.framework_backends.pytorch.configuration import TensorEntry
 
 LEAF = {"type": None, "context": None, "children_spec": []}
@@ -46,7 +46,7 @@ def entries(*names):
 
 
 def test_inputs_have_a_number_and_names_by_structure():
-    assert structure.input_names(ARGUMENTS) == INPUTS
+    assert packages.input_names(ARGUMENTS) == INPUTS
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_inputs_have_a_number_and_names_by_structure():
     ],
 )
 def test_outputs_have_a_number_and_names_by_structure(root, expected):
-    names = structure.output_names(text(root))
+    names = packages.output_names(text(root))
 
     assert names == [(f"OUTPUT__{index}", name) for index, name in enumerate(expected)]
 
 
 def test_other_structures_are_refused():
     with pytest.raises(InternalError, match=r"got builtins\.set"):
-        structure.output_names(text(node("builtins.set", [LEAF])))
+        packages.output_names(text(node("builtins.set", [LEAF])))
 
 
 def test_both_kinds_of_names_can_be_mixed():
     configured = entries("KWARGStable[b]", "INPUT__0", "ARGS[1][1][k]", "KWARGS[scale]", "INPUT__1")
 
-    positions = structure.bind_inputs("m", "m_0_0", configured, INPUTS)
+    positions = packages.bind_inputs("m", "m_0_0", configured, INPUTS)
 
     assert list(positions.values()) == [4, 0, 2, 3, 1]
 
@@ -103,7 +103,7 @@ def test_inputs_that_do_not_fit_are_refused(names, expected):
     model_names = [("INPUT__0", "ARGS[0]"), ("INPUT__1", "ARGS[1]")]
 
     with pytest.raises(InternalError) as raised:
-        structure.bind_inputs("m", "m_0_0", entries(*names), model_names)
+        packages.bind_inputs("m", "m_0_0", entries(*names), model_names)
 
     assert str(raised.value) == expected
 
@@ -111,6 +111,6 @@ def test_inputs_that_do_not_fit_are_refused(names, expected):
 def test_outputs_may_be_fewer_but_not_unknown():
     names = [("OUTPUT__0", "RESULT[0]"), ("OUTPUT__1", "RESULT[1]")]
 
-    assert structure.bind_outputs("i", entries("RESULT[1]"), names) == {"RESULT[1]": 1}
+    assert packages.bind_outputs("i", entries("RESULT[1]"), names) == {"RESULT[1]": 1}
     with pytest.raises(InternalError, match='Output "Y" for model instance "i" is not found'):
-        structure.bind_outputs("i", entries("Y"), names)
+        packages.bind_outputs("i", entries("Y"), names)
