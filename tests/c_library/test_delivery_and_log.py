@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.inprocess.c_library.log import Log
 from pytriton.inprocess.c_library.servers import Delivery
+from pytriton.inprocess.c_library.start import Log
 from pytriton.runtime.native_backend.callbacks import exported
 
 _INFO, _WARN, _ERROR, _VERBOSE = range(4)
