@@ -12,7 +12,7 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, error_from_code
 from pytriton.base.log_switches import LogSwitches
-from pytriton.inprocess.c_library.exchange import Inferences
+from pytriton.inprocess.c_library.exchange import Inferences, Traces
 from pytriton.inprocess.c_library.options import OptionHandles
 from pytriton.inprocess.c_library.servers import (
     CallerServers,
@@ -20,7 +20,6 @@ from pytriton.inprocess.c_library.servers import (
     ProcessMetrics,
     ServedModelFunctions,
 )
-from pytriton.inprocess.c_library.traces import Traces
 from pytriton.runtime.native_backend.callbacks import Callbacks, export, exported
 from pytriton.runtime.native_backend.caller_requests import CallerRequests
 from pytriton.runtime.native_backend.caller_responses import Allocators, CallerResponses
