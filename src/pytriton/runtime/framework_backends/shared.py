@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 
@@ -63,3 +67,126 @@ def default_max_batch_size(backend_config: Mapping[str, str]) -> int:
         return max(int(value), 0)
     except ValueError as error:
         raise InvalidArgumentError(f"expected a number as {SETTING}, got '{value}'") from error
+
+
+INPUT, OUTPUT = "input__0", "output__0"
+# Rows are cheap for such models, and a client often sends many at once.
+DEFAULT_MAX_BATCH_SIZE = 32768
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def read_parameters(config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the values of the configuration's `parameters`."""
+    parameters: Mapping[str, Any] = config.get("parameters") or {}
+    return {name: str(value.get("string_value", "")) for name, value in parameters.items()}
+
+
+def read_boolean(parameters: Mapping[str, str], name: str) -> bool | None:
+    """Returns a parameter that is true or false; None if it is not there.
+
+    Raises:
+        InvalidArgumentError: It is something else.
+    """
+    text = parameters.get(name)
+    if text is None:
+        return None
+    if text.lower() not in _BOOLEANS:
+        raise InvalidArgumentError(
+            f"expected 'true' or 'false' as parameter '{name}', got '{text}'"
+        )
+    return _BOOLEANS[text.lower()]
+
+
+def find_file(config: Mapping[str, Any], directory: str, names: Iterable[str]) -> Path:
+    """Returns the model's file: the configured one, or the first of these names that is there.
+
+    Raises:
+        UnavailableError: There is no such file.
+    """
+    configured = config.get("default_model_filename")
+    wanted = [configured] if configured else list(names)
+    for name in wanted:
+        path = Path(directory, name)
+        if path.exists():
+            return path
+    expected = " or ".join(f"'{name}'" for name in wanted)
+    raise UnavailableError(
+        f"unable to find {expected} in '{directory}' for model '{config.get('name', '')}'"
+    )
+
+
+def complete_config(
+    config: dict[str, Any], features: int, input_type: str, output_type: str, width: list[int]
+) -> None:
+    """Complete a configuration: its input, its output, and batches of many rows.
+
+    Args:
+        config: The configuration, which is changed.
+        features: The number of columns; -1 if the model takes any.
+        input_type: The datatype of the input if none is configured.
+        output_type: The same for the output.
+        width: The dimensions of the output without the batch dimension.
+    """
+    is_empty = not config.get("input") and not config.get("output")
+    if is_empty and config.get("max_batch_size", 0) <= 0:
+        config["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
+        if "sequence_batching" not in config:
+            config.setdefault("dynamic_batching", {})
+    is_batching = config.get("max_batch_size", 0) > 0
+    rows = [] if is_batching else [-1]
+    if not config.get("input"):
+        config["input"] = [
+            {"name": INPUT, "data_type": input_type, "dims": [*rows, features]},
+        ]
+    if not config.get("output"):
+        # A tensor of a configuration has at least one dimension; the model's may have none.
+        output: dict[str, Any] = {"name": OUTPUT, "data_type": output_type}
+        output["dims"] = [*rows, *width] or [1]
+        if is_batching and not width:
+            output["reshape"] = {"shape": []}
+        config["output"] = [output]
+
+
+def refuse_optional_inputs(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration whose requests may lack an input that the model needs.
+
+    Raises:
+        InvalidArgumentError: An input is optional.
+    """
+    for tensor in config.get("input") or ():
+        if tensor.get("optional"):
+            raise InvalidArgumentError(
+                f"'optional' is set to true for input '{tensor['name']}' while the backend model"
+                " doesn't support optional input"
+            )
+
+
+def only_tensors(config: Mapping[str, Any], features: int) -> tuple[str, Mapping[str, Any]]:
+    """Returns the name of the only input, and the only output.
+
+    Raises:
+        InvalidArgumentError: There are more or none, or the input is optional or has another number
+            of columns than the model.
+    """
+    refuse_optional_inputs(config)
+    name = config.get("name", "")
+    for kind in ("input", "output"):
+        count = len(config.get(kind) or ())
+        if count != 1:
+            raise InvalidArgumentError(
+                f"unable to load model '{name}', configuration expects {count} {kind}s, model"
+                " provides 1"
+            )
+    (tensor,), (output,) = config["input"], config["output"]
+    dims = [int(each) for each in tensor["dims"]]
+    if dims[-1] not in (-1, features) and features != -1:
+        raise InvalidArgumentError(
+            f"model '{name}', tensor '{tensor['name']}': the model expects {features} columns, but"
+            f" the model configuration specifies shape {dims}"
+        )
+    return tensor["name"], output
+
+
+def as_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns rows of columns, also of a single row of a model that does not batch."""
+    return np.atleast_2d(array)

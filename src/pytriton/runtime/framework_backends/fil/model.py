@@ -14,11 +14,12 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InternalError, InvalidArgumentError
-from pytriton.runtime.framework_backends.shared import explain_file, import_wheel
-from pytriton.runtime.framework_backends.tabular import (
+from pytriton.runtime.framework_backends.shared import (
     as_rows,
     complete_config,
+    explain_file,
     find_file,
+    import_wheel,
     only_tensors,
     read_boolean,
     read_parameters,

@@ -16,10 +16,8 @@ from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.runtime.framework_backends.shared import (
     default_max_batch_size,
     explain_file,
-    import_wheel,
-)
-from pytriton.runtime.framework_backends.tabular import (
     find_file,
+    import_wheel,
     read_parameters,
     refuse_optional_inputs,
 )

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from pytriton.base.dtypes import BY_CONFIG_NAME, BYTES, from_numpy
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.runtime.framework_backends.shared import import_wheel
-from pytriton.runtime.framework_backends.tabular import (
+from pytriton.runtime.framework_backends.shared import (
     as_rows,
     complete_config,
     find_file,
+    import_wheel,
     only_tensors,
     read_parameters,
 )
