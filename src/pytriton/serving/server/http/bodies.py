@@ -78,23 +78,19 @@ class Bodies:
 
     # Requests
 
-    def infer(self, http: HttpRequest, model: ServedModel) -> ReadInfer | Deferred[ReadInfer]:
-        """Parse an infer request; returns it and the format of its outputs."""
+    def infer(
+        self, http: HttpRequest, model: ServedModel, inflated: Buffer | None = None
+    ) -> ReadInfer | Deferred[ReadInfer]:
+        """Parse an infer request; returns it and the format of its outputs.
+
+        Its JSON is parsed by its size: now, in a later iteration of the loop, or in another
+        process. Binary tensors behind the JSON are only sliced, so their size does not count.
+        """
         body: Buffer = http.body
         if b"content-encoding" in http.head.headers:
-            inflated = self._inflated(http)
-            if inflated is None:
+            if inflated is None and (inflated := self._inflated(http)) is None:
                 return partial(self._infer_inflated, http, model)
             body = inflated
-        return self._read_infer(http, body, model)
-
-    def _read_infer(
-        self, http: HttpRequest, body: Buffer, model: ServedModel
-    ) -> ReadInfer | Deferred[ReadInfer]:
-        """Parse JSON by its size: now, in a later iteration of the loop, or in another process.
-
-        Binary tensors behind the JSON are only sliced, so their size does not count.
-        """
         spec, header_length = model.spec, None
         length_text = http.head.headers.get(b"inference-header-content-length")
         if length_text is not None:
@@ -109,7 +105,7 @@ class Bodies:
         return parse_infer(body, header_length, spec)
 
     async def _infer_inflated(self, http: HttpRequest, model: ServedModel) -> ReadInfer:
-        reading = self._read_infer(http, await self._inflate(http), model)
+        reading = self.infer(http, model, await self._inflate(http))
         return reading if isinstance(reading, tuple) else await reading()
 
     def generate(
