@@ -346,9 +346,14 @@ def test_only_batches_are_ragged(max_batch_size, is_ragged):
     ],
     ids=["messages first", "client first"],
 )
-def test_messages_are_the_clients_own_in_either_order(program):
-    checks = "assert g.service_pb2 is p.service_pb2 and g.model_config_pb2 is p.model_config_pb2"
+def test_messages_and_those_of_the_client_are_in_one_process_in_either_order(program):
+    exchange = (
+        "ours = p.service_pb2.ModelReadyRequest(name='m', version='1'); "
+        "theirs = g.service_pb2.ModelReadyRequest.FromString(ours.SerializeToString()); "
+        "assert theirs.name == 'm' and theirs.version == '1'; "
+        "assert p.service_pb2.ModelReadyRequest.FromString(theirs.SerializeToString()) == ours"
+    )
 
-    result = subprocess.run([sys.executable, "-c", f"{program}; {checks}"], check=False)
+    result = subprocess.run([sys.executable, "-c", f"{program}; {exchange}"], check=False)
 
     assert result.returncode == 0

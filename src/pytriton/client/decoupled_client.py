@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytriton.base import dtypes
-from pytriton.base.protos import service_pb2
 from pytriton.client import tensors
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
@@ -351,6 +350,8 @@ class DecoupledModelClient(ModelClient):
             return self._stream
 
     def _message(self, config: TritonModelConfig, inputs: Mapping[str, Array]) -> Any:
+        from tritonclient.grpc import service_pb2  # noqa: PLC0415  heavy, and a client of it exists
+
         message = service_pb2.ModelInferRequest(
             model_name=self._model_name,
             model_version=self._model_version or "",
