@@ -52,7 +52,7 @@ def _read(name: str, path: pathlib.Path, known: dict[str, pathlib.Path]) -> Modu
     text = path.read_text()
     tree = ast.parse(text)
     named = [imported for imported, _ in source_rules.imported_modules(tree)]
-    named += [call.args[0].value for call in source_rules.lazy_imports(tree)]
+    named += [named_one for named_one, _ in source_rules.names_to_import(name, tree)]
     found = {each if each in known else each.rpartition(".")[0] for each in named}
     return Module(
         name=name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Container, Iterator
 
 # What every floor may import.
@@ -108,12 +109,29 @@ MODULES_WITH_MORE = {
     "pytriton.serving.server.worker_zygote": frozenset({"worker_process"}),
 }
 TOP = frozenset({"", "__main__", "check", "commands"})
+# Modules that strings name for another process, which is started with them or imports them first.
+NAMED_FOR_OTHER_PROCESSES = {
+    "pytriton.binding.server_process": frozenset({"pytriton.serving.server"}),
+    "pytriton.runtime.executor.python_process": frozenset(
+        {"pytriton.runtime.worker_process.zygote"}
+    ),
+    "pytriton.serving.repository.loading.python_loader": frozenset(
+        {"pytriton.runtime.native_backend.worker"}
+    ),
+}
+# Modules that texts name for people.
+NAMED_FOR_PEOPLE = {
+    "pytriton.base.announcement": frozenset({"pytriton.client"}),
+    "pytriton.inprocess.errors": frozenset({"pytriton.inprocess"}),
+    "pytriton.runtime.pb_utils.runtime": frozenset({"pytriton.testing.ModelHarness"}),
+}
 
 # They import their submodules when these are first used, and tell type checkers all of them.
 PACKAGES_OF_LAZY_PARTS = frozenset({"pytriton", "pytriton.client"})
 # A program of an interpreter that may not have this package, until its arguments say where it is.
 BEFORE_THE_PACKAGE_IS_FOUND = frozenset({"pytriton.runtime.worker_process.__main__"})
 
+_NAME_OF_MODULE = re.compile(r"\bpytriton(?:\.\w+)+")
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "os.popen", "os.system"})
 LINUX_ONLY = frozenset(
@@ -183,12 +201,36 @@ def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
+def named_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Each module of ours that a string names, with its line; docstrings do not count.
+
+    Such strings are lazy imports, tables of modules, modules that a process preloads, and programs
+    for `python -m` and `python -c`.
+    """
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and node not in docstrings:
+            yield from ((name, node.lineno) for name in _NAME_OF_MODULE.findall(node.value))
+
+
+def names_to_import(module: str, tree: ast.AST) -> list[tuple[str, int]]:
+    """Those of the named modules that the process of `module` imports, with their lines."""
+    others = NAMED_FOR_OTHER_PROCESSES.get(module, frozenset[str]())
+    told = NAMED_FOR_PEOPLE.get(module, frozenset[str]())
+    return [each for each in named_modules(tree) if each[0] not in others | told]
+
+
 def upward_imports(module: str, source: str) -> list[str]:
-    """Imports that point up or sideways, and relative ones, whose direction nobody can read."""
+    """Imports that point up or sideways, and relative ones, whose direction nobody can read.
+
+    A module that a string names counts as imported.
+    """
     unit = unit_of(module)
     allowed = allowed_imports(unit)
     problems = []
-    for name, line in imported_modules(syntax_tree(source)):
+    tree = syntax_tree(source)
+    for name, line in (*imported_modules(tree), *names_to_import(module, tree)):
         if name.startswith("."):
             problems.append(f"{module}:{line} imports {name} relatively")
         elif name.split(".")[0] == "pytriton" and allowed is not None:
@@ -218,8 +260,8 @@ def run_time_imports(module: str, source: str, known: Container[str]) -> Iterato
     tree = syntax_tree(source)
     at_run_time = [node for node in tree.body if not _is_for_type_checkers(node)]
     imported = [name for name, _ in imported_modules(ast.Module(at_run_time, []))]
-    lazily = [_text(call) for call in lazy_imports(tree)]
-    for name in (*imported, *lazily):
+    by_name = [name for name, _ in names_to_import(module, tree)]
+    for name in (*imported, *by_name):
         found = name if name in known else name.rpartition(".")[0]
         if found in known and found != module:
             yield found

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import pathlib
+import re
 
 import pytest
 
@@ -90,6 +92,31 @@ def test_one_module_loads_pickles_of_users_with_a_library_that_runs_them():
     assert named == ["pytriton.runtime.framework_backends.sklearn.model"]
 
 
+def test_modules_that_strings_name_exist():
+    names = {
+        name: f"{module}:{line}"
+        for module, path in PACKAGE.items()
+        for name, line in source_rules.named_modules(ast.parse(path.read_text()))
+    }
+    library = SOURCE / "pytriton/inprocess/c_library/library.c"
+    names[re.search(r"__import__\('([\w.]+)'", library.read_text())[1]] = library.name
+
+    unknown = {
+        name: place
+        for name, place in names.items()
+        if name not in PACKAGE and name.rpartition(".")[0] not in PACKAGE
+    }
+    assert unknown == {}
+
+
+def test_every_exception_for_named_modules_is_needed():
+    for table in (source_rules.NAMED_FOR_OTHER_PROCESSES, source_rules.NAMED_FOR_PEOPLE):
+        for module, names in table.items():
+            tree = ast.parse(PACKAGE[module].read_text())
+
+            assert names <= {name for name, _ in source_rules.named_modules(tree)}
+
+
 def test_modules_import_each_other_without_a_cycle():
     graph = {
         name: set(source_rules.run_time_imports(name, path.read_text(), PACKAGE))
@@ -119,6 +146,27 @@ def test_import_rule_rejects_upward(importer, imported):
     assert source_rules.upward_imports(importer, f"import {imported}") != []
     parent, _, name = imported.rpartition(".")
     assert source_rules.upward_imports(importer, f"from {parent} import {name}") != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "ROWS = (Row('name', 'pytriton.serving.server.http.api'),)",
+        "_PRELOADED = ('pytriton.serving.server.core',)",
+        "subprocess.run([sys.executable, '-m', 'pytriton.serving.server'])",
+        "_PROGRAM = 'from pytriton.serving.server import main; main()'",
+        "import_module(f'pytriton.serving.{name}')",
+        "MODULE = 'pytriton.serving.server'",
+    ],
+)
+def test_import_rule_rejects_upward_names_in_strings(source):
+    assert source_rules.upward_imports("pytriton.serving.engine.engine", source) != []
+
+
+def test_import_rule_reads_no_docstrings():
+    source = 'def f():\n    """See `pytriton.serving.server`."""'
+
+    assert source_rules.upward_imports("pytriton.serving.engine.engine", source) == []
 
 
 @pytest.mark.parametrize(
