@@ -16,9 +16,7 @@ from pytriton.base import protos
 from pytriton.base.package import PACKAGE_FOLDER
 
 FILES = {"grpc_service.proto": "service_pb2", "model_config.proto": "model_config_pb2"}
-_DEFINITION = re.compile(
-    r"^\s*(?:(?:repeated )?[\w.]+|map<[\w., ]+>) (\w+) = (\d+)|^\s*(\w+) = (\d+)"
-)
+_DEFINITION = re.compile(r"\s*(?:(?:(?:repeated )?[\w.]+|map<[\w., ]+>) )?(\w+) = (\d+)")
 
 
 def members(file: Any) -> Iterator[tuple[str, int, str]]:
