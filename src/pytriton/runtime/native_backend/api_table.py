@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `libtritonserver.so` exports: the result and the arguments of each function of its C API.
 
+They are read from the headers that users compile with.
+
 A signature is one letter for the result, a colon, and one letter for each argument: `e` is a
 pointer to an error that the caller owns, NULL for success; `p` a pointer; `s` a C string; `b` a
 bool; `i` and `q` are signed numbers of 32 and 64 bits, `I` and `Q` unsigned ones; `d` is a double
@@ -11,7 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
+from collections.abc import Container
 from typing import Any
+
+from pytriton.base.package import PACKAGE_FOLDER
 
 # Pointers are plain integers: typed ones take twice as long in each call. A C string as an argument
 # becomes bytes, or None for NULL.
@@ -28,98 +34,54 @@ _TYPES: dict[str, Any] = {
     "v": None,
 }
 
-FUNCTIONS = {
-    "TRITONBACKEND_ApiVersion": "e:pp",
-    "TRITONBACKEND_BackendArtifacts": "e:ppp",
-    "TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup": "e:piQpQ",
-    "TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading": "e:pb",
-    "TRITONBACKEND_BackendConfig": "e:pp",
-    "TRITONBACKEND_BackendExecutionPolicy": "e:pp",
-    "TRITONBACKEND_BackendMemoryManager": "e:pp",
-    "TRITONBACKEND_BackendName": "e:pp",
-    "TRITONBACKEND_BackendSetExecutionPolicy": "e:pi",
-    "TRITONBACKEND_BackendSetState": "e:pp",
-    "TRITONBACKEND_BackendState": "e:pp",
-    "TRITONBACKEND_InferenceRequestTimeoutMicroseconds": "e:pp",
-    "TRITONBACKEND_InferenceResponseOutput": "e:pIpppp",
-    "TRITONBACKEND_InferenceResponseOutputByName": "e:psppp",
-    "TRITONBACKEND_InputBuffer": "e:pIpppp",
-    "TRITONBACKEND_InputBufferAttributes": "e:pIpp",
-    "TRITONBACKEND_InputBufferForHostPolicy": "e:psIpppp",
-    "TRITONBACKEND_InputProperties": "e:ppppppp",
-    "TRITONBACKEND_InputPropertiesForHostPolicy": "e:pspppppp",
-    "TRITONBACKEND_MemoryManagerAllocate": "e:ppiqQ",
-    "TRITONBACKEND_MemoryManagerFree": "e:ppiq",
-    "TRITONBACKEND_ModelAutoCompleteConfig": "e:pp",
-    "TRITONBACKEND_ModelBackend": "e:pp",
-    "TRITONBACKEND_ModelConfig": "e:pIp",
-    "TRITONBACKEND_ModelInstanceDeviceId": "e:pp",
-    "TRITONBACKEND_ModelInstanceHostPolicy": "e:pp",
-    "TRITONBACKEND_ModelInstanceIsPassive": "e:pp",
-    "TRITONBACKEND_ModelInstanceKind": "e:pp",
-    "TRITONBACKEND_ModelInstanceModel": "e:pp",
-    "TRITONBACKEND_ModelInstanceName": "e:pp",
-    "TRITONBACKEND_ModelInstanceProfileCount": "e:pp",
-    "TRITONBACKEND_ModelInstanceProfileName": "e:pIp",
-    "TRITONBACKEND_ModelInstanceReportBatchStatistics": "e:pQQQQQ",
-    "TRITONBACKEND_ModelInstanceReportMemoryUsage": "e:ppI",
-    "TRITONBACKEND_ModelInstanceReportResponseStatistics": "e:p",
-    "TRITONBACKEND_ModelInstanceReportStatistics": "e:ppbQQQQ",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsDelete": "e:p",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsNew": "e:p",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart": "e:pQ",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetError": "e:pp",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance": "e:pp",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd": "e:pQ",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory": "e:pp",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart": "e:pQ",
-    "TRITONBACKEND_ModelInstanceSecondaryDeviceCount": "e:pp",
-    "TRITONBACKEND_ModelInstanceSecondaryDeviceProperties": "e:pIpp",
-    "TRITONBACKEND_ModelInstanceSetState": "e:pp",
-    "TRITONBACKEND_ModelInstanceState": "e:pp",
-    "TRITONBACKEND_ModelName": "e:pp",
-    "TRITONBACKEND_ModelReportMemoryUsage": "e:ppI",
-    "TRITONBACKEND_ModelRepository": "e:ppp",
-    "TRITONBACKEND_ModelServer": "e:pp",
-    "TRITONBACKEND_ModelSetConfig": "e:pIp",
-    "TRITONBACKEND_ModelSetState": "e:pp",
-    "TRITONBACKEND_ModelState": "e:pp",
-    "TRITONBACKEND_ModelVersion": "e:pp",
-    "TRITONBACKEND_OutputBuffer": "e:ppQpp",
-    "TRITONBACKEND_OutputBufferAttributes": "e:pp",
-    "TRITONBACKEND_RequestCorrelationId": "e:pp",
-    "TRITONBACKEND_RequestCorrelationIdString": "e:pp",
-    "TRITONBACKEND_RequestFlags": "e:pp",
-    "TRITONBACKEND_RequestId": "e:pp",
-    "TRITONBACKEND_RequestInput": "e:psp",
-    "TRITONBACKEND_RequestInputByIndex": "e:pIp",
-    "TRITONBACKEND_RequestInputCount": "e:pp",
-    "TRITONBACKEND_RequestInputName": "e:pIp",
-    "TRITONBACKEND_RequestIsCancelled": "e:pp",
-    "TRITONBACKEND_RequestOutputBufferProperties": "e:psppp",
-    "TRITONBACKEND_RequestOutputCount": "e:pp",
-    "TRITONBACKEND_RequestOutputName": "e:pIp",
-    "TRITONBACKEND_RequestParameter": "e:pIppp",
-    "TRITONBACKEND_RequestParameterCount": "e:pp",
-    "TRITONBACKEND_RequestRelease": "e:pI",
-    "TRITONBACKEND_RequestTrace": "e:pp",
-    "TRITONBACKEND_ResponseDelete": "e:p",
-    "TRITONBACKEND_ResponseFactoryDelete": "e:p",
-    "TRITONBACKEND_ResponseFactoryIsCancelled": "e:pp",
-    "TRITONBACKEND_ResponseFactoryNew": "e:pp",
-    "TRITONBACKEND_ResponseFactorySendFlags": "e:pI",
-    "TRITONBACKEND_ResponseNew": "e:pp",
-    "TRITONBACKEND_ResponseNewFromFactory": "e:pp",
-    "TRITONBACKEND_ResponseOutput": "e:ppsipI",
-    "TRITONBACKEND_ResponseSend": "e:pIp",
-    "TRITONBACKEND_ResponseSetBoolParameter": "e:psb",
-    "TRITONBACKEND_ResponseSetDoubleParameter": "e:psd",
-    "TRITONBACKEND_ResponseSetIntParameter": "e:psq",
-    "TRITONBACKEND_ResponseSetStringParameter": "e:pss",
-    "TRITONBACKEND_StateBuffer": "e:ppQpp",
-    "TRITONBACKEND_StateBufferAttributes": "e:pp",
-    "TRITONBACKEND_StateNew": "e:ppsipI",
-    "TRITONBACKEND_StateUpdate": "e:p",
+_HEADERS = ("tritonserver.h", "tritonbackend.h")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_FUNCTION = re.compile(
+    r"TRITON(?:SERVER|BACKEND)_DECLSPEC\s+([\w\s]+?[\s*]+)(TRITON\w+)\s*\(([^()]*)\)\s*;"
+)
+_ENUMERATION = re.compile(r"typedef enum \w+ \{[^}]*\} (\w+);")
+_STRING = re.compile(r"\s*const char\* ?\w+\s*")
+_LETTERS = {
+    "bool": "b",
+    "double": "d",
+    "int": "i",
+    "int32_t": "i",
+    "int64_t": "q",
+    "size_t": "Q",
+    "uint32_t": "I",
+    "uint64_t": "Q",
+    "unsigned int": "I",
+    "void": "v",
+}
+
+
+def _declared_functions() -> dict[str, str]:
+    """Returns the signatures of the functions that the headers declare; that takes 2 ms."""
+    folder = PACKAGE_FOLDER / "include" / "triton" / "core"
+    text = _COMMENT.sub("", "".join((folder / name).read_text() for name in _HEADERS))
+    enumerations = set(_ENUMERATION.findall(text))
+    functions = {}
+    for result, name, arguments in _FUNCTION.findall(text):
+        letters = [_letter(each, enumerations) for each in arguments.split(",")]
+        # A string that is a result is not converted, so it counts as an address.
+        letter = _letter(f"{result} x", enumerations).replace("s", "p")
+        functions[name] = f"{'e' if result.strip() == _ERROR else letter}:{''.join(letters)}"
+    return functions
+
+
+def _letter(argument: str, enumerations: Container[str]) -> str:
+    """Returns the letter of a declared argument, such as `const uint32_t index`."""
+    if _STRING.fullmatch(argument):
+        return "s"
+    if "*" in argument or argument.split(maxsplit=1)[0].endswith("Fn_t"):
+        return "p"
+    kind = " ".join(word for word in argument.split()[:-1] if word != "const")
+    return "i" if kind in enumerations else _LETTERS[kind]
+
+
+_ERROR = "TRITONSERVER_Error*"
+# The APIs of caches and of repository agents, which have no headers here: they are not supported.
+_UNSUPPORTED = {
     "TRITONCACHE_ApiVersion": "e:pp",
     "TRITONCACHE_CacheEntryAddBuffer": "e:ppp",
     "TRITONCACHE_CacheEntryBufferCount": "e:pp",
@@ -138,178 +100,15 @@ FUNCTIONS = {
     "TRITONREPOAGENT_ModelState": "e:pp",
     "TRITONREPOAGENT_SetState": "e:pp",
     "TRITONREPOAGENT_State": "e:pp",
-    "TRITONSERVER_ApiVersion": "e:pp",
-    "TRITONSERVER_BufferAttributesByteSize": "e:pp",
-    "TRITONSERVER_BufferAttributesCudaIpcHandle": "e:pp",
-    "TRITONSERVER_BufferAttributesDelete": "e:p",
-    "TRITONSERVER_BufferAttributesMemoryType": "e:pp",
-    "TRITONSERVER_BufferAttributesMemoryTypeId": "e:pp",
-    "TRITONSERVER_BufferAttributesNew": "e:p",
-    "TRITONSERVER_BufferAttributesSetByteSize": "e:pQ",
-    "TRITONSERVER_BufferAttributesSetCudaIpcHandle": "e:pp",
-    "TRITONSERVER_BufferAttributesSetMemoryType": "e:pi",
-    "TRITONSERVER_BufferAttributesSetMemoryTypeId": "e:pq",
-    "TRITONSERVER_DataTypeByteSize": "I:i",
-    "TRITONSERVER_DataTypeString": "p:i",
-    "TRITONSERVER_ErrorCode": "i:p",
-    "TRITONSERVER_ErrorCodeString": "p:p",
-    "TRITONSERVER_ErrorDelete": "v:p",
-    "TRITONSERVER_ErrorMessage": "p:p",
-    "TRITONSERVER_ErrorNew": "p:is",
-    "TRITONSERVER_GetMetricFamilyKind": "e:pp",
-    "TRITONSERVER_GetMetricKind": "e:pp",
-    "TRITONSERVER_InferenceRequestAddInput": "e:psipQ",
-    "TRITONSERVER_InferenceRequestAddRawInput": "e:ps",
-    "TRITONSERVER_InferenceRequestAddRequestedOutput": "e:ps",
-    "TRITONSERVER_InferenceRequestAppendInputData": "e:pspQiq",
-    "TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes": "e:pspp",
-    "TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy": "e:pspQiqs",
-    "TRITONSERVER_InferenceRequestCancel": "e:p",
-    "TRITONSERVER_InferenceRequestCorrelationId": "e:pp",
-    "TRITONSERVER_InferenceRequestCorrelationIdString": "e:pp",
-    "TRITONSERVER_InferenceRequestDelete": "e:p",
-    "TRITONSERVER_InferenceRequestFlags": "e:pp",
-    "TRITONSERVER_InferenceRequestId": "e:pp",
-    "TRITONSERVER_InferenceRequestIsCancelled": "e:pp",
-    "TRITONSERVER_InferenceRequestNew": "e:ppsq",
-    "TRITONSERVER_InferenceRequestPriority": "e:pp",
-    "TRITONSERVER_InferenceRequestPriorityUInt64": "e:pp",
-    "TRITONSERVER_InferenceRequestRemoveAllInputData": "e:ps",
-    "TRITONSERVER_InferenceRequestRemoveAllInputs": "e:p",
-    "TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs": "e:p",
-    "TRITONSERVER_InferenceRequestRemoveInput": "e:ps",
-    "TRITONSERVER_InferenceRequestRemoveRequestedOutput": "e:ps",
-    "TRITONSERVER_InferenceRequestSetBoolParameter": "e:psb",
-    "TRITONSERVER_InferenceRequestSetCorrelationId": "e:pQ",
-    "TRITONSERVER_InferenceRequestSetCorrelationIdString": "e:ps",
-    "TRITONSERVER_InferenceRequestSetDoubleParameter": "e:psd",
-    "TRITONSERVER_InferenceRequestSetFlags": "e:pI",
-    "TRITONSERVER_InferenceRequestSetId": "e:ps",
-    "TRITONSERVER_InferenceRequestSetIntParameter": "e:psq",
-    "TRITONSERVER_InferenceRequestSetPriority": "e:pI",
-    "TRITONSERVER_InferenceRequestSetPriorityUInt64": "e:pQ",
-    "TRITONSERVER_InferenceRequestSetReleaseCallback": "e:ppp",
-    "TRITONSERVER_InferenceRequestSetResponseCallback": "e:ppppp",
-    "TRITONSERVER_InferenceRequestSetStringParameter": "e:pss",
-    "TRITONSERVER_InferenceRequestSetTimeoutMicroseconds": "e:pQ",
-    "TRITONSERVER_InferenceRequestTimeoutMicroseconds": "e:pp",
-    "TRITONSERVER_InferenceResponseDelete": "e:p",
-    "TRITONSERVER_InferenceResponseError": "p:p",
-    "TRITONSERVER_InferenceResponseId": "e:pp",
-    "TRITONSERVER_InferenceResponseModel": "e:ppp",
-    "TRITONSERVER_InferenceResponseOutput": "e:pIppppppppp",
-    "TRITONSERVER_InferenceResponseOutputClassificationLabel": "e:pIQp",
-    "TRITONSERVER_InferenceResponseOutputCount": "e:pp",
-    "TRITONSERVER_InferenceResponseParameter": "e:pIppp",
-    "TRITONSERVER_InferenceResponseParameterCount": "e:pp",
-    "TRITONSERVER_InferenceTraceActivityString": "p:i",
-    "TRITONSERVER_InferenceTraceContext": "e:pp",
-    "TRITONSERVER_InferenceTraceDelete": "e:p",
-    "TRITONSERVER_InferenceTraceId": "e:pp",
-    "TRITONSERVER_InferenceTraceLevelString": "p:i",
-    "TRITONSERVER_InferenceTraceModelName": "e:pp",
-    "TRITONSERVER_InferenceTraceModelVersion": "e:pp",
-    "TRITONSERVER_InferenceTraceNew": "e:piQppp",
-    "TRITONSERVER_InferenceTraceParentId": "e:pp",
-    "TRITONSERVER_InferenceTraceReportActivity": "e:pQs",
-    "TRITONSERVER_InferenceTraceRequestId": "e:pp",
-    "TRITONSERVER_InferenceTraceSetContext": "e:ps",
-    "TRITONSERVER_InferenceTraceSpawnChildTrace": "e:pp",
-    "TRITONSERVER_InferenceTraceTensorNew": "e:piQpppp",
-    "TRITONSERVER_InstanceGroupKindString": "p:i",
-    "TRITONSERVER_LogIsEnabled": "b:i",
-    "TRITONSERVER_LogMessage": "e:isis",
-    "TRITONSERVER_MemoryTypeString": "p:i",
-    "TRITONSERVER_MessageDelete": "e:p",
+}
+FUNCTIONS: dict[str, str] = {
+    **_declared_functions(),
+    **_UNSUPPORTED,
+    # A text with a size has no end mark: its address is passed, not a string.
     "TRITONSERVER_MessageNewFromSerializedJson": "e:ppQ",
-    "TRITONSERVER_MessageSerializeToJson": "e:ppp",
-    "TRITONSERVER_MetricArgsDelete": "e:p",
-    "TRITONSERVER_MetricArgsNew": "e:p",
-    "TRITONSERVER_MetricArgsSetHistogram": "e:ppQ",
-    "TRITONSERVER_MetricDelete": "e:p",
-    "TRITONSERVER_MetricFamilyDelete": "e:p",
-    "TRITONSERVER_MetricFamilyNew": "e:piss",
-    "TRITONSERVER_MetricIncrement": "e:pd",
-    "TRITONSERVER_MetricNew": "e:pppQ",
-    "TRITONSERVER_MetricNewWithArgs": "e:pppQp",
-    "TRITONSERVER_MetricObserve": "e:pd",
-    "TRITONSERVER_MetricSet": "e:pd",
-    "TRITONSERVER_MetricValue": "e:pp",
-    "TRITONSERVER_MetricsDelete": "e:p",
-    "TRITONSERVER_MetricsFormatted": "e:pipp",
-    "TRITONSERVER_ParameterBytesNew": "p:spQ",
-    "TRITONSERVER_ParameterDelete": "v:p",
-    "TRITONSERVER_ParameterNew": "p:sip",
-    "TRITONSERVER_ParameterTypeString": "p:i",
-    "TRITONSERVER_ResponseAllocatorDelete": "e:p",
-    "TRITONSERVER_ResponseAllocatorNew": "e:pppp",
-    "TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction": "e:pp",
-    "TRITONSERVER_ResponseAllocatorSetQueryFunction": "e:pp",
-    "TRITONSERVER_ServerDelete": "e:p",
-    "TRITONSERVER_ServerInferAsync": "e:ppp",
-    "TRITONSERVER_ServerIsLive": "e:pp",
-    "TRITONSERVER_ServerIsReady": "e:pp",
-    "TRITONSERVER_ServerLoadModel": "e:ps",
-    "TRITONSERVER_ServerLoadModelWithParameters": "e:pspQ",
-    "TRITONSERVER_ServerMetadata": "e:pp",
-    "TRITONSERVER_ServerMetrics": "e:pp",
-    "TRITONSERVER_ServerModelBatchProperties": "e:psqpp",
-    "TRITONSERVER_ServerModelConfig": "e:psqIp",
-    "TRITONSERVER_ServerModelIndex": "e:pIp",
-    "TRITONSERVER_ServerModelIsReady": "e:psqp",
-    "TRITONSERVER_ServerModelMetadata": "e:psqp",
-    "TRITONSERVER_ServerModelStatistics": "e:psqp",
-    "TRITONSERVER_ServerModelTransactionProperties": "e:psqpp",
-    "TRITONSERVER_ServerNew": "e:pp",
-    "TRITONSERVER_ServerOptionsAddRateLimiterResource": "e:psQi",
-    "TRITONSERVER_ServerOptionsDelete": "e:p",
-    "TRITONSERVER_ServerOptionsNew": "e:p",
-    "TRITONSERVER_ServerOptionsSetBackendConfig": "e:psss",
-    "TRITONSERVER_ServerOptionsSetBackendDirectory": "e:ps",
-    "TRITONSERVER_ServerOptionsSetBufferManagerThreadCount": "e:pI",
-    "TRITONSERVER_ServerOptionsSetCacheConfig": "e:pss",
-    "TRITONSERVER_ServerOptionsSetCacheDirectory": "e:ps",
-    "TRITONSERVER_ServerOptionsSetCpuMetrics": "e:pb",
-    "TRITONSERVER_ServerOptionsSetCudaMemoryPoolByteSize": "e:piQ",
-    "TRITONSERVER_ServerOptionsSetCudaVirtualAddressSize": "e:piQ",
-    "TRITONSERVER_ServerOptionsSetEnablePeerAccess": "e:pb",
-    "TRITONSERVER_ServerOptionsSetExitOnError": "e:pb",
-    "TRITONSERVER_ServerOptionsSetExitTimeout": "e:pI",
-    "TRITONSERVER_ServerOptionsSetGpuMetrics": "e:pb",
-    "TRITONSERVER_ServerOptionsSetHostPolicy": "e:psss",
-    "TRITONSERVER_ServerOptionsSetLogError": "e:pb",
-    "TRITONSERVER_ServerOptionsSetLogFile": "e:ps",
-    "TRITONSERVER_ServerOptionsSetLogFormat": "e:pi",
-    "TRITONSERVER_ServerOptionsSetLogInfo": "e:pb",
-    "TRITONSERVER_ServerOptionsSetLogVerbose": "e:pi",
-    "TRITONSERVER_ServerOptionsSetLogWarn": "e:pb",
-    "TRITONSERVER_ServerOptionsSetMetrics": "e:pb",
-    "TRITONSERVER_ServerOptionsSetMetricsConfig": "e:psss",
-    "TRITONSERVER_ServerOptionsSetMetricsInterval": "e:pQ",
-    "TRITONSERVER_ServerOptionsSetMinSupportedComputeCapability": "e:pd",
-    "TRITONSERVER_ServerOptionsSetModelConfigName": "e:ps",
-    "TRITONSERVER_ServerOptionsSetModelControlMode": "e:pi",
-    "TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit": "e:piid",
-    "TRITONSERVER_ServerOptionsSetModelLoadRetryCount": "e:pI",
-    "TRITONSERVER_ServerOptionsSetModelLoadThreadCount": "e:pI",
-    "TRITONSERVER_ServerOptionsSetModelNamespacing": "e:pb",
-    "TRITONSERVER_ServerOptionsSetModelRepositoryPath": "e:ps",
-    "TRITONSERVER_ServerOptionsSetPinnedMemoryPoolByteSize": "e:pQ",
-    "TRITONSERVER_ServerOptionsSetRateLimiterMode": "e:pi",
-    "TRITONSERVER_ServerOptionsSetRepoAgentDirectory": "e:ps",
-    "TRITONSERVER_ServerOptionsSetResponseCacheByteSize": "e:pQ",
-    "TRITONSERVER_ServerOptionsSetServerId": "e:ps",
-    "TRITONSERVER_ServerOptionsSetStartupModel": "e:ps",
-    "TRITONSERVER_ServerOptionsSetStrictModelConfig": "e:pb",
-    "TRITONSERVER_ServerOptionsSetStrictReadiness": "e:pb",
-    "TRITONSERVER_ServerPollModelRepository": "e:p",
-    "TRITONSERVER_ServerRegisterModelRepository": "e:pspI",
-    "TRITONSERVER_ServerSetExitTimeout": "e:pI",
-    "TRITONSERVER_ServerStop": "e:p",
-    "TRITONSERVER_ServerUnloadModel": "e:ps",
-    "TRITONSERVER_ServerUnloadModelAndDependents": "e:ps",
-    "TRITONSERVER_ServerUnregisterModelRepository": "e:ps",
-    "TRITONSERVER_StringToDataType": "i:s",
+    # The error is what the caller wants, and says nothing about the call.
+    "TRITONSERVER_ErrorNew": "p:is",
+    "TRITONSERVER_InferenceResponseError": "p:p",
 }
 
 # The functions that a backend implements and the server calls; none of them is exported here.
