@@ -18,9 +18,7 @@ from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
     INPUT_WORDS,
     INSTANCE_GETTERS,
-    INSTANCE_SETTERS,
     MODEL_GETTERS,
-    MODEL_SETTERS,
     REQUEST_GETTERS,
     REQUEST_WORDS,
     InputWord,
@@ -114,17 +112,6 @@ def test_getter_writes_its_field_and_no_more(rig, name):
     value = 0x5000000060000000 + index
     expected = value if size == 8 else 0xAAAAAAAA << 32 | value & 0xFFFFFFFF
     assert word(out) == expected
-
-
-@pytest.mark.parametrize("name", sorted({**MODEL_SETTERS, **INSTANCE_SETTERS}))
-def test_setter_writes_its_field(rig, name):
-    record = rig.kept.words(*range(8))
-    result = rig.call(name, record, 2**63 + 5)
-    changed = {index for index in range(8) if word(record, index) != index}
-
-    assert result == 0
-    assert changed == {{**MODEL_SETTERS, **INSTANCE_SETTERS}[name]}
-    assert word(record, changed.pop()) == 2**63 + 5
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,6 @@ class LogFormat(enum.IntEnum):
     ISO8601 = 1
 
 
-class LogLevel(enum.IntEnum):
-    """The severity of a line in the log."""
-
-    INFO = 0
-    WARN = 1
-    ERROR = 2
-    VERBOSE = 3
-
-
 class MetricFormat(enum.IntEnum):
     """The format of `Server.metrics`."""
 

@@ -39,12 +39,13 @@ def can_defer_handlers() -> bool:
 
 
 def without_interrupts(
-    on_interrupt: Callable[[], object], function: Callable[..., T], *arguments: Any
+    on_interrupt: Callable[[], object] | None, function: Callable[..., T], *arguments: Any
 ) -> T:
     """Call a function; the handler of a SIGINT that comes meanwhile is called after it.
 
     Args:
-        on_interrupt: Called at once when SIGINT comes; it lets the function return soon.
+        on_interrupt: Called at once when SIGINT comes, to let the function return soon; None for a
+            function that takes only microseconds.
         function: The function.
         *arguments: Its arguments.
 
@@ -58,7 +59,8 @@ def without_interrupts(
 
     def note(_number: int, frame: Any) -> None:
         frames.append(frame)
-        on_interrupt()
+        if on_interrupt is not None:
+            on_interrupt()
 
     _set_handler(_SIGINT, note)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The responses of one request on their way from the engine's thread to the caller.
+"""The responses of one request, from the engine's thread to the iterators that callers read.
 
 A decoupled model is paused while its caller has many responses to fetch, so the memory that they
 take is bounded.
@@ -271,11 +271,7 @@ def _discard(exchange: InprocessExchange) -> None:
 
     Python drops what a signal handler raises meanwhile, and a paused model would wait for ever.
     """
-    without_interrupts(_do_nothing, exchange.discard)
-
-
-def _do_nothing() -> None:
-    """Let the function go on: it takes some microseconds."""
+    without_interrupts(None, exchange.discard)
 
 
 def _fetch_all(exchange: InprocessExchange, *queues: Any) -> None:

@@ -145,7 +145,7 @@ class SharedLoop:
         self._lone_calls += 1
         if not self._is_parked or not _may_run():
             return False
-        return without_interrupts(_do_nothing, self._call, function, arguments)
+        return without_interrupts(None, self._call, function, arguments)
 
     def _call(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> bool:
         if not self._begin_turn():
@@ -221,10 +221,6 @@ class SharedLoop:
 def _may_run() -> bool:
     """Returns whether this thread may run a loop: it runs no other, and nothing interrupts it."""
     return events._get_running_loop() is None and can_defer_handlers()  # noqa: SLF001
-
-
-def _do_nothing() -> None:
-    """Let the function go on: it takes some microseconds."""
 
 
 class _Machine(LinuxMachine):

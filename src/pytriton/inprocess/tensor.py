@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of the in-process API, and what other libraries' arrays become when they are sent."""
+"""Tensors of the in-process API, the memory that they view, and the inputs made of other arrays."""
 
 from __future__ import annotations
 

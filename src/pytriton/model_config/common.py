@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The users' settings of batching, queueing and warm-up, and the data of warm-up requests."""
+"""The users' settings of batching, queueing, rate limits and warm-up, and the data of warm-ups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The users' settings of sequences: strategies, control inputs, implicit states."""
+"""The users' settings of sequences, and how they are written to and read from a ModelConfig."""
 
 from __future__ import annotations
 

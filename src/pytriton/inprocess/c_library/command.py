@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pytriton c-library`: compiles `libtritonserver.so`, and prints the flags to link with it."""
+"""`pytriton c-library`: compiles `libtritonserver.so`, and prints the flags to link with it.
+
+The library is `library.c` and one exported function for each signature of the C API, which calls
+the function in its slot.
+"""
 
 from __future__ import annotations
 

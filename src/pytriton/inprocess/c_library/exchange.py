@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request on its way through a server: the sink that the engine tells, and the callbacks."""
+"""One request on its way through a server: its record, its trace, its responses, the callbacks.
+
+No input is copied twice. The times of a trace are told when the request is over, all at once;
+tensors are not traced.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONSERVER_Server: servers of the application's process, and what they do with models."""
+"""TRITONSERVER_Server: the servers of the application's process, their models, their metrics."""
 
 from __future__ import annotations
 

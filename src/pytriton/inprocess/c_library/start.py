@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where `libtritonserver.so` enters Python: fills its table with the functions that serve it."""
+"""Where `libtritonserver.so` enters Python: fills its table with the functions that serve it.
+
+Errors are objects of the C code, and all servers of the process share one log. As in Triton,
+settings of the log hold from the moment they are set, whichever options they are set with.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports the packages that backends need and that are not installed with this one."""
+"""What the backends of several frameworks share: packages, files, parameters, rows of features.
+
+Configurations are dictionaries, as `ModelConfig.as_dict()` of the Python backend has them.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytriton.base.dtypes import BF16, BY_NUMBER, BYTES
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 
 
@@ -69,6 +73,12 @@ def default_max_batch_size(backend_config: Mapping[str, str]) -> int:
         raise InvalidArgumentError(f"expected a number as {SETTING}, got '{value}'") from error
 
 
+# The datatypes of configurations by numpy's names, which are also those of most frameworks.
+CONFIG_TYPES = {
+    "bfloat16" if each is BF16 else each.numpy.name: each.config_name
+    for each in BY_NUMBER.values()
+    if each is not BYTES
+}
 INPUT, OUTPUT = "input__0", "output__0"
 # Rows are cheap for such models, and a client often sends many at once.
 DEFAULT_MAX_BATCH_SIZE = 32768
@@ -139,12 +149,26 @@ def complete_config(
             {"name": INPUT, "data_type": input_type, "dims": [*rows, features]},
         ]
     if not config.get("output"):
-        # A tensor of a configuration has at least one dimension; the model's may have none.
-        output: dict[str, Any] = {"name": OUTPUT, "data_type": output_type}
-        output["dims"] = [*rows, *width] or [1]
-        if is_batching and not width:
-            output["reshape"] = {"shape": []}
-        config["output"] = [output]
+        config["output"] = [
+            tensor_entry(OUTPUT, output_type, [*rows, *width], is_batching=is_batching)
+        ]
+
+
+def tensor_entry(
+    name: str, data_type: str, dims: Sequence[int], *, is_batching: bool
+) -> dict[str, Any]:
+    """Returns a tensor of a configuration, which has at least one dimension.
+
+    Args:
+        name: Its name.
+        data_type: Its datatype.
+        dims: Its dimensions without the batch dimension; the model's tensor may have none.
+        is_batching: Whether there is a batch dimension.
+    """
+    entry: dict[str, Any] = {"name": name, "data_type": data_type, "dims": list(dims) or [1]}
+    if is_batching and not dims:
+        entry["reshape"] = {"shape": []}
+    return entry
 
 
 def refuse_optional_inputs(config: Mapping[str, Any]) -> None:
@@ -185,6 +209,15 @@ def only_tensors(config: Mapping[str, Any], features: int) -> tuple[str, Mapping
             f" the model configuration specifies shape {dims}"
         )
     return tensor["name"], output
+
+
+def is_utf8(element: bytes) -> bool:
+    """Returns whether a string can be passed to a framework whose strings are Unicode."""
+    try:
+        element.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def as_rows(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes functions that C can call of ours, with a guard around each.
+"""Makes C functions of methods: `export` marks the methods, `Callbacks` guards each call.
+
+A group is an object with methods that are marked with `export`. They get pointers as integers and C
+strings as bytes, and raise a `ServerError` to return an error to C. A group may also have a method
+`functions`, which returns functions that differ only in what they read or write, by their names.
 
 ctypes returns something undefined to C for a function that raises, and C would take that for a
 pointer. The guard turns every exception into an error object.

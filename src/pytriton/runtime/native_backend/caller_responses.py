@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONSERVER_InferenceResponse: responses as the caller of the C API reads and deletes them."""
+"""TRITONSERVER_ResponseAllocator and _InferenceResponse: responses for callers of the C API.
+
+An allocator consists of functions of the caller that give memory for outputs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from pytriton.runtime.native_backend.server_objects import (
     Attributes,
     BufferAttributes,
     Errors,
-    ParameterType,
+    stored_parameter,
 )
 
 _CPU, _PINNED = 0, 1
@@ -254,7 +257,7 @@ class CallerResponses:
         response = self.handles.get(handle)
         _check_index(index, len(response.parameters), "parameters")
         parameter, given = response.parameters[index]
-        number, address = _stored(response.kept, given)
+        number, address = stored_parameter(response.kept, given)
         put_word(name, response.kept.string(parameter))
         put_half_word(kind, number)
         put_word(value, address)
@@ -292,15 +295,3 @@ class CallerResponses:
 def _check_index(index: int, count: int, noun: str) -> None:
     if index >= count:
         raise InvalidArgumentError(f"out of bounds index {index}: response has {count} {noun}")
-
-
-def _stored(kept: Kept, value: Any) -> tuple[ParameterType, int]:
-    """Returns the type of a parameter's value, and the address of the value."""
-    if isinstance(value, str):
-        return ParameterType.STRING, kept.string(value)
-    if isinstance(value, bool):
-        return ParameterType.BOOL, kept.words(int(value))
-    if isinstance(value, int):
-        return ParameterType.INT, kept.words(value)
-    bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value
-    return ParameterType.DOUBLE, kept.words(bits)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONSERVER_ServerInferAsync: requests that a backend sends to other models.
+"""Requests of a backend to other models of the server, and questions about these models.
 
-A thread of ours waits for their responses and calls the backend's functions, as long as there are
-requests on their way. The server checks a request, so a refusal comes as a response.
+A thread of ours waits for responses and calls the backend's functions, as long as requests are
+open. The server checks a request, so a refusal comes as a response.
 """
 
 from __future__ import annotations

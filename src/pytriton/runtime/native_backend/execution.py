@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a backend's execute function with a batch, and sends what it answered until it returned."""
+"""Calls a backend's execute function with a batch, and sends what it answered until it returned.
+
+A backend may also answer from threads of its own, after its function has returned. So a batch knows
+which of its requests are open, cancelled and in credit until the last one is answered.
+"""
 
 from __future__ import annotations
 

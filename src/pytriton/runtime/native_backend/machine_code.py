@@ -16,12 +16,9 @@ from typing import ClassVar, Protocol
 
 from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
-    BACKEND_SETTERS,
     INPUT_WORDS,
     INSTANCE_GETTERS,
-    INSTANCE_SETTERS,
     MODEL_GETTERS,
-    MODEL_SETTERS,
     REQUEST_GETTERS,
     InputWord,
     RequestWord,
@@ -99,8 +96,6 @@ def machine_code(machine: str, addresses: ProcessAddresses) -> dict[str, bytes]:
     }
     for name, (word, size) in getters.items():
         code[name] = make.fields([_RecordField(1, word, size)])
-    for name, word in {**BACKEND_SETTERS, **MODEL_SETTERS, **INSTANCE_SETTERS}.items():
-        code[name] = make.setter(word)
     code["TRITONBACKEND_InputProperties"] = make.fields(_properties(1))
     code["TRITONBACKEND_InputPropertiesForHostPolicy"] = make.fields(_properties(2))
     code["TRITONBACKEND_InputBuffer"] = make.fields(_buffer(2), index=1)
@@ -128,9 +123,6 @@ class _Processor(Protocol):
 
     def fields(self, fields: Sequence[_RecordField], index: int | None = None) -> bytes:
         """Writes fields; the argument `index`, if there is one, must be 0."""
-
-    def setter(self, word: int) -> bytes:
-        """Sets a word of a record to argument 1."""
 
     def item(self, count: int, base: int, shift: int, *, is_loaded: bool) -> bytes:
         """Writes an item of an array, or its address, to where argument 2 points."""
@@ -185,10 +177,6 @@ class _X86:
     def _checked(self, code: bytes) -> bytes:
         """Returns code that continues behind its end if argument 0 is NULL."""
         return self._START + bytes.fromhex("4885ff74") + _short(code) + code
-
-    def setter(self, word: int) -> bytes:
-        # Code: mov [rdi + ...], rsi
-        return self._checked(bytes.fromhex("488977") + bytes([8 * word]) + self._SUCCESS)
 
     def item(self, count: int, base: int, shift: int, *, is_loaded: bool) -> bytes:
         # mov eax, esi; shl rax, ...; add rax, [rdi + ...]; (mov rax, [rax]); mov [rdx], rax
@@ -269,10 +257,6 @@ class _Arm:
     def _checked(self, code: Sequence[int]) -> bytes:
         """Returns code that continues behind its end if argument 0 is NULL."""
         return _packed([self._START, 0xB4000000 | (len(code) + 1) << 5, *code])  # cbz x0
-
-    def setter(self, word: int) -> bytes:
-        # str x1, [x0, #...]
-        return self._checked([0xF9000001 | word << 10, self._ZERO, self._RETURN])
 
     def item(self, count: int, base: int, shift: int, *, is_loaded: bool) -> bytes:
         # ubfiz x9, x1, #shift, #32; ldr x10, [x0, #...]; add x9, x9, x10; (ldr x9, [x9]);

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONBACKEND_Backend, _Model and _ModelInstance: what the functions of a backend get to know."""
+"""TRITONBACKEND_Backend, _Model and _ModelInstance: what a backend knows, changes and reports.
+
+A backend may change the configuration of its model; the server applies the changes, with its own
+rules. It allocates memory, writes log lines and reports times, of the clock CLOCK_MONOTONIC.
+"""
 
 from __future__ import annotations
 
@@ -358,34 +362,15 @@ class BackendStatistics:
         """Forget the times of the last batch."""
         put_field(self.computed_address, 0, 0)
 
-    def _set_computed(self, start_ns: int, end_ns: int) -> None:
+    @export(
+        "TRITONBACKEND_ModelInstanceReportStatistics",
+        "TRITONBACKEND_ModelInstanceReportBatchStatistics",
+    )
+    def _report(self, *arguments: int) -> None:
+        """Take the start and the end of the computation; only the end of the execution follows."""
+        start_ns, end_ns, _ = arguments[-3:]
         put_field(self.computed_address, 0, start_ns)
         put_field(self.computed_address, 1, end_ns)
-
-    @export("TRITONBACKEND_ModelInstanceReportStatistics")
-    def _report(
-        self,
-        instance: int,
-        request: int,
-        is_success: bool,
-        exec_start_ns: int,
-        compute_start_ns: int,
-        compute_end_ns: int,
-        exec_end_ns: int,
-    ) -> None:
-        self._set_computed(compute_start_ns, compute_end_ns)
-
-    @export("TRITONBACKEND_ModelInstanceReportBatchStatistics")
-    def _report_batch(
-        self,
-        instance: int,
-        batch_size: int,
-        exec_start_ns: int,
-        compute_start_ns: int,
-        compute_end_ns: int,
-        exec_end_ns: int,
-    ) -> None:
-        self._set_computed(compute_start_ns, compute_end_ns)
 
     @export("TRITONBACKEND_ModelInstanceResponseStatisticsNew")
     def _new(self, out: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for the outputs of a backend, and how they are added to a message.
+"""The outputs of a backend: memory for them, and the messages that send them.
 
 An output of all requests of a batch lies in one place, a lane, if each has the size that its rows
 let expect. A whole lane is one tensor of the message, and a large one goes out by reference.

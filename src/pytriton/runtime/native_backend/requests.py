@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a batch as records in memory, whose tensors are not copied."""
+"""TRITONBACKEND_Request and _Input: the requests of a batch as records in memory.
+
+Tensors are not copied. The functions that only read a field are in `records.py`.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ from pytriton.runtime.native_backend.records import (
     RequestWord,
     field_functions,
 )
+from pytriton.runtime.native_backend.server_objects import stored_parameter
 from pytriton.runtime.transport.frames import RequestDetails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.execution import BatchRun
     from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
     from pytriton.runtime.transport.channel import Received
@@ -365,7 +368,7 @@ class RequestFunctions:
             )
         name = list(parameters)[index]
         kept = _keep(found)
-        number, address = _parameter_value(parameters[name], kept)
+        number, address = stored_parameter(kept, parameters[name])
         put_word(key, kept.string(name))
         put_half_word(kind, number)
         put_word(value, address)
@@ -420,14 +423,3 @@ def _keep(request: BackendRequest) -> Kept:
     kept = Kept()
     request.owned = (request.owned, kept)
     return kept
-
-
-def _parameter_value(value: ParameterValue, kept: Kept) -> tuple[int, int]:
-    """Returns the number of a parameter's type, and the address of its value."""
-    if isinstance(value, str):
-        return 0, kept.string(value)
-    if isinstance(value, bool):
-        return 2, kept.words(value)
-    if isinstance(value, int):
-        return 1, kept.words(value)
-    return 3, kept.words(struct.unpack("<Q", struct.pack("<d", value))[0])

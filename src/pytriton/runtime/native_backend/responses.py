@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONBACKEND_Response and _ResponseFactory: what a backend answers, and the end of requests."""
+"""TRITONBACKEND_Response, _ResponseFactory and _State: answers of a backend, ends of requests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TRITONSERVER_Error: errors as C has them, made from our own and turned into them."""
+"""Objects of the C API that both backends and applications use.
+
+They are errors, JSON messages, parameters, attributes of buffers, and names of enumerations.
+"""
 
 from __future__ import annotations
 
@@ -225,6 +228,18 @@ def _value(kind: ParameterType, address: int) -> str | int | bool | float:
     if kind is ParameterType.BOOL:
         return ctypes.c_bool.from_address(address).value
     return ctypes.c_double.from_address(address).value
+
+
+def stored_parameter(kept: Kept, value: Any) -> tuple[ParameterType, int]:
+    """Returns the type of a parameter's value, and the address of the value."""
+    if isinstance(value, str):
+        return ParameterType.STRING, kept.string(value)
+    if isinstance(value, bool):
+        return ParameterType.BOOL, kept.words(int(value))
+    if isinstance(value, int):
+        return ParameterType.INT, kept.words(value)
+    bits = ctypes.c_uint64.from_buffer(ctypes.c_double(value)).value
+    return ParameterType.DOUBLE, kept.words(bits)
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a stand-in for `libtritonserver.so` into this process, with our functions behind it.
+"""Loads a stub of `libtritonserver.so` into this process, with our functions behind it.
 
 glibc does not search for a library that another one needs if one of that name is loaded already.
 So a compiled backend that is loaded after the stub is connected to it, wherever it was linked to.
+
+The stub is written here byte by byte, because backends are served on machines without a compiler,
+such as our own image: headers, symbols, one jump for each function through its slot of a table, and
+the table, whose slots are filled once it is loaded. Programs in C, which are compiled anyway, link
+with another library, see `pytriton.inprocess.c_library`. Only 64-bit little-endian ELF is known.
 """
 
 from __future__ import annotations

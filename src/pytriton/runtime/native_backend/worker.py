@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one instance of a compiled backend in its own process, from loading to its end.
 
-The main thread both reads the channel and calls the backend.
+`Host` loads the library and calls its entry points, `NativeWorker` talks to the server. The main
+thread both reads the channel and calls the backend.
 """
 
 from __future__ import annotations

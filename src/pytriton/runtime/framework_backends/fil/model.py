@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves tree models of XGBoost, LightGBM and Treelite, configured as for Triton's FIL backend."""
+"""Serves tree models of XGBoost, LightGBM and Treelite, configured as for Triton's FIL backend.
+
+`Forest` gives the models of these libraries the same interface.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs and outputs of an ONNX model, in the words of Triton's configurations. Pure."""
+"""What an ONNX model and its configuration say of each other. Pure.
+
+Reads the model's inputs and outputs in the words of configurations, checks a configuration against
+them with Triton's messages, and completes one that has none.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
-from pytriton.runtime.framework_backends.shared import SETTING
+from pytriton.runtime.framework_backends.shared import CONFIG_TYPES, SETTING, tensor_entry
 
 INVALID = "TYPE_INVALID"
 # ONNX Runtime's names of element types; those that are missing here (complex numbers, 8-bit floats,
 # 4-bit integers) have no datatype in Triton.
 _DATA_TYPES = {
-    "bool": "TYPE_BOOL",
-    "uint8": "TYPE_UINT8",
-    "uint16": "TYPE_UINT16",
-    "uint32": "TYPE_UINT32",
-    "uint64": "TYPE_UINT64",
-    "int8": "TYPE_INT8",
-    "int16": "TYPE_INT16",
-    "int32": "TYPE_INT32",
-    "int64": "TYPE_INT64",
-    "float16": "TYPE_FP16",
+    **CONFIG_TYPES,
     "float": "TYPE_FP32",
     "double": "TYPE_FP64",
-    "bfloat16": "TYPE_BF16",
     "string": "TYPE_STRING",
 }
 SERVED_TYPES = frozenset(_DATA_TYPES.values())
@@ -395,13 +389,12 @@ def _can_batch(signature: OnnxSignature) -> bool:
 
 
 def _entries(infos: Iterable[TensorInfo], *, batches: bool) -> list[dict[str, Any]]:
-    entries = []
-    for info in infos:
-        dims = list(info.shape[1:] if batches else info.shape)
-        entry: dict[str, Any] = {"name": info.name, "data_type": info.data_type}
-        # A tensor of a configuration has at least one dimension.
-        entry["dims"] = dims or [1]
-        if not dims and batches:
-            entry["reshape"] = {"shape": []}
-        entries.append(entry)
-    return entries
+    return [
+        tensor_entry(
+            info.name,
+            info.data_type,
+            info.shape[1:] if batches else info.shape,
+            is_batching=batches,
+        )
+        for info in infos
+    ]

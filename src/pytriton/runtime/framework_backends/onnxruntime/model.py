@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves ONNX models: each instance has a session of ONNX Runtime.
 
-A worker imports this file and calls the class below, as it does with the model.py of a user. The
-modules beside it decide what a file and a configuration mean.
+A worker imports this file and calls its class TritonPythonModel, as it does with the model.py of a
+user. The modules beside it decide what a configuration means.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a session: parameters of a model's configuration and of the backend. Pure."""
+"""The settings of a session, and the execution providers that its operators run on. Pure.
+
+In configurations providers are called execution accelerators. Their options are ONNX Runtime's, as
+texts.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.runtime.framework_backends.shared import read_parameters
 
 _INTEGER = re.compile(r"\s*[+-]?\d+")
 _LARGEST_INTEGER = 2**31 - 1
@@ -57,7 +62,7 @@ def read_settings(config: Mapping[str, Any], backend_config: Mapping[str, str]) 
     Raises:
         InvalidArgumentError: A value has the wrong type.
     """
-    parameters = string_parameters(config)
+    parameters = read_parameters(config)
     has_pool = to_boolean(backend_config.get("enable-global-threadpool", "false"))
     # With a global pool, the numbers of threads come from the backend's settings alone.
     threads = backend_config if has_pool else parameters
@@ -76,12 +81,6 @@ def read_settings(config: Mapping[str, Any], backend_config: Mapping[str, str]) 
         run_entries={} if shrinkage is None else {_SHRINKAGE_KEY: shrinkage},
         operator_libraries=tuple(libraries),
     )
-
-
-def string_parameters(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the parameters of a configuration."""
-    parameters = config.get("parameters") or {}
-    return {key: value.get("string_value", "") for key, value in parameters.items()}
 
 
 def to_boolean(text: str) -> bool:
@@ -234,7 +233,7 @@ def _cuda_provider(
     config: Mapping[str, Any], parameters: Mapping[str, str], device_id: int
 ) -> Provider:
     """Returns the options: defaults, then those of the accelerator, then those of the model."""
-    of_model = string_parameters(config)
+    of_model = read_parameters(config)
     options = {}
     for name, (default, words) in _OLD_CUDA_PARAMETERS.items():
         value = of_model.get(name, default)

@@ -20,6 +20,7 @@ from pytriton.runtime.framework_backends.shared import (
     import_wheel,
     read_parameters,
     refuse_optional_inputs,
+    tensor_entry,
 )
 
 _DEVICE = "CPU"
@@ -128,7 +129,13 @@ class TritonPythonModel:
         is_batching = config.get("max_batch_size", 0) > 0
         for kind, ports in (("input", network.inputs), ("output", network.outputs)):
             config[kind] = config.get(kind) or [
-                _make_entry(port, is_batching=is_batching) for port in ports
+                tensor_entry(
+                    port.name,
+                    port.data_type,
+                    port.dims[1:] if is_batching else port.dims,
+                    is_batching=is_batching,
+                )
+                for port in ports
             ]
         return auto_complete_model_config
 
@@ -172,15 +179,6 @@ def _load(config: dict[str, Any]) -> Network:
     file_config = {**config, "default_model_filename": ""} if is_usual else config
     path = find_file(file_config, pb_utils.get_model_dir(), _FILES)
     return Network(openvino, path, read_parameters(config))
-
-
-def _make_entry(port: Port, *, is_batching: bool) -> dict[str, Any]:
-    """Returns a tensor of a configuration, which has at least one dimension."""
-    dims = port.dims[1:] if is_batching else port.dims
-    entry: dict[str, Any] = {"name": port.name, "data_type": port.data_type, "dims": dims or [1]}
-    if is_batching and not dims:
-        entry["reshape"] = {"shape": []}
-    return entry
 
 
 def _check(config: dict[str, Any], kind: str, ports: list[Port]) -> None:

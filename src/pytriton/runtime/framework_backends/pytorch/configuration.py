@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a model's configuration as this backend needs them, and the checks at load.
+"""What the configuration of a PyTorch model says: its tensors, its parameters, its form and file.
 
-Error texts are those of Triton's PyTorch backend where it has one.
+It needs no torch, which takes seconds to import. Error texts are those of Triton's PyTorch backend
+where it has one. Unknown parameters are ignored.
 """
 
 from __future__ import annotations
@@ -14,24 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.runtime.framework_backends.shared import (
+    CONFIG_TYPES,
+    read_parameters,
+    refuse_optional_inputs,
+)
 
 STRING = "TYPE_STRING"
 # The names of torch's types. Triton's own backend has neither the wider unsigned ones nor bfloat16.
-TORCH_NAMES = {
-    "TYPE_BOOL": "bool",
-    "TYPE_UINT8": "uint8",
-    "TYPE_UINT16": "uint16",
-    "TYPE_UINT32": "uint32",
-    "TYPE_UINT64": "uint64",
-    "TYPE_INT8": "int8",
-    "TYPE_INT16": "int16",
-    "TYPE_INT32": "int32",
-    "TYPE_INT64": "int64",
-    "TYPE_FP16": "float16",
-    "TYPE_FP32": "float32",
-    "TYPE_FP64": "float64",
-    "TYPE_BF16": "bfloat16",
-}
+TORCH_NAMES = {config_name: name for name, config_name in CONFIG_TYPES.items()}
 _CONTROL_TYPES = {
     "int32_false_true": "TYPE_INT32",
     "fp32_false_true": "TYPE_FP32",
@@ -88,12 +80,7 @@ def read_tensors(config: Mapping[str, Any]) -> ConfiguredTensors:
             raise InternalError(
                 f"model configuration must contain at least one {kind}, none were specified."
             )
-    for entry in config["input"]:
-        if entry.get("optional"):
-            raise InvalidArgumentError(
-                f"'optional' is set to true for input '{entry['name']}' while the backend model "
-                "doesn't support optional input"
-            )
+    refuse_optional_inputs(config)
     sequences = config.get("sequence_batching") or {}
     states = sequences.get("state") or ()
     return ConfiguredTensors(
@@ -202,7 +189,7 @@ def read_script_parameters(config: Mapping[str, Any]) -> ScriptParameters:
     Raises:
         InvalidArgumentError: A value is not what its parameter expects.
     """
-    values = _strings(config)
+    values = read_parameters(config)
     return ScriptParameters(
         disables_optimized_execution=_flag(values, "DISABLE_OPTIMIZED_EXECUTION"),
         inference_mode=_flag(values, "INFERENCE_MODE", default=True),
@@ -223,18 +210,13 @@ def read_module_parameters(config: Mapping[str, Any]) -> ModuleParameters:
     Raises:
         InvalidArgumentError: A value is not what its parameter expects.
     """
-    values = _strings(config)
+    values = read_parameters(config)
     return ModuleParameters(
         threads=_positive(values, "NUM_THREADS"),
         inter_op_threads=_positive(values, "NUM_INTEROP_THREADS"),
         shares_weights=_flag(values, "ENABLE_WEIGHT_SHARING"),
         compile_arguments=_compile_arguments(values),
     )
-
-
-def _strings(config: Mapping[str, Any]) -> dict[str, str]:
-    parameters = config.get("parameters") or {}
-    return {key: str(entry.get("string_value", "")) for key, entry in parameters.items()}
 
 
 def _given_flag(values: Mapping[str, str], key: str) -> bool | None:

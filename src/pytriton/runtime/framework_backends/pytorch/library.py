@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports torch when a model is loaded, and applies to it what a model's parameters say.
+"""The edge to torch: its import, settings of the process, and tensors made of arrays and back.
 
-Each instance has a process of its own, so these settings hold for one model only.
+Each instance has a process of its own, so settings hold for one model only. On the CPU tensors are
+not copied.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     ScriptParameters,
     TensorEntry,
 )
-from pytriton.runtime.framework_backends.shared import import_wheel
+from pytriton.runtime.framework_backends.shared import import_wheel, is_utf8
 
 Torch = Any  # the module; it is imported when it is needed
 
@@ -198,16 +199,8 @@ def find_invalid(array: NDArray[Any], rows: Sequence[int]) -> list[tuple[int, in
     elements = array.tolist()
     if b"".join(elements).isascii():  # most are, and it takes a tenth of the time
         return []
-    invalid = [index for index, element in enumerate(elements) if not _is_utf8(element)]
+    invalid = [index for index, element in enumerate(elements) if not is_utf8(element)]
     if len(rows) == 1:
         return [(0, index) for index in invalid]
     ends = list(accumulate(rows))
     return [(int(np.searchsorted(ends, index, "right")), index) for index in invalid]
-
-
-def _is_utf8(element: bytes) -> bool:
-    try:
-        element.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

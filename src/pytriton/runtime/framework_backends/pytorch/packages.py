@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `.pt2` files: code that AOTInductor compiled, and programs that `torch.export` saved."""
+"""Runs `.pt2` files: code that AOTInductor compiled, and programs that `torch.export` saved.
+
+A JSON text of the file describes its arguments and results. From it each tensor has a number and a
+name by structure, for example `INPUT__1` and `ARGS[0][key]`.
+"""
 
 from __future__ import annotations
 

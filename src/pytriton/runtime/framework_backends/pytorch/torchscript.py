@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs TorchScript models: `torch.jit.load`, and `forward` by its schema."""
+"""Runs TorchScript models: `torch.jit.load`, and `forward` by its schema.
+
+Which argument an input is and which result an output is follows the rules of Triton's backend, with
+its error texts. Weights can be shared by the processes of a model's instances: archives of torch
+have them uncompressed, so a weight can be a private mapping of its part of the file. Its pages are
+in memory once, and a process that writes to one gets a copy of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves estimators of scikit-learn: one method of the estimator answers rows of features."""
+"""Serves estimators of scikit-learn: one method of the estimator answers rows of features.
+
+Pickles, with which estimators are usually saved, are programs: loading one runs it. So they are
+loaded only if the server's operator has said that the repository is trusted.
+"""
 
 from __future__ import annotations
 
