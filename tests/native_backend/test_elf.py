@@ -121,7 +121,7 @@ def test_stub_is_loaded_from_memory_or_from_a_folder_that_goes(broken, monkeypat
     monkeypatch.setattr(stub.tempfile, "tempdir", str(tmp_path))
     errors = Errors()
     soname = f"libtritonserver-{broken}.so"
-    stub.Stub(soname, ["TRITONSERVER_ErrorNew"], Callbacks(exported(errors), errors, print))
+    stub.load_stub(soname, ["TRITONSERVER_ErrorNew"], Callbacks(exported(errors), errors, print))
     loaded = ctypes.CDLL(soname)  # by its name, as a backend finds it
     loaded.TRITONSERVER_ErrorNew.restype = ctypes.c_uint64
     handle = loaded.TRITONSERVER_ErrorNew(3, b"from C")
@@ -135,7 +135,7 @@ def test_functions_stay_when_python_collects_garbage():
     errors = Errors()
     callbacks = Callbacks(exported(errors), errors, print)
     kept = weakref.ref(callbacks)
-    stub.Stub("libtritonserver-kept.so", ["TRITONSERVER_ErrorNew"], callbacks)
+    stub.load_stub("libtritonserver-kept.so", ["TRITONSERVER_ErrorNew"], callbacks)
     del callbacks
     gc.collect()
 

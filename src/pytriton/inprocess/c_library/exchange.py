@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from pytriton.inprocess.c_library.servers import CallerServers, version_text
 from pytriton.protocol.kserve_json import raw_input
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.callbacks import accessors, export
 from pytriton.runtime.native_backend.caller_requests import (
     CallerInput,
     CallerRequest,
@@ -43,6 +44,11 @@ _TIMES, _TENSORS = 0b0111, 0b1000  # of TRITONSERVER_InferenceTraceLevel; all bu
 # Of TRITONSERVER_InferenceTraceActivity.
 _REQUEST_START, _QUEUE_START, _COMPUTE_START, _INPUT_END, _OUTPUT_START, _COMPUTE_END = range(6)
 _REQUEST_END, _CUSTOM = 6, 10
+_FIELDS = {
+    "Id": ("id", put_word),
+    "ParentId": ("parent_id", put_word),
+    "ModelVersion": ("model_version", put_word),
+}
 _numbers = itertools.count(1)
 
 
@@ -132,26 +138,18 @@ class Traces:
     ) -> None:
         self._new(place, level, parent_id, activity, *rest)
 
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Returns the functions that get one attribute."""
+        return accessors("TRITONSERVER_InferenceTrace", _FIELDS, self.handles.get)
+
     @export("TRITONSERVER_InferenceTraceDelete")
     def _delete(self, handle: int) -> None:
         self.handles.pop(handle)
-
-    @export("TRITONSERVER_InferenceTraceId")
-    def _id(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).id)
-
-    @export("TRITONSERVER_InferenceTraceParentId")
-    def _parent_id(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).parent_id)
 
     @export("TRITONSERVER_InferenceTraceModelName")
     def _model_name(self, handle: int, place: int) -> None:
         trace = self.handles.get(handle)
         put_word(place, trace.texts.address("model name", trace.model_name))
-
-    @export("TRITONSERVER_InferenceTraceModelVersion")
-    def _model_version(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).model_version)
 
     @export("TRITONSERVER_InferenceTraceRequestId")
     def _request_id(self, handle: int, place: int) -> None:

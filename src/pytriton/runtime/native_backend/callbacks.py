@@ -163,6 +163,38 @@ def export(*names: str) -> Callable[[_Method], _Method]:
     return mark
 
 
+def accessors(
+    prefix: str,
+    fields: Mapping[str, tuple[str, Callable[[int, int], None]]],
+    read: Callable[[int], Any],
+    write: Callable[[int], Any] | None = None,
+) -> dict[str, _Function]:
+    """Returns functions that get and set single attributes of objects.
+
+    Args:
+        prefix: The start of their names.
+        fields: The end of a name: the attribute, and what writes its value to an address.
+        read: Finds an object by its handle.
+        write: Finds one that may be changed; None: there are no setters.
+    """
+    functions: dict[str, _Function] = {}
+    for name, (attribute, put) in fields.items():
+        functions[f"{prefix}{name}"] = _getter(attribute, put, read)
+        if write is not None:
+            functions[f"{prefix}Set{name}"] = _setter(attribute, write)
+    return functions
+
+
+def _getter(
+    attribute: str, put: Callable[[int, int], None], find: Callable[[int], Any]
+) -> _Function:
+    return lambda handle, place: put(place, getattr(find(handle), attribute))
+
+
+def _setter(attribute: str, find: Callable[[int], Any]) -> _Function:
+    return lambda handle, value: setattr(find(handle), attribute, value)
+
+
 def exported(*groups: object) -> dict[str, Callable[..., Any]]:
     """Returns the functions that groups implement, by their names in the C API."""
     functions: dict[str, Callable[..., Any]] = {}

@@ -14,7 +14,7 @@ from pytriton.base.dtypes import BY_NUMBER, DataType
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.messages import ParameterValue
 from pytriton.runtime.native_backend.api_table import prototype
-from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.callbacks import accessors, export
 from pytriton.runtime.native_backend.caller_responses import CPU_TYPES, Allocator, Allocators
 from pytriton.runtime.native_backend.memory import (
     Handles,
@@ -32,6 +32,11 @@ _FINAL = 1  # TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _RELEASE_ALL = 1  # TRITONSERVER_REQUEST_RELEASE_ALL
 _HALF_WORD = 2**32 - 1
 _MAX_CORRELATION_CHARS = 128
+_FIELDS = {
+    "Flags": ("flags", put_half_word),
+    "PriorityUInt64": ("priority", put_word),
+    "TimeoutMicroseconds": ("timeout_us", put_word),
+}
 _CANCEL = "to cancel an inference request"
 _QUERY = "to query cancellation status"
 
@@ -145,6 +150,10 @@ class CallerRequests:
 
     # What it says
 
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Returns the functions that get or set one attribute."""
+        return accessors("TRITONSERVER_InferenceRequest", _FIELDS, self.handles.get, self.owned)
+
     @export("TRITONSERVER_InferenceRequestId")
     def _id(self, handle: int, place: int) -> None:
         request = self.handles.get(handle)
@@ -153,14 +162,6 @@ class CallerRequests:
     @export("TRITONSERVER_InferenceRequestSetId")
     def _set_id(self, handle: int, value: bytes | None) -> None:
         self.owned(handle).id = required_text(value)
-
-    @export("TRITONSERVER_InferenceRequestFlags")
-    def _flags(self, handle: int, place: int) -> None:
-        put_half_word(place, self.handles.get(handle).flags)
-
-    @export("TRITONSERVER_InferenceRequestSetFlags")
-    def _set_flags(self, handle: int, flags: int) -> None:
-        self.owned(handle).flags = flags
 
     @export("TRITONSERVER_InferenceRequestCorrelationId")
     def _correlation_id(self, handle: int, place: int) -> None:
@@ -193,23 +194,9 @@ class CallerRequests:
     def _priority_32(self, handle: int, place: int) -> None:
         put_half_word(place, self.handles.get(handle).priority & _HALF_WORD)
 
-    @export("TRITONSERVER_InferenceRequestPriorityUInt64")
-    def _priority(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).priority)
-
-    @export(
-        "TRITONSERVER_InferenceRequestSetPriority", "TRITONSERVER_InferenceRequestSetPriorityUInt64"
-    )
+    @export("TRITONSERVER_InferenceRequestSetPriority")
     def _set_priority(self, handle: int, priority: int) -> None:
         self.owned(handle).priority = priority
-
-    @export("TRITONSERVER_InferenceRequestTimeoutMicroseconds")
-    def _timeout(self, handle: int, place: int) -> None:
-        put_word(place, self.handles.get(handle).timeout_us)
-
-    @export("TRITONSERVER_InferenceRequestSetTimeoutMicroseconds")
-    def _set_timeout(self, handle: int, timeout_us: int) -> None:
-        self.owned(handle).timeout_us = timeout_us
 
     @export(
         "TRITONSERVER_InferenceRequestSetBoolParameter",

@@ -17,7 +17,7 @@ from typing import Any
 
 from pytriton.base.dtypes import BY_NAME, BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError, ServerError, error_from_code
-from pytriton.runtime.native_backend.callbacks import export
+from pytriton.runtime.native_backend.callbacks import accessors, export
 from pytriton.runtime.native_backend.memory import (
     Handles,
     Kept,
@@ -276,18 +276,9 @@ class BufferAttributes:
         self.handles.pop(handle)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Returns the functions that read or write one attribute."""
-        functions = {}
-        for name, (attribute, put) in _FIELDS.items():
-            functions[f"TRITONSERVER_BufferAttributes{name}"] = self._getter(attribute, put)
-            functions[f"TRITONSERVER_BufferAttributesSet{name}"] = self._setter(attribute)
-        return functions
-
-    def _getter(self, attribute: str, put: Callable[[int, int], None]) -> Callable[..., Any]:
-        return lambda handle, place: put(place, getattr(self.handles.get(handle), attribute))
-
-    def _setter(self, attribute: str) -> Callable[..., Any]:
-        return lambda handle, value: setattr(self.handles.get(handle), attribute, value)
+        """Returns the functions that get or set one attribute."""
+        get = self.handles.get
+        return accessors("TRITONSERVER_BufferAttributes", _FIELDS, get, get)
 
 
 SERVER_API_VERSION = (1, 34)

@@ -319,33 +319,28 @@ def _has_glibc() -> bool:
     return bool(version) and str(version).startswith("glibc")
 
 
-class Stub:
-    """A loaded stub library. It stays loaded until the process ends.
+_loaded: list[object] = []  # kept: C code may call functions of stubs until the process ends
+
+
+def load_stub(
+    soname: str,
+    functions: Sequence[str],
+    callbacks: Callbacks,
+    code: Mapping[str, bytes] | None = None,
+) -> None:
+    """Load a stub library, which stays loaded until the process ends.
 
     Args:
         soname: The name by which the backend needs it.
         functions: The names that it exports.
         callbacks: Makes the function for each name.
-        code: Machine code that answers some calls without us, see `elf.stub_library`.
+        code: Machine code that answers some calls without us, see `stub_library`.
     """
-
-    def __init__(
-        self,
-        soname: str,
-        functions: Sequence[str],
-        callbacks: Callbacks,
-        code: Mapping[str, bytes] | None = None,
-    ) -> None:
-        self._callbacks = callbacks  # keeps them alive
-        image = stub_library(soname, functions, this_machine(), code)
-        self._library = _load(image, soname)
-        slots = (ctypes.c_uint64 * len(functions)).in_dll(self._library, SLOTS_SYMBOL)
-        for index, name in enumerate(functions):
-            slots[index] = callbacks.address(name)
-        _loaded.append(self)
-
-
-_loaded: list[Stub] = []  # kept: C code may call their functions until the process ends
+    library = _load(stub_library(soname, functions, this_machine(), code), soname)
+    slots = (ctypes.c_uint64 * len(functions)).in_dll(library, SLOTS_SYMBOL)
+    for index, name in enumerate(functions):
+        slots[index] = callbacks.address(name)
+    _loaded.extend((library, callbacks))
 
 
 def _load(image: bytes, soname: str) -> ctypes.CDLL:

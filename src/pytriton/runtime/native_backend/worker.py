@@ -40,7 +40,7 @@ from pytriton.runtime.native_backend.stub import (
     MACHINES,
     Library,
     NotALibraryError,
-    Stub,
+    load_stub,
     this_machine,
 )
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -186,7 +186,7 @@ class Host:
         newer = [name for name in file.undefined if name.startswith("TRITON")]
         names = sorted({*FUNCTIONS, *newer} - ENTRY_POINTS.keys())
         code = self._machine_code() if os.environ.get(CODE_SETTING) != "0" else {}
-        Stub(soname, names, Callbacks(self._functions, self.errors, self._report), code)
+        load_stub(soname, names, Callbacks(self._functions, self.errors, self._report), code)
 
     def _machine_code(self) -> dict[str, bytes]:
         addresses = ProcessAddresses(

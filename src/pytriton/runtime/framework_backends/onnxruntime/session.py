@@ -6,10 +6,9 @@ The package is imported when a session is made: a server without ONNX models doe
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,13 +70,15 @@ def open_session(
     names = [name for name, _ in providers]
     if CUDA in names and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()  # finds the libraries of CUDA that pip has installed
-    with _translated(path):
+    try:
         session = ort.InferenceSession(
             path,
             _session_options(ort, settings, severity),
             providers=list(providers),
             enable_fallback=0,
         )
+    except Exception as error:
+        raise _failure(error, explain_file(path)) from error
     # A provider whose libraries cannot be loaded is left out with no more than a warning.
     missing = set(names).difference(session.get_providers())
     if missing:
@@ -197,14 +198,6 @@ def _session_options(ort: Any, settings: SessionSettings, severity: int) -> Any:
     for library in settings.operator_libraries:
         options.register_custom_ops_library(library)
     return options
-
-
-@contextlib.contextmanager
-def _translated(path: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise _failure(error, explain_file(path)) from error
 
 
 def _failure(error: Exception, explanation: str = "") -> InternalError:

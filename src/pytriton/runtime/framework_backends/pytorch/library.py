@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,19 +93,6 @@ def capability_of(torch: Torch, device: Any) -> str:
 def execution_failure(error: BaseException) -> InternalError:
     """Returns the error with which a client gets what torch raised."""
     return InternalError(f"PyTorch execute failure: {error}".rstrip())
-
-
-class BackendLog(Protocol):
-    """Writes lines to the log."""
-
-    def write_info(self, text: str) -> None:
-        """Write a line."""
-
-    def write_warning(self, text: str) -> None:
-        """Write a warning."""
-
-    def write_verbose(self, text: str) -> None:
-        """Write a line that appears only while the log is verbose."""
 
 
 class TensorConverter:

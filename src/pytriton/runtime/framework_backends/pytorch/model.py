@@ -29,12 +29,6 @@ from pytriton.runtime.pb_utils.batch import Batch
 _Runnable = TorchScriptModel | PackageModel | ModuleModel
 
 
-class _Log:
-    write_info = staticmethod(pb_utils.Logger.log_info)
-    write_warning = staticmethod(pb_utils.Logger.log_warn)
-    write_verbose = staticmethod(pb_utils.Logger.log_verbose)
-
-
 class TritonPythonModel:
     """One instance of a model."""
 
@@ -86,7 +80,7 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
         settings = configuration.read_module_parameters(config)
         torch = library.import_torch()
         device = library.device_of(torch, kind, device_id)
-        return ModuleModel.load(torch, path, tensors, device, settings, _Log)
+        return ModuleModel.load(torch, path, tensors, device, settings)
     script_settings = configuration.read_script_parameters(config)
     if kind != "GPU":
         path = configuration.model_file(config, directory, Path.is_file)
@@ -97,8 +91,8 @@ def _load(config: dict[str, Any], args: dict[str, str]) -> _Runnable:
         path = configuration.model_file(config, directory, Path.is_file, capability)
     if form is configuration.ModelForm.PACKAGE:
         instance = args["model_instance_name"]
-        return PackageModel.load(torch, path, instance, tensors, device, script_settings, _Log)
-    return TorchScriptModel.load(torch, path, tensors, device, script_settings, _Log)
+        return PackageModel.load(torch, path, instance, tensors, device, script_settings)
+    return TorchScriptModel.load(torch, path, tensors, device, script_settings)
 
 
 def _refuse_invalid(batch: Batch, name: str) -> None:

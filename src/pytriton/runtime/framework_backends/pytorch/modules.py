@@ -19,11 +19,11 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     ModuleParameters,
 )
 from pytriton.runtime.framework_backends.pytorch.library import (
-    BackendLog,
     TensorConverter,
     Torch,
     execution_failure,
 )
+from pytriton.runtime.pb_utils.logger import Logger
 
 
 class ModuleModel:
@@ -44,7 +44,6 @@ class ModuleModel:
         tensors: ConfiguredTensors,
         device: Any,
         parameters: ModuleParameters,
-        log: BackendLog,
     ) -> ModuleModel:
         """Load a module.
 
@@ -52,22 +51,22 @@ class ModuleModel:
             InternalError: The file has no module, or cannot be loaded.
         """
         library.set_threads(torch, parameters.threads, parameters.inter_op_threads)
-        log.write_verbose(
+        Logger.log_verbose(
             f"Torch parallelism settings for '{tensors.model}': "
             f"NUM_THREADS = {parameters.threads}; "
             f"NUM_INTEROP_THREADS = {parameters.inter_op_threads}; "
         )
         with torch.inference_mode():
             if path.suffix == ".py":
-                module = _load_module(torch, path, tensors.model, device, parameters, log)
+                module = _load_module(torch, path, tensors.model, device, parameters)
             else:
-                log.write_info(f"Loading '{tensors.model}' as TorchScript")
+                Logger.log_info(f"Loading '{tensors.model}' as TorchScript")
                 module = _load_script(torch, path, tensors.model, device)
             if device is None:
                 device = _device_of(module)
             module = module.to(device).eval()
         if path.suffix == ".py":
-            log.write_verbose(
+            Logger.log_verbose(
                 f"'torch.compile' optional parameter(s) for '{tensors.model}': "
                 f"{parameters.compile_arguments}"
             )
@@ -122,7 +121,6 @@ def _load_module(
     model: str,
     device: Any,
     parameters: ModuleParameters,
-    log: BackendLog,
 ) -> Any:
     """Make the module of a file, with the weights that are beside it."""
     source = _import(model, path)
@@ -132,7 +130,7 @@ def _load_module(
     module = module_class()
     weights = path.with_suffix(".pt")
     if not weights.is_file():
-        log.write_info(
+        Logger.log_info(
             f"model '{model}': there are no weights in {weights}, it has those of its code"
         )
         return module

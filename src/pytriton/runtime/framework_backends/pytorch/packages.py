@@ -29,12 +29,12 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     package_kind,
 )
 from pytriton.runtime.framework_backends.pytorch.library import (
-    BackendLog,
     TensorConverter,
     Torch,
     execution_failure,
 )
 from pytriton.runtime.framework_backends.shared import explain_file
+from pytriton.runtime.pb_utils.logger import Logger
 
 _SEQUENCES = ("builtins.tuple", "builtins.list", "collections.namedtuple")
 _DICTIONARIES = ("builtins.dict", "collections.OrderedDict")
@@ -204,7 +204,6 @@ class PackageModel:
         tensors: ConfiguredTensors,
         device: Any,
         parameters: ScriptParameters,
-        log: BackendLog,
     ) -> PackageModel:
         """Load a package.
 
@@ -213,7 +212,7 @@ class PackageModel:
         """
         library.apply_parameters(torch, parameters)
         if parameters.shares_weights:
-            log.write_warning(
+            Logger.log_warn(
                 f"model '{tensors.model}': ENABLE_WEIGHT_SHARING has no effect on .pt2 files"
             )
         program = _load_program(torch, path, tensors.model, device)

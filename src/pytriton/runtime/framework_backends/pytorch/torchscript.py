@@ -28,12 +28,12 @@ from pytriton.runtime.framework_backends.pytorch.configuration import (
     TensorEntry,
 )
 from pytriton.runtime.framework_backends.pytorch.library import (
-    BackendLog,
     TensorConverter,
     Torch,
     execution_failure,
 )
 from pytriton.runtime.framework_backends.shared import explain_file
+from pytriton.runtime.pb_utils.logger import Logger
 
 _DELIMITER = "__"
 _ONE_KIND = (
@@ -219,14 +219,14 @@ _PURGE_DELAY_S = 0.15
 _PURGE_BYTES = 16 << 20
 
 
-def share(torch: Torch, module: Any, path: Path, device: Any, model: str, log: BackendLog) -> int:
+def share(torch: Torch, module: Any, path: Path, device: Any, model: str) -> int:
     """Replace weights of a TorchScript module on the CPU by mappings of its file.
 
     Returns:
         The number of bytes that are shared now.
     """
     if device is not None and device.type != "cpu":
-        log.write_warning(
+        Logger.log_warn(
             f"model '{model}': ENABLE_WEIGHT_SHARING has no effect on {device}, where each "
             "instance has weights of its own"
         )
@@ -234,7 +234,7 @@ def share(torch: Torch, module: Any, path: Path, device: Any, model: str, log: B
     shared = _replace(torch, module, _parts(path))
     if shared:
         _give_back_memory(torch)
-    log.write_info(f"model '{model}': {shared} bytes of its weights are shared by its instances")
+    Logger.log_info(f"model '{model}': {shared} bytes of its weights are shared by its instances")
     return shared
 
 
@@ -313,7 +313,6 @@ class TorchScriptModel:
         tensors: ConfiguredTensors,
         converter: TensorConverter,
         parameters: ScriptParameters,
-        log: BackendLog,
     ) -> None:
         self._torch = torch
         self._converter = converter
@@ -323,7 +322,7 @@ class TorchScriptModel:
         outputs = bind_outputs(tensors)
         for warning in (inputs.warning, outputs.warning):
             if warning:
-                log.write_warning(f"model '{tensors.model}': {warning}")
+                Logger.log_warn(f"model '{tensors.model}': {warning}")
         self._takes_dictionary = inputs.takes_dictionary
         self._ordered = sorted(inputs.positions, key=inputs.positions.__getitem__)
         self._positions = outputs.positions
@@ -337,7 +336,6 @@ class TorchScriptModel:
         tensors: ConfiguredTensors,
         device: Any,
         parameters: ScriptParameters,
-        log: BackendLog,
     ) -> TorchScriptModel:
         """Load a model.
 
@@ -355,14 +353,14 @@ class TorchScriptModel:
                     f"failed to load model '{tensors.model}': {error}{explanation}"
                 ) from error
             if parameters.shares_weights:
-                share(torch, module, path, device, tensors.model, log)
+                share(torch, module, path, device, tensors.model)
         if getattr(module, "training", False):
-            log.write_warning(
+            Logger.log_warn(
                 f"model '{tensors.model}' was saved in training mode and runs in it: call eval() "
                 "before it is saved"
             )
         converter = TensorConverter(torch, device, tensors.all_outputs)
-        return cls(torch, module, tensors, converter, parameters, log)
+        return cls(torch, module, tensors, converter, parameters)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], wanted: Sequence[str]
