@@ -128,8 +128,8 @@ def compile_library(folder: Path, compiler: str | None = None) -> Path:
     command = shlex.split(compiler or os.environ.get("CC", "cc"))
     if not command or shutil.which(command[0]) is None:
         raise BuildError(
-            f"Expected a C compiler, found no program {command[0]!r}: install gcc, or run this on a "
-            f"machine that has it, and copy {LIBRARY_NAME}"
+            f"Expected a C compiler, found no program {command[0]!r}: install gcc, or run this on "
+            f"a machine that has it, and copy {LIBRARY_NAME}"
         )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / LIBRARY_NAME
