@@ -64,7 +64,7 @@ class BatchRuns(OpenBatches["BatchRun"]):
                 run.cancel(position)
 
 
-class BatchRun(ResponseWindows):
+class NativeRun(ResponseWindows):
     """One batch, from its arrival to the last response to its requests.
 
     Attributes:
@@ -205,7 +205,7 @@ class BatchExecution:
         """
         execute = received.frame
         assert isinstance(execute, Execute)
-        run = BatchRun(self._runs, execute)
+        run = NativeRun(self._runs, execute)
         try:
             requests = self._requests.add_batch(run, received)
         except (ValueError, struct.error) as fault:  # texts that are not what their tensor says
@@ -231,7 +231,7 @@ class BatchExecution:
             text = f"the responses could not be sent: {type(failure).__name__}: {failure}"
             self._fail(run, requests, InternalError(text))
 
-    def _times_ns(self, run: BatchRun) -> tuple[int, int]:
+    def _times_ns(self, run: NativeRun) -> tuple[int, int]:
         """Returns when the computation began and ended, as reported if that is possible."""
         now_ns = time.monotonic_ns()
         started_ns, ended_ns = self._statistics.computed_ns
@@ -239,7 +239,7 @@ class BatchExecution:
             return started_ns, ended_ns
         return run.started_ns, now_ns
 
-    def _finish(self, run: BatchRun, requests: Sequence[BackendRequest]) -> None:
+    def _finish(self, run: NativeRun, requests: Sequence[BackendRequest]) -> None:
         times_ns = self._times_ns(run)
         is_coupled = not run.is_decoupled
         with run.lock:
@@ -264,7 +264,7 @@ class BatchExecution:
         for request in requests:
             self._responses.end_if_over(request)
 
-    def _fail(self, run: BatchRun, requests: Sequence[BackendRequest], error: ServerError) -> None:
+    def _fail(self, run: NativeRun, requests: Sequence[BackendRequest], error: ServerError) -> None:
         """Answer all requests with an error; they are not the backend's any more."""
         frame = BatchFailure(
             run.execute.batch, *self._times_ns(run), sendable_text(error.message), int(error.code)
@@ -284,7 +284,7 @@ class BatchExecution:
 
 
 def _make_responses(
-    run: BatchRun, times_ns: tuple[int, int], answered: Sequence[BackendRequest], payload: Payload
+    run: NativeRun, times_ns: tuple[int, int], answered: Sequence[BackendRequest], payload: Payload
 ) -> ResponsesFrame:
     items: list[ResponseItem] = [make_single_item(request, payload) for request in answered]
     return ResponsesFrame(*times_ns, items, returned_batch=run.execute.batch)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.execution import BatchRun
+    from pytriton.runtime.native_backend.execution import NativeRun
     from pytriton.runtime.native_backend.requests import BackendRequest
     from pytriton.runtime.native_backend.responses import OutputDescription
     from pytriton.runtime.transport.arena import Block
@@ -263,7 +263,7 @@ def batch_columns(requests: Sequence[BackendRequest]) -> list[list[BackendOutput
 
 
 def make_batch_result(
-    run: BatchRun,
+    run: NativeRun,
     times_ns: tuple[int, int],
     columns: Sequence[Sequence[BackendOutput]],
     payload: Payload,

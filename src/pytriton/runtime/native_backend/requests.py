@@ -38,7 +38,7 @@ from pytriton.runtime.transport.frames import RequestDetails
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytriton.runtime.native_backend.execution import BatchRun
+    from pytriton.runtime.native_backend.execution import NativeRun
     from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.refs import TensorRef
@@ -73,7 +73,7 @@ class BackendRequest:
 
     def reset(self) -> None:
         """Forget the request for which the record was used."""
-        self.run: BatchRun = None  # type: ignore[assignment]  # set before it is used
+        self.run: NativeRun = None  # type: ignore[assignment]  # set before it is used
         self.position = 0
         self.details = _NO_DETAILS
         self.owned: Any = None  # what the record refers to: the message, and strings
@@ -121,7 +121,7 @@ class BackendRequests:
         self._output_table = self._kept.strings(output_names)
         self._layouts: dict[tuple[tuple[str, int], ...], dict[_Signature, _Layout]] = {}
 
-    def add_batch(self, run: BatchRun, received: Received) -> list[BackendRequest]:
+    def add_batch(self, run: NativeRun, received: Received) -> list[BackendRequest]:
         """Make the requests of a batch."""
         execute = run.execute
         refs = execute.inputs
@@ -208,7 +208,7 @@ class BackendRequests:
             self._names[name] = self._kept.string(name)
         return self._names[name]
 
-    def _describe(self, requests: list[BackendRequest], run: BatchRun) -> None:
+    def _describe(self, requests: list[BackendRequest], run: NativeRun) -> None:
         """Write what only some requests have: ids, flags, parameters, requested outputs."""
         execute = run.execute
         positions = {*execute.ids, *execute.details, *execute.parameters, *execute.outputs}

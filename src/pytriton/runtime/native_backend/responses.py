@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pytriton.base.messages import ParameterValue
-    from pytriton.runtime.native_backend.execution import BatchRun
+    from pytriton.runtime.native_backend.execution import NativeRun
     from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.server_objects import Errors
@@ -52,7 +52,7 @@ class BackendResponses:
     """The responses, factories and states that exist.
 
     While the backend executes a batch of a model that is not decoupled, answers are kept for one
-    message (`BatchRun.is_collecting`). Others are sent at once, from the thread that calls.
+    message (`NativeRun.is_collecting`). Others are sent at once, from the thread that calls.
 
     Args:
         requests: The requests to answer.
@@ -129,7 +129,7 @@ class BackendResponses:
 
         That is not before the backend's function has returned, because its caller needs it.
         """
-        run: BatchRun | None = request.run
+        run: NativeRun | None = request.run
         if run is None or not run.is_returned:
             return  # another thread has done it, or will do it
         with run.lock:
