@@ -13,7 +13,7 @@ import pytest
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.runtime.native_backend.callbacks import exported
-from pytriton.runtime.native_backend.execution import BatchExecution, BatchRuns
+from pytriton.runtime.native_backend.execution import BatchExecution, NativeRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.models import BackendStatistics
@@ -61,7 +61,7 @@ class Rig:
         self.requests = BackendRequests(["y"], is_batching=True)
         responses = BackendResponses(self.requests, errors, ["y"], ["s"], ForeignThreads(), "m")
         self.api = exported(responses, errors)
-        runs = BatchRuns(self.outbox, None, is_decoupled=False, is_batching=True)
+        runs = NativeRuns(self.outbox, None, is_decoupled=False, is_batching=True)
         self.open = runs.open
 
         def call(address, count):

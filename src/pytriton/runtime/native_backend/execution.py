@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     MakeItem = Callable[[Payload], ResponseItem]
 
 
-class BatchRuns(OpenBatches["BatchRun"]):
+class NativeRuns(OpenBatches["BatchRun"]):
     """The batches of an instance with requests that are not answered."""
 
     def __init__(
@@ -82,7 +82,7 @@ class NativeRun(ResponseWindows):
         "lock", "outbox", "row_count", "row_starts", "started_ns", "thread",
     )  # fmt: skip
 
-    def __init__(self, runs: BatchRuns, execute: Execute) -> None:
+    def __init__(self, runs: NativeRuns, execute: Execute) -> None:
         super().__init__()
         self.execute = execute
         self.outbox = runs.outbox
@@ -183,7 +183,7 @@ class BatchExecution:
     def __init__(
         self,
         call: Callable[[int, int], int],
-        runs: BatchRuns,
+        runs: NativeRuns,
         requests: BackendRequests,
         responses: BackendResponses,
         errors: Errors,

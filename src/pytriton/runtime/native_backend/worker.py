@@ -22,7 +22,7 @@ from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, p
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_responses import Allocators
 from pytriton.runtime.native_backend.calls import CalledModels, Calls
-from pytriton.runtime.native_backend.execution import BatchExecution, BatchRuns
+from pytriton.runtime.native_backend.execution import BatchExecution, NativeRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.metrics import MetricFunctions
@@ -308,7 +308,7 @@ class NativeWorker:
         self._host = host = Host(frame, self._runtime)
         host.load()
         connection = self._connection
-        runs = BatchRuns(
+        runs = NativeRuns(
             connection.outbox,
             connection.mailbox,
             is_decoupled=frame.is_decoupled,
@@ -327,7 +327,7 @@ class NativeWorker:
             return Initialized(config=json.dumps(models.config) if models.changed_config else "")
         return Initialized(has_ready_check=host.has_ready_check)
 
-    def _on_finalize(self, runs: BatchRuns, received: Received) -> Waiter:
+    def _on_finalize(self, runs: NativeRuns, received: Received) -> Waiter:
         # A backend may wait for its threads at its end, and they may wait for clients.
         runs.cancel_all()
         return self._connection.mailbox.jobs.put(received)
