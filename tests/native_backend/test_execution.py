@@ -13,7 +13,7 @@ import pytest
 from pytriton.base.dtypes import BYTES, INT32
 from pytriton.base.errors import ErrorCode, InternalError, UnavailableError
 from pytriton.runtime.native_backend.callbacks import exported
-from pytriton.runtime.native_backend.execution import BatchExecution, NativeRuns
+from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.memory import word
 from pytriton.runtime.native_backend.models import BackendStatistics
@@ -68,7 +68,7 @@ class Rig:
             self.handles = [word(address, index) for index in range(count)]
             return execute(self, self.handles) or 0
 
-        self._execution = BatchExecution(
+        self._execution = NativeExecution(
             call, runs, self.requests, responses, errors, BackendStatistics()
         )
         self._batch = 0

@@ -167,7 +167,7 @@ def _make_counted(make: MakeItem, window: ResponseWindow | None, payload: Payloa
     return item
 
 
-class BatchExecution:
+class NativeExecution:
     """Runs the batches of one instance.
 
     Args:

@@ -22,7 +22,7 @@ from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, p
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_responses import Allocators
 from pytriton.runtime.native_backend.calls import CalledModels, Calls
-from pytriton.runtime.native_backend.execution import BatchExecution, NativeRuns
+from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.metrics import MetricFunctions
@@ -318,7 +318,7 @@ class NativeWorker:
         connection.handlers[Credit] = runs.on_credit
         connection.handlers[Finalize] = functools.partial(self._on_finalize, runs)
         self._prepare_ready_check()
-        self._execution = BatchExecution(
+        self._execution = NativeExecution(
             host.execute, runs, host.requests, host.responses, host.errors, host.statistics
         )
         host.initialize(with_instance=not frame.completes_config)
