@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine in a program's own process, without a network: `Server` and what it is used with.
+"""The engine in a program's own process, without a network: `Server` and its models.
 
 `import tritonserver` gives the same objects under the names that programs for Triton use.
 """

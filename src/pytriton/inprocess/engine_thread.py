@@ -113,7 +113,7 @@ class EngineThread:
         self, options: ServerOptions, custom_families: Callable[[], Iterable[SampleFamily]] = tuple
     ) -> None:
         self.options = options
-        self.is_inherited = False  # this process is a forked child of the one that started it
+        self.is_inherited = False  # this process was forked off the one that started the engine
         self.is_over: bool = False
         self._custom_families = custom_families
         self._log = ServerLog(options.log)
@@ -148,7 +148,7 @@ class EngineThread:
         self.shared_loop.join()
 
     def abandon(self) -> None:
-        """Stop at once, without waiting for it: nobody has a reference to the server any more."""
+        """Begin to stop: there is no reference to the server any more."""
         if self.is_over or self.is_inherited:
             return
         self.is_over = True
@@ -423,7 +423,7 @@ def start_engine(options: Options) -> EngineThread:
 
 
 def stop_with(server: object, engine: EngineThread) -> Callable[[], object]:
-    """End the engine when the server is freed; returns what makes it stay."""
+    """End the engine when the server is freed; returns a function that undoes this."""
     finalizer = weakref.finalize(server, engine.abandon)
     finalizer.atexit = False  # at the end of the program its thread and workers end anyway
     return finalizer.detach

@@ -17,7 +17,7 @@ from pytriton.serving.repository.services import custom_metrics
 
 _lock = threading.Lock()
 _families = custom_metrics.CustomMetrics()
-# What finalizers have to release. They may run while their own thread has the lock.
+# Releases of freed objects. Finalizers may run while their own thread has the lock.
 _unused: collections.deque[Callable[[], object]] = collections.deque()
 
 
@@ -27,7 +27,7 @@ class MetricFamily:
     Args:
         kind: Whether they are counters or gauges.
         name: The name.
-        description: What they say.
+        description: Their help text.
 
     Raises:
         InvalidArgumentError: The name is none of Prometheus.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytriton.inprocess.model import Model
     from pytriton.runtime.executor.inference import Inference
 
-_MOST_WAITING = 16  # responses that nobody has fetched; then the model is paused
+_MOST_WAITING = 16  # unfetched responses; then the model is paused
 _FEW_WAITING = 4  # then it continues
 
 
@@ -303,7 +303,7 @@ class AsyncResponseIterator(AsyncIterator["InferenceResponse"]):
         if response_queue is None:
             exchange.on_arrival = functools.partial(_wake, weakref.ref(self))
         else:
-            exchange.on_arrival = self._wake  # nobody else may refer to this iterator
+            exchange.on_arrival = self._wake  # the program may drop its reference to this iterator
             self._fetched = asyncio.Queue()
             self._fetching = asyncio.ensure_future(self._fetch_all(response_queue, self._fetched))
 

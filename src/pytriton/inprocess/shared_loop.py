@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop that one thread at a time runs: a thread of its own, or a caller who waits.
+"""An event loop that is run by one thread at a time: its own, or that of a waiting caller.
 
-A caller who waits alone for one response after another runs the loop itself. Then its request takes
-no turn through another thread: on two cores with other work, 2 threads take 380 us, one 250.
+A caller that waits alone for one response after another runs the loop itself. Then its request
+does not go through another thread: on two busy cores, 2 threads take 380 us, one takes 250.
 
-            a caller waits for the third time, and nobody else has requests
+            a caller waits for the third time, and there are no other requests
      keeper runs ───────────────────────────────────────────────────────► parked: callers run it
           ▲                                                                      │
           └──────────────────────────────────────────────────────────────────────┘
-            somebody else has work for the loop, or no caller came for some milliseconds
+            there is other work for the loop, or no caller came for some milliseconds
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytriton.runtime.transport.loop_spinner import LinuxMachine, use_machine
 _TICK_S = 0.005  # between two looks of the keeper at whether callers still run the loop
 _LEAVE_S = 0.001  # for the keeper to leave; it may be in a callback
 _LONE_CALLS = 3  # in a row, after which a caller runs the loop
-_CANCEL_S = 1.0  # for what still runs when the loop ends
+_CANCEL_S = 1.0  # for tasks that are left when the loop ends
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ class SharedLoop:
         self._machine = _Machine.open(selector)
         if self._machine is not None:
             use_machine(self.loop, self._machine)
-        self._turn = threading.Lock()  # who has it runs the loop
-        # Who has it may post. A finalizer posts, too, and may run while this thread does.
+        self._turn = threading.Lock()  # its holder runs the loop
+        # Its holder may post. Reentrant, because a finalizer may post while its own thread does.
         self._posting = threading.RLock()
         self._runner = 0  # the thread that has it
         self._keeper = threading.Thread(target=self._keep, name="pytriton-engine", daemon=True)
@@ -54,7 +54,7 @@ class SharedLoop:
         self._is_ending = False
         self._return = threading.Event()  # the keeper is needed
         self.is_run_by_caller: bool = False
-        self._turn_count = 0  # those of callers
+        self._turn_count = 0  # turns of callers
         self._lone_calls = 0
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class SharedLoop:
                 self._runner = 0
             if self._is_parked:
                 self._park()
-        # Whatever was posted is called before the loop is closed: somebody may wait for it.
+        # Posted functions are called before the loop is closed, because callers may wait for them.
         with self._turn, self._posting:
             self._runner = threading.get_ident()
             self._finish()
@@ -150,7 +150,7 @@ class SharedLoop:
     def _call(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> bool:
         if not self._begin_turn():
             return False
-        events._set_running_loop(self.loop)  # noqa: SLF001  it is for those who run callbacks
+        events._set_running_loop(self.loop)  # noqa: SLF001  for runners of callbacks
         try:
             function(*arguments)
         finally:

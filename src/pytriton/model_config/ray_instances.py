@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of a bound model that run as actors of a Ray cluster: how many, and what they need."""
+"""Instances of a bound model that run as actors of a Ray cluster: their number and resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from pytriton.exceptions import PyTritonBadParameterError
 
-# The names by which Ray itself knows what has an argument of its own here.
+# Ray's names of resources that have an argument of their own here.
 _OWN_ARGUMENTS = {"CPU": "num_cpus", "GPU": "num_gpus"}
 _OF_RAY = ("memory", "object_store_memory")  # Ray takes them in another way, which is not offered
 _LEAST_AMOUNT = 0.0001  # Ray counts resources in these units
@@ -134,11 +134,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
 
 
-def _check_amount(what: str, amount: float) -> None:
+def _check_amount(name: str, amount: float) -> None:
     if not _is_number(amount) or amount < 0 or 0 < amount < _LEAST_AMOUNT:
         expected = f"a number that is 0 or at least {_LEAST_AMOUNT}"
-        raise _wrong(what, expected, amount)
+        raise _wrong(name, expected, amount)
 
 
-def _wrong(what: str, expected: str, got: object) -> PyTritonBadParameterError:
-    return PyTritonBadParameterError(f"Expected {what} to be {expected}, got {got!r}.")
+def _wrong(name: str, expected: str, got: object) -> PyTritonBadParameterError:
+    return PyTritonBadParameterError(f"Expected {name} to be {expected}, got {got!r}.")

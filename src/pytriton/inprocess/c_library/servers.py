@@ -158,7 +158,7 @@ class CallerServer:
         self.delivery.stop()
 
     def _take_exchanges(self) -> Iterator[CallerExchange]:
-        """Yields those that are left. Whoever removes one is who answers it."""
+        """Yields the exchanges that are left; the thread that removes one answers it."""
         with contextlib.suppress(KeyError):  # there is none any more
             while True:
                 yield self.exchanges.pop()

@@ -173,7 +173,7 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
         slots: The address of the table: names and functions.
         count: Its length.
         errors_address: The address of the library's own functions for errors.
-        is_own_python: Whether the library has started this Python, so that nobody else uses it.
+        is_own_python: Whether the library has started this Python, and not the application.
     """
     errors = LibraryErrors(errors_address)
     documents, parameters, attributes = Documents(), Parameters(), BufferAttributes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the backends of several frameworks share: packages, files, parameters, rows of features.
+"""Shared by the backends of several frameworks: packages, files, parameters, rows of features.
 
 Configurations are dictionaries, as `ModelConfig.as_dict()` of the Python backend has them.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `libtritonserver.so` exports: the result and the arguments of each function of its C API.
+"""The functions of `libtritonserver.so`: their results and arguments.
 
 They are read from the headers that users compile with.
 
@@ -106,7 +106,7 @@ FUNCTIONS: dict[str, str] = {
     **_UNSUPPORTED,
     # A text with a size has no end mark: its address is passed, not a string.
     "TRITONSERVER_MessageNewFromSerializedJson": "e:ppQ",
-    # The error is what the caller wants, and says nothing about the call.
+    # The error is the result, and does not mean that the call failed.
     "TRITONSERVER_ErrorNew": "p:is",
     "TRITONSERVER_InferenceResponseError": "p:p",
 }

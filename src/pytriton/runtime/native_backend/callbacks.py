@@ -3,7 +3,7 @@
 
 A group is an object with methods that are marked with `export`. They get pointers as integers and C
 strings as bytes, and raise a `ServerError` to return an error to C. A group may also have a method
-`functions`, which returns functions that differ only in what they read or write, by their names.
+`functions`, which returns functions that were made from a table, by their names.
 
 ctypes returns something undefined to C for a function that raises, and C would take that for a
 pointer. The guard turns every exception into an error object.
@@ -70,7 +70,7 @@ class Callbacks:
     def _failed(self, name: str, error: BaseException) -> int:
         """Returns the error for C, or 0 for a function that returns no error."""
         if not isinstance(error, ServerError):
-            with contextlib.suppress(BaseException):  # there may be nobody to report it to any more
+            with contextlib.suppress(BaseException):  # the server may have ended
                 self._report(name, error)
         if not returns_error(name):
             return 0
@@ -173,7 +173,7 @@ def accessors(
 
     Args:
         prefix: The start of their names.
-        fields: The end of a name: the attribute, and what writes its value to an address.
+        fields: The end of a name: the attribute, and the function that writes it to an address.
         read: Finds an object by its handle.
         write: Finds one that may be changed; None: there are no setters.
     """

@@ -82,7 +82,7 @@ class CallerRequest:
         self.parameters: dict[str, ParameterValue] = {}
         self.allocator: Allocator | None = None
         self.allocator_userp = 0
-        self.respond = (0, 0)  # address of the function, and what it gets
+        self.respond = (0, 0)  # address of the function, and its argument
         self.release = (0, 0)
         self.sent: Sent | None = None  # set while a server has it
         self.was_sent = False
@@ -148,7 +148,7 @@ class CallerRequests:
         self.owned(handle)
         self.handles.pop(handle)
 
-    # What it says
+    # Its attributes
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Returns the functions that get or set one attribute."""
@@ -292,7 +292,7 @@ class CallerRequests:
     def _remove_outputs(self, handle: int) -> None:
         self.owned(handle).outputs.clear()
 
-    # What becomes of it
+    # Its way through a server
 
     @export("TRITONSERVER_InferenceRequestSetReleaseCallback")
     def _set_release(self, handle: int, function: int, userp: int) -> None:
@@ -319,10 +319,10 @@ class CallerRequests:
     def _is_cancelled(self, handle: int, place: int) -> None:
         put_bool(place, self._sent(handle, _QUERY).is_cancelled)
 
-    def _sent(self, handle: int, what: str) -> CallerRequest:
+    def _sent(self, handle: int, purpose: str) -> CallerRequest:
         request = self.handles.get(handle)
         if not request.was_sent:
             raise InternalError(
-                f"It is not possible {what} before calling TRITONSERVER_InferAsync."
+                f"It is not possible {purpose} before calling TRITONSERVER_InferAsync."
             )
         return request

@@ -225,8 +225,8 @@ class CalledModels:
     Args:
         server: The handle of the server.
         call: Asks the server; raises InvalidArgumentError if it refuses.
-        documents: Gets what is answered as JSON.
-        parameters: What a load may bring along.
+        documents: Gets answers in JSON.
+        parameters: The parameters that exist.
     """
 
     def __init__(
@@ -240,8 +240,8 @@ class CalledModels:
         self._call = call
         self._documents = documents
         self._parameters = parameters
-        # What was found: a model that is called again is not asked for again. If it is unloaded
-        # meanwhile, the call itself is refused.
+        # A cache: the server is asked once for a model that is called often. If the model is
+        # unloaded meanwhile, the call itself is refused.
         self._found: dict[tuple[str, int], dict[str, Any]] = {}
 
     def find(self, server: int, name: str, version: int) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a backend's execute function with a batch, and sends what it answered until it returned.
+"""Calls a backend's execute function with a batch, and sends its answers.
 
 A backend may also answer from threads of its own, after its function has returned. So a batch knows
 which of its requests are open, cancelled and in credit until the last one is answered.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     MakeItem = Callable[[Payload], ResponseItem]
 
 
-class NativeRuns(OpenBatches["BatchRun"]):
+class NativeRuns(OpenBatches["NativeRun"]):
     """The batches of an instance with requests that are not answered."""
 
     def __init__(
@@ -74,7 +74,7 @@ class NativeRun(ResponseWindows):
         is_collecting: Whether answers wait for that, so as to be sent in one message.
         thread: The thread that calls the backend's function.
         lanes: The outputs of the batch, while answers are collected.
-        lock: Protects the two above, and what threads may change about the requests of the batch.
+        lock: Protects the two above, and the state of the batch's requests.
     """
 
     __slots__ = (
@@ -175,9 +175,9 @@ class NativeExecution:
             and returns an error of C or 0.
         runs: The open batches.
         requests: Makes requests of batches.
-        responses: What is answered.
+        responses: The answers.
         errors: The errors of C.
-        statistics: What the backend reports.
+        statistics: The reports of the backend.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class NativeExecution:
         run = NativeRun(self._runs, execute)
         try:
             requests = self._requests.add_batch(run, received)
-        except (ValueError, struct.error) as fault:  # texts that are not what their tensor says
+        except (ValueError, struct.error) as fault:  # strings that do not fit their tensor
             self._fail(run, (), InternalError(f"the batch cannot be read: {fault}"))
             return
         except ServerError as lack:  # there was no room for its tensors

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 WORD_BYTES = 8
 _MASK = 2**64 - 1
 
-# All memory as arrays. An item takes 0.1 us, half of what `from_address(...).value` takes.
+# All memory as arrays. An item takes 0.1 us, half the time of `from_address(...).value`.
 _words: Any = (ctypes.c_uint64 * 2**57).from_address(0)
 _signed_words: Any = (ctypes.c_int64 * 2**57).from_address(0)
 _half_words: Any = (ctypes.c_uint32 * 2**58).from_address(0)
@@ -184,7 +184,7 @@ class Handles(Generic[_T]):
     """Objects that C knows by numbers, which look like pointers and are none.
 
     Args:
-        kind: What an object is called in errors.
+        kind: The name of such an object in errors.
     """
 
     __slots__ = ("_kind", "_objects")

@@ -76,7 +76,7 @@ class BackendRequest:
         self.run: NativeRun = None  # type: ignore[assignment]  # set before it is used
         self.position = 0
         self.details = _NO_DETAILS
-        self.owned: Any = None  # what the record refers to: the message, and strings
+        self.owned: Any = None  # kept alive for the record: the message, and strings
         self.is_changed = False  # words beside the buffers differ from the layout's
         self.is_rescheduled = False
         # One item for each handle with which the backend may answer: the request, factories and
@@ -270,7 +270,7 @@ def _bytes_sizes(buffer: memoryview, shapes: Sequence[tuple[int, ...]]) -> list[
         start = at
         for _ in range(_product(shape)):
             at += 4 + _LENGTH.unpack_from(buffer, at)[0]
-        if at > len(buffer):  # the backend would read what is behind it
+        if at > len(buffer):  # the backend would read beyond the buffer
             raise ValueError(f"expected elements within {len(buffer)} bytes, got {at}")
         sizes.append(at - start)
     return sizes

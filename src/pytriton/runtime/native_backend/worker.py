@@ -173,7 +173,7 @@ class Host:
             )
 
     def _words(self, error: NotALibraryError) -> str:
-        """Returns the loader's words for a file that is not a library, or ours."""
+        """Returns the loader's message for a file that is not a library, or ours."""
         try:
             ctypes.CDLL(self._path)
         except OSError as refusal:
@@ -223,11 +223,11 @@ class Host:
         self._finalize("TRITONBACKEND_ModelFinalize", models.model, "model")
         self._finalize("TRITONBACKEND_Finalize", models.backend, "backend")
 
-    def _finalize(self, name: str, handle: int, what: str) -> None:
+    def _finalize(self, name: str, handle: int, noun: str) -> None:
         try:
             self._call(name, handle)
         except ServerError as error:
-            text = f"failed finalizing {what}: {error.kind} - {error.message}"
+            text = f"failed finalizing {noun}: {error.kind} - {error.message}"
             self._runtime.log("ERROR", text, __file__, 0)
 
     def _call(self, name: str, *handles: int) -> None:
@@ -378,5 +378,5 @@ class NativeWorker:
         end_output()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        ctypes.CDLL(None).fflush(None)  # what the backend has printed
+        ctypes.CDLL(None).fflush(None)  # output of the backend
         os._exit(0)

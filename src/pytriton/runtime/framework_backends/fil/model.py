@@ -248,7 +248,7 @@ def _read_threshold(parameters: dict[str, str]) -> float:
 def _load(config: dict[str, Any], parameters: dict[str, str]) -> Forest:
     directory = pb_utils.get_model_dir()
     model_type = parameters.get("model_type")
-    if model_type is None:  # what lies in the folder decides
+    if model_type is None:  # the files in the folder decide
         found = find_file(config, directory, FILES.values())
         model_type = _type_of(found)
     if model_type not in FILES:

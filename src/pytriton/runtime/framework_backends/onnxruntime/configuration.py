@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ONNX model and its configuration say of each other. Pure.
+"""Compares an ONNX model with its configuration. Pure.
 
 Reads the model's inputs and outputs in the words of configurations, checks a configuration against
 them with Triton's messages, and completes one that has none.
@@ -340,7 +340,7 @@ def complete(
             not say one.
 
     Returns:
-        What a user should be warned of.
+        Warnings for the log.
 
     Raises:
         InvalidArgumentError: The configuration demands batching, which the model does not support.

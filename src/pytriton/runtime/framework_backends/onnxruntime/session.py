@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edge to ONNX Runtime: makes sessions, runs them, and translates what they raise.
+"""The edge to ONNX Runtime: makes sessions, runs them, and translates their exceptions.
 
 The package is imported when a session is made: a server without ONNX models does not need it.
 """

@@ -57,7 +57,7 @@ def read_settings(config: Mapping[str, Any], backend_config: Mapping[str, str]) 
 
     Args:
         config: The model's configuration, as models of the Python backend get it.
-        backend_config: What `--backend-config` says for this backend.
+        backend_config: The settings of `--backend-config` for this backend.
 
     Raises:
         InvalidArgumentError: A value has the wrong type.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the tensors of a batch what the model takes, and its outputs what clients get. Pure.
+"""Converts the tensors of a batch for the model, and its outputs for clients. Pure.
 
 Most models need nothing of it. The exceptions are strings, scalars, ragged batches, and outputs
 that are large enough for the model to write them straight into memory that is sent. That saves a
@@ -81,7 +81,7 @@ class OnnxTensors:
 
     Args:
         config: The model's configuration, which was checked.
-        signature: What the model declares.
+        signature: The declared tensors of the model.
 
     Attributes:
         changes_inputs: Whether `prepare` has anything to do.
@@ -149,7 +149,7 @@ class LargeOutputs:
 
     Args:
         config: The model's configuration, which was checked.
-        signature: What the model declares.
+        signature: The declared tensors of the model.
     """
 
     def __init__(self, config: Mapping[str, Any], signature: OnnxSignature) -> None:

@@ -174,7 +174,7 @@ class TritonPythonModel:
 
 def _load(config: dict[str, Any]) -> Network:
     openvino = import_wheel("openvino", "openvino", "openvino")
-    # The server fills in the first of the names, so it does not tell what the user wrote.
+    # The server fills in the first name, so that one may not be the user's choice.
     is_usual = config.get("default_model_filename") in ("", _FILES[0])
     file_config = {**config, "default_model_filename": ""} if is_usual else config
     path = find_file(file_config, pb_utils.get_model_dir(), _FILES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configuration of a PyTorch model says: its tensors, its parameters, its form and file.
+"""Reads the configuration of a PyTorch model: its tensors, its parameters, its form and file.
 
 It needs no torch, which takes seconds to import. Error texts are those of Triton's PyTorch backend
 where it has one. Unknown parameters are ignored.
@@ -187,7 +187,7 @@ def read_script_parameters(config: Mapping[str, Any]) -> ScriptParameters:
     """Returns the parameters of a TorchScript model or a package.
 
     Raises:
-        InvalidArgumentError: A value is not what its parameter expects.
+        InvalidArgumentError: A value does not fit its parameter.
     """
     values = read_parameters(config)
     return ScriptParameters(
@@ -208,7 +208,7 @@ def read_module_parameters(config: Mapping[str, Any]) -> ModuleParameters:
     """Returns the parameters of a module in Python.
 
     Raises:
-        InvalidArgumentError: A value is not what its parameter expects.
+        InvalidArgumentError: A value does not fit its parameter.
     """
     values = read_parameters(config)
     return ModuleParameters(

@@ -80,7 +80,7 @@ class ModuleModel:
 
         Raises:
             InternalError: The module failed.
-            InvalidArgumentError: An output is not what the configuration says.
+            InvalidArgumentError: An output contradicts the configuration.
         """
         make = self._converter.tensor
         with self._torch.inference_mode():

@@ -226,7 +226,7 @@ class PackageModel:
 
         Raises:
             InternalError: The model failed.
-            InvalidArgumentError: An output is not what the configuration says.
+            InvalidArgumentError: An output contradicts the configuration.
         """
         make = self._converter.tensor
         with self._no_gradients():

@@ -79,7 +79,7 @@ def bind_inputs(tensors: ConfiguredTensors, arguments: Sequence[ForwardArgument]
     """Decide which argument each input is.
 
     Raises:
-        InternalError: `forward` takes what is not supported, or a control has no number.
+        InternalError: An argument of `forward` is not supported, or a control has no number.
         InvalidArgumentError: The configuration has another number of inputs, or a number that no
             argument has, or names of a model with states do not follow the convention.
     """
@@ -369,7 +369,7 @@ class TorchScriptModel:
 
         Raises:
             InternalError: The model failed.
-            InvalidArgumentError: An output is not what the configuration says.
+            InvalidArgumentError: An output contradicts the configuration.
         """
         make = self._converter.tensor
         with self._no_gradients():

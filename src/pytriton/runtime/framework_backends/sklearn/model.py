@@ -28,8 +28,8 @@ from pytriton.runtime.framework_backends.shared import (
 )
 
 FILES = ("model.skops", "model.joblib", "model.pkl", "model.pickle")
-# Settings of the server. They are not parameters of models: whoever writes a model's file may write
-# its configuration, too.
+# Settings of the server. They are not parameters of models: an attacker who can write a model's
+# file can also write its configuration.
 ALLOW_PICKLE = "allow-pickle"
 TRUSTED_TYPES = "trusted-types"
 _EXTRA = "trees"
