@@ -24,11 +24,15 @@ from pytriton.runtime.native_backend.memory import (
     Handles,
     Kept,
     put_bool,
-    put_half_word,
     put_word,
     required_text,
 )
-from pytriton.runtime.native_backend.server_objects import Documents, Parameters, ParameterType
+from pytriton.runtime.native_backend.server_objects import (
+    Documents,
+    Parameters,
+    ParameterType,
+    check_config_version,
+)
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 from pytriton.serving.server.api.documents import repository_index
 from pytriton.serving.server.metrics.exposition import SampleFamily
@@ -127,9 +131,6 @@ class MetricReports:
         put_word(size, len(report.data))
 
 
-_CONFIG, _FILE = "config", "file:"  # names of the parameters of a load
-
-
 class CallerServer:
     """A server that the application has made."""
 
@@ -201,6 +202,11 @@ class CallerServers:
             )
         return self.engine(handle).find(name, version_text(version))
 
+    def properties(self, handle: int, name: str, version: int) -> tuple[int, bool]:
+        """Returns the `max_batch_size` of a model, and whether it is decoupled."""
+        spec = self.find(handle, name, version).spec
+        return spec.max_batch_size, spec.decoupled
+
     @export("TRITONSERVER_ServerNew")
     def _new(self, place: int, options: int) -> None:
         server = CallerServer(EngineThread(self._options.read(options), self._metrics.families))
@@ -254,18 +260,7 @@ class CallerServers:
 
     @export("TRITONSERVER_ServerLoadModelWithParameters")
     def _load_with(self, handle: int, name: bytes | None, parameters: int, count: int) -> None:
-        config = None
-        files = {}
-        for each in self._parameters.read(parameters, count):
-            if each.name == _CONFIG and isinstance(each.value, str):
-                config = each.value
-            elif each.name.startswith(_FILE) and isinstance(each.value, memoryview):
-                files[each.name.removeprefix(_FILE)] = bytes(each.value)
-            else:
-                raise InvalidArgumentError(
-                    "expected the parameters 'config' of type STRING and 'file:<path>' of type "
-                    f"BYTES, got '{each.name}' of type {each.kind.name}"
-                )
+        config, files = self._parameters.read_load(parameters, count)
         self.engine(handle).load(required_text(name), config, files)
 
     @export("TRITONSERVER_ServerUnloadModel")
@@ -302,11 +297,6 @@ def version_text(version: int) -> str:
     return "" if version < 0 else str(version)
 
 
-_UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
-_ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
-_CONFIG_VERSION = 1
-
-
 class ServedModelFunctions:
     """Answers of servers on their models."""
 
@@ -318,23 +308,6 @@ class ServedModelFunctions:
     def _is_ready(self, server: int, name: bytes | None, version: int, place: int) -> None:
         engine = self._servers.engine(server)
         put_bool(place, engine.is_model_ready(required_text(name), version_text(version)))
-
-    @export("TRITONSERVER_ServerModelBatchProperties")
-    def _batching(
-        self, server: int, name: bytes | None, version: int, place: int, further: int
-    ) -> None:
-        _put_nothing(further)
-        model = self._servers.find(server, required_text(name), version)
-        put_half_word(place, _FIRST_DIM if model.spec.max_batch_size else _UNKNOWN_BATCHING)
-
-    @export("TRITONSERVER_ServerModelTransactionProperties")
-    def _transactions(
-        self, server: int, name: bytes | None, version: int, place: int, further: int
-    ) -> None:
-        _put_nothing(further)
-        put_half_word(place, 0)
-        model = self._servers.find(server, required_text(name), version)
-        put_half_word(place, _DECOUPLED if model.spec.decoupled else _ONE_TO_ONE)
 
     @export("TRITONSERVER_ServerModelMetadata")
     def _metadata(self, server: int, name: bytes | None, version: int, place: int) -> None:
@@ -354,15 +327,5 @@ class ServedModelFunctions:
     ) -> None:
         engine = self._servers.engine(server)
         config = engine.model_config(required_text(name), version_text(version))
-        if config_version != _CONFIG_VERSION:
-            raise InvalidArgumentError(
-                f"model configuration version {config_version} not supported, supported versions "
-                f"are: {_CONFIG_VERSION}"
-            )
+        check_config_version(config_version)
         put_word(place, self._documents.new(config))
-
-
-def _put_nothing(place: int) -> None:
-    """Write NULL where data of flags would be that do not exist yet, if there is such a place."""
-    if place:
-        put_word(place, 0)

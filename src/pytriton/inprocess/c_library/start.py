@@ -33,6 +33,7 @@ from pytriton.runtime.native_backend.server_objects import (
     BufferAttributes,
     Documents,
     Errors,
+    ModelProperties,
     Names,
     Parameters,
 )
@@ -185,8 +186,8 @@ def fill(slots: int, count: int, errors_address: int, is_own_python: bool) -> No
     groups = (
         Names(), log, documents, parameters, attributes, options, reports, servers,
         MetricFunctions(metrics.perform, metrics.perform, parameters),
-        ServedModelFunctions(servers, documents), allocators, requests, responses, traces,
-        Inferences(servers, requests, responses, traces),
+        ServedModelFunctions(servers, documents), ModelProperties(servers.properties),
+        allocators, requests, responses, traces, Inferences(servers, requests, responses, traces),
     )  # fmt: skip
     callbacks = Callbacks({**exported(*groups), **options.setters()}, errors, _report)
     log.open()

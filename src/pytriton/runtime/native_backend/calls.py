@@ -17,7 +17,8 @@ from pytriton.base.errors import InvalidArgumentError, UnavailableError, error_f
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.runtime.native_backend.callbacks import export
 from pytriton.runtime.native_backend.caller_responses import CallerResponse
-from pytriton.runtime.native_backend.memory import put_bool, put_half_word, put_word, required_text
+from pytriton.runtime.native_backend.memory import put_bool, put_word, required_text
+from pytriton.runtime.native_backend.server_objects import check_config_version
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.python_backend.mailbox import MessageInbox
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.caller_requests import CallerRequest, CallerRequests
     from pytriton.runtime.native_backend.caller_responses import CallerResponses
     from pytriton.runtime.native_backend.server_objects import (
-        CallerParameter,
         Documents,
         Parameters,
     )
@@ -214,8 +214,6 @@ def _read(received: Received, reply: InferReply, made: CallerResponse) -> InferR
     )
 
 
-_UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
-_ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
 _NEWEST = -1
 
 
@@ -273,23 +271,11 @@ class CalledModels:
         ready = self._call("is_model_ready", name=required_text(name), version=_text(version))
         put_bool(place, ready)
 
-    @export("TRITONSERVER_ServerModelBatchProperties")
-    def _batching(
-        self, server: int, name: bytes | None, version: int, place: int, further: int
-    ) -> None:
+    def properties(self, server: int, name: str, version: int) -> tuple[int, bool]:
+        """Returns the `max_batch_size` of a model, and whether it is decoupled."""
         self._check(server)
-        _put_nothing(further)
-        facts = self._describe(required_text(name), version)
-        put_half_word(place, _FIRST_DIM if facts["max_batch_size"] else _UNKNOWN_BATCHING)
-
-    @export("TRITONSERVER_ServerModelTransactionProperties")
-    def _transactions(
-        self, server: int, name: bytes | None, version: int, place: int, further: int
-    ) -> None:
-        self._check(server)
-        _put_nothing(further)
-        facts = self._describe(required_text(name), version)
-        put_half_word(place, _DECOUPLED if facts["is_decoupled"] else _ONE_TO_ONE)
+        facts = self._describe(name, version)
+        return facts["max_batch_size"], facts["is_decoupled"]
 
     @export("TRITONSERVER_ServerModelConfig")
     def _config(
@@ -297,11 +283,7 @@ class CalledModels:
     ) -> None:
         self._check(server)
         facts = self._describe(required_text(name), version)
-        if config_version != 1:
-            raise InvalidArgumentError(
-                f"model configuration version {config_version} not supported, supported versions "
-                "are: 1"
-            )
+        check_config_version(config_version)
         put_word(place, self._documents.new_from_text(facts["config"].encode()))
 
     # Loading
@@ -315,16 +297,9 @@ class CalledModels:
         self, server: int, name: bytes | None, parameters: int, count: int
     ) -> None:
         self._check(server)
-        config, files = "", {}
-        for each in self._parameters.read(parameters, count):
-            if each.name == "config":
-                config = str(each.value)
-            elif each.name.startswith("file:"):
-                files[each.name.removeprefix("file:")] = _content(each)
-            else:
-                raise InvalidArgumentError(f"unexpected parameter '{each.name}' of a load")
+        config, files = self._parameters.read_load(parameters, count)
         self._found.clear()
-        self._call("load_model", name=required_text(name), config=config, files=files)
+        self._call("load_model", name=required_text(name), config=config or "", files=files)
 
     @export("TRITONSERVER_ServerUnloadModel")
     def _unload(self, server: int, name: bytes | None) -> None:
@@ -342,16 +317,3 @@ class CalledModels:
 
 def _text(version: int) -> str:
     return "" if version == _NEWEST else str(version)
-
-
-def _content(parameter: CallerParameter) -> bytes:
-    value = parameter.value
-    if not isinstance(value, memoryview):
-        raise InvalidArgumentError(f"expected parameter '{parameter.name}' to be of bytes")
-    return bytes(value)
-
-
-def _put_nothing(place: int) -> None:
-    """Write NULL where data of flags would be that do not exist yet, if there is such a place."""
-    if place:
-        put_word(place, 0)

@@ -43,7 +43,7 @@ from pytriton.runtime.native_backend.records import (
     ModelWord,
     field_functions,
 )
-from pytriton.runtime.native_backend.server_objects import INSTANCE_KINDS
+from pytriton.runtime.native_backend.server_objects import INSTANCE_KINDS, check_config_version
 
 if TYPE_CHECKING:
     from pytriton.runtime.native_backend.server_objects import Documents
@@ -113,7 +113,6 @@ def _check_values(proposed: dict[str, Any]) -> None:
 
 _FILESYSTEM = 0  # TRITONBACKEND_ARTIFACT_FILESYSTEM
 _BLOCKING = 0  # TRITONBACKEND_EXECUTION_BLOCKING
-_CONFIG_VERSION = 1
 
 
 class Models:
@@ -210,21 +209,14 @@ class Models:
 
     @export("TRITONBACKEND_ModelConfig")
     def _config(self, model: int, version: int, out: int) -> None:
-        self._check_version(version)
+        check_config_version(version)
         put_word(out, self._documents.new(self.config))
 
     @export("TRITONBACKEND_ModelSetConfig")
     def _set_config(self, model: int, version: int, message: int) -> None:
-        self._check_version(version)
+        check_config_version(version)
         self.config = completed_config(self.config, self._documents.read(message))
         self.changed_config = True
-
-    def _check_version(self, version: int) -> None:
-        if version != _CONFIG_VERSION:
-            raise InvalidArgumentError(
-                f"model configuration version {version} not supported, supported versions are:"
-                f" {_CONFIG_VERSION}"
-            )
 
     @export("TRITONBACKEND_ModelInstanceIsPassive")
     def _is_passive(self, instance: int, out: int) -> None:

@@ -203,6 +203,21 @@ class Parameters:
             labels[each.name] = str(each.value)
         return labels
 
+    def read_load(self, address: int, count: int) -> tuple[str | None, dict[str, bytes]]:
+        """Returns the configuration and the files in the parameters of a load."""
+        config, files = None, {}
+        for each in self.read(address, count):
+            if each.name == "config" and isinstance(each.value, str):
+                config = each.value
+            elif each.name.startswith("file:") and isinstance(each.value, memoryview):
+                files[each.name.removeprefix("file:")] = bytes(each.value)
+            else:
+                raise InvalidArgumentError(
+                    "expected the parameters 'config' of type STRING and 'file:<path>' of type "
+                    f"BYTES, got '{each.name}' of type {each.kind.name}"
+                )
+        return config, files
+
     @export("TRITONSERVER_ParameterNew")
     def _new(self, name: bytes | None, number: int, value: int) -> int:
         if not value or not ParameterType.STRING <= number <= ParameterType.DOUBLE:
@@ -281,6 +296,9 @@ class BufferAttributes:
         return accessors("TRITONSERVER_BufferAttributes", _FIELDS, get, get)
 
 
+_UNKNOWN_BATCHING, _FIRST_DIM = 1, 2  # of TRITONSERVER_ModelBatchFlag
+_ONE_TO_ONE, _DECOUPLED = 1, 2  # of TRITONSERVER_ModelTxnPropertyFlag
+_CONFIG_VERSION = 1
 SERVER_API_VERSION = (1, 34)
 BACKEND_API_VERSION = (1, 19)
 INSTANCE_KINDS = ("AUTO", "CPU", "GPU", "MODEL")
@@ -355,3 +373,43 @@ class Names:
     def _datatype_size(self, datatype: int) -> int:
         found = BY_NUMBER.get(datatype)
         return 0 if found is None else found.itemsize
+
+
+class ModelProperties:
+    """The functions that return flags of a model.
+
+    Args:
+        describe: Returns the `max_batch_size` of a model, and whether it is decoupled; gets the
+            handle of the server, the name and the version, and raises ServerError.
+    """
+
+    def __init__(self, describe: Callable[[int, str, int], tuple[int, bool]]) -> None:
+        self._describe = describe
+
+    @export("TRITONSERVER_ServerModelBatchProperties")
+    def _batching(
+        self, server: int, name: bytes | None, version: int, flags: int, data: int
+    ) -> None:
+        if data:  # for flags that do not exist yet
+            put_word(data, 0)
+        max_batch_size, _ = self._describe(server, required_text(name), version)
+        put_half_word(flags, _FIRST_DIM if max_batch_size else _UNKNOWN_BATCHING)
+
+    @export("TRITONSERVER_ServerModelTransactionProperties")
+    def _transactions(
+        self, server: int, name: bytes | None, version: int, flags: int, data: int
+    ) -> None:
+        if data:
+            put_word(data, 0)
+        put_half_word(flags, 0)
+        _, is_decoupled = self._describe(server, required_text(name), version)
+        put_half_word(flags, _DECOUPLED if is_decoupled else _ONE_TO_ONE)
+
+
+def check_config_version(version: int) -> None:
+    """Raise InvalidArgumentError unless this is the version of configurations."""
+    if version != _CONFIG_VERSION:
+        raise InvalidArgumentError(
+            f"model configuration version {version} not supported, supported versions are: "
+            f"{_CONFIG_VERSION}"
+        )

@@ -33,6 +33,7 @@ from pytriton.runtime.native_backend.server_objects import (
     BufferAttributes,
     Documents,
     Errors,
+    ModelProperties,
     Names,
     Parameters,
 )
@@ -129,7 +130,7 @@ class Host:
         requests = caller_requests.CallerRequests(models.find, allocators, attributes)
         responses = caller_responses.CallerResponses(self.errors)
         calls = Calls(self._runtime, requests, responses, models)
-        return models, allocators, requests, responses, calls
+        return models, ModelProperties(models.properties), allocators, requests, responses, calls
 
     def _ask(self, action: str, **arguments: Any) -> Any:
         """Ask the server; raises InvalidArgumentError if it refuses."""
