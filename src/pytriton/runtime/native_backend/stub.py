@@ -86,7 +86,7 @@ def stub_library(
         functions: The names to export.
         machine: The processor for which it is.
         code: Machine code to place before the jump of some functions. It returns by itself, or
-            continues behind its end to jump.
+            falls through to the jump.
     """
     return _Stub(soname, functions, machine, code or {}).image()
 
