@@ -27,19 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.runtime.native_backend.models import BackendStatistics
+    from pytriton.runtime.native_backend.outputs import OutputLane
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.native_backend.server_objects import Errors
-    from pytriton.runtime.transport.channel import Payload, Received
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pytriton.runtime.native_backend.outputs import OutputLane
     from pytriton.runtime.python_backend.batch_run import ResponseWindow
     from pytriton.runtime.python_backend.mailbox import Mailbox
-    from pytriton.runtime.transport.channel import Payload
-    from pytriton.runtime.transport.frames import Execute, ResponseItem
+    from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.response_outbox import ResponseOutbox
 
     MakeItem = Callable[[Payload], ResponseItem]
