@@ -8,11 +8,11 @@ import sys
 import pytest
 
 import pytriton
+from pytriton.client.kserve.address import Tls
 from pytriton.tools.commands.perf.arguments import make_parser
 from pytriton.tools.commands.perf.command import run, without_secrets
 from pytriton.tools.commands.perf.options import PerfOptions, options_of
 from pytriton.tools.perf.errors import OptionError
-from pytriton.tools.perf.load.plan import Tls
 from pytriton.tools.perf.measuring.profiler import LoadRange
 from pytriton.tools.perf.measuring.results import Mode
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from pytriton.tools.perf.errors import Load
 from pytriton.tools.perf.load.plan import Concurrency, RequestRate
 from tests.perf.load.fake_load import FakeLoad
 
 
 def test_fake_load_keeps_the_concurrency():
-    load: Load = FakeLoad(lambda _level, _number: 10_000_000)
+    load = FakeLoad(lambda _level, _number: 10_000_000)
     load.start(Concurrency(4))
     is_done = load.wait(1.0)
     records = load.take()

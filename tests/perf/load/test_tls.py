@@ -12,9 +12,10 @@ import threading
 import numpy as np
 import pytest
 
+from pytriton.client.kserve.address import Tls
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.link import tls_context
-from pytriton.tools.perf.load.plan import Concurrency, InputSet, LoadPlan, LoadProtocol, Tls
+from pytriton.tools.perf.load.plan import Concurrency, InputSet, LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.perf.load.rig import run
 

@@ -71,7 +71,7 @@ class HttpReply:
 class ErrorWords:
     """Makes the errors of a client; commands with texts of their own override its methods."""
 
-    def unreachable(self, address: Address, error: Exception, timeout_s: float | None) -> Exception:
+    def unreachable(self, address: Address, error: Exception, timeout_s: float) -> Exception:
         """Returns the error for a connection over HTTP that failed."""
         if isinstance(error, ConnectionRefusedError):
             return UnansweredError(f"No server answers at {address}: the connection was refused.")
@@ -106,9 +106,7 @@ class ErrorWords:
         hint = _metrics_port(address) if is_odd else None
         return hint or refusal(text or f"HTTP status {reply.status}")
 
-    def call_failed(
-        self, address: Address, code: str, details: str, timeout_s: float | None
-    ) -> Exception:
+    def call_failed(self, address: Address, code: str, details: str, timeout_s: float) -> Exception:
         """Returns the error for a gRPC status; `code` is its name."""
         if code == "DEADLINE_EXCEEDED":
             return UnansweredError(f"{address} gave no answer in {timeout_s:g} seconds.")

@@ -14,25 +14,27 @@ from google.protobuf.message import Message
 from pytriton.base.protos import service_pb2
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import ErrorWords, refusal
+from pytriton.client.kserve.messages import (
+    ASKS_FOR_FINAL,
+    FINAL,
+    SERVICE,
+    infer_message,
+    outputs_of_message,
+)
 from pytriton.client.kserve.records import (
+    LOAD_TIMEOUT_S,
     Document,
     ModelAnswer,
     ModelQuery,
-    Parameter,
     PlainTensor,
-    tensor_of_elements,
 )
-from pytriton.protocol.kserve_pb import set_parameter
 
-_SERVICE = "/inference.GRPCInferenceService/"
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-_FINAL = "triton_final_response"
-_ASKS_FOR_FINAL = "triton_enable_empty_final_response"
 
 
 class KserveGrpcClient:
@@ -41,7 +43,7 @@ class KserveGrpcClient:
     Args:
         address: where it listens.
         headers: sent with every call.
-        timeout_s: for each call, and for each response of a stream; None: no limit.
+        timeout_s: for each call, and for each response of a stream.
         tls: settings of encrypted connections; None for the defaults.
         words: makes the errors.
     """
@@ -50,7 +52,7 @@ class KserveGrpcClient:
         self,
         address: Address,
         headers: Mapping[str, str],
-        timeout_s: float | None,
+        timeout_s: float,
         tls: Tls | None = None,
         words: ErrorWords | None = None,
     ) -> None:
@@ -85,10 +87,10 @@ class KserveGrpcClient:
 
     def load(self, model: str, config: str | None = None) -> None:
         parameters = {} if config is None else {"config": _text_parameter(config)}
-        self._call("RepositoryModelLoad", model_name=model, parameters=parameters)
+        self._call("RepositoryModelLoad", LOAD_TIMEOUT_S, model_name=model, parameters=parameters)
 
     def unload(self, model: str) -> None:
-        self._call("RepositoryModelUnload", model_name=model)
+        self._call("RepositoryModelUnload", LOAD_TIMEOUT_S, model_name=model)
 
     def update_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         value = service_pb2.TraceSettingRequest.SettingValue
@@ -105,7 +107,7 @@ class KserveGrpcClient:
 
     def infer(self, question: ModelQuery) -> ModelAnswer:
         call = self._channel.unary_unary(
-            f"{_SERVICE}ModelInfer",
+            f"{SERVICE}/ModelInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelInferResponse.FromString,
         )
@@ -115,21 +117,21 @@ class KserveGrpcClient:
 
     def stream(self, question: ModelQuery) -> Iterator[ModelAnswer]:
         request = request_of(question)
-        request.parameters[_ASKS_FOR_FINAL].bool_param = True
+        request.parameters[ASKS_FOR_FINAL].bool_param = True
         start = self._channel.stream_stream(
-            f"{_SERVICE}ModelStreamInfer",
+            f"{SERVICE}/ModelStreamInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
         )
         call = start(iter([request]), metadata=self._metadata)
-        patience = _Patience(self._timeout_s or threading.TIMEOUT_MAX, call.cancel)
+        patience = _Patience(self._timeout_s, call.cancel)
         try:
             with self._errors():
                 for response in patience.each(call):
                     if response.error_message:
                         raise refusal(response.error_message)
                     answer = response.infer_response
-                    is_final = answer.parameters[_FINAL].bool_param
+                    is_final = answer.parameters[FINAL].bool_param
                     if answer.outputs or not is_final:
                         yield answer_of(answer)
                     if is_final:
@@ -140,16 +142,18 @@ class KserveGrpcClient:
     def close(self) -> None:
         self._channel.close()
 
-    def _call(self, method: str, **fields: Any) -> Any:
+    def _call(self, method: str, timeout_s: float | None = None, /, **fields: Any) -> Any:
         request = getattr(service_pb2, f"{method}Request")
         response = getattr(service_pb2, f"{method}Response")
         call = self._channel.unary_unary(
-            f"{_SERVICE}{method}",
+            f"{SERVICE}/{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
         with self._errors():
-            return call(request(**fields), timeout=self._timeout_s, metadata=self._metadata)
+            return call(
+                request(**fields), timeout=timeout_s or self._timeout_s, metadata=self._metadata
+            )
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -209,56 +213,17 @@ def request_of(question: ModelQuery) -> Any:
     return request
 
 
-def infer_message(
-    model: str,
-    version: str,
-    parameters: Mapping[str, Parameter],
-    inputs: Sequence[PlainTensor],
-    outputs: Sequence[str],
-) -> Any:
-    """Returns a ModelInferRequest with its tensors in binary."""
-    request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
-    for name, value in parameters.items():
-        set_parameter(request.parameters[name], value)
-    for tensor in inputs:
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        request.raw_input_contents.append(tensor.data)
-    for name in outputs:
-        request.outputs.add(name=name)
-    return request
-
-
 def answer_of(response: Any) -> ModelAnswer:
     """Returns what a message with an answer says."""
     parameters = {
         name: getattr(value, value.WhichOneof("parameter_choice"))
         for name, value in response.parameters.items()
-        if value.WhichOneof("parameter_choice") and name != _FINAL
+        if value.WhichOneof("parameter_choice") and name != FINAL
     }
     outputs = tuple(tensor.named() for tensor in outputs_of_message(response))
     return ModelAnswer(
         response.model_name, response.model_version, response.id, parameters, outputs
     )
-
-
-def outputs_of_message(response: Any) -> list[PlainTensor]:
-    """Returns the outputs of a ModelInferResponse."""
-    raw = response.raw_output_contents
-    if len(raw) == len(response.outputs):
-        return [
-            PlainTensor(output.name, output.datatype, tuple(output.shape), data)
-            for output, data in zip(response.outputs, raw, strict=True)
-        ]
-    # A server may send typed values instead; one field has them.
-    return [
-        tensor_of_elements(
-            output.name,
-            output.datatype,
-            output.shape,
-            next((values for _, values in output.contents.ListFields()), ()),
-        )
-        for output in response.outputs
-    ]
 
 
 def _text_parameter(text: str) -> Any:

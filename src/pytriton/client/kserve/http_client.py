@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a server over HTTP or HTTPS; streams are the events of `generate_stream`."""
+"""Asks a server over HTTP or HTTPS; streams are the events of `generate_stream`.
+
+`kserve_client` makes the client of either protocol.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ import dataclasses
 import http.client
 import json
 import math
-import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import (
     AskError,
@@ -22,12 +25,24 @@ from pytriton.client.kserve.errors import (
     refusal,
 )
 from pytriton.client.kserve.records import (
+    HEADER_LENGTH,
+    LOAD_TIMEOUT_S,
     Document,
+    KserveClient,
     ModelAnswer,
     ModelQuery,
     PlainTensor,
+    input_entry,
+    model_path,
+    outputs_of_body,
+    quoted,
     tensor_of_elements,
 )
+
+if TYPE_CHECKING:
+    from pytriton.client.kserve import grpc_client
+else:  # grpc takes as long to import as all the rest together
+    grpc_client = LazyModule("pytriton.client.kserve.grpc_client")
 
 _OF_THE_ANSWER = frozenset({"model_name", "model_version", "id"})
 
@@ -49,7 +64,7 @@ def encode(question: ModelQuery, *, is_binary: bool) -> EncodedRequest:
     """
     tensors = [PlainTensor.of(each) for each in question.inputs]
     document: dict[str, Any] = {
-        "inputs": [input_entry(each, is_binary=is_binary) for each in tensors]
+        "inputs": [input_entry(each, None if is_binary else _elements(each)) for each in tensors]
     }
     if question.request_id:
         document["id"] = question.request_id
@@ -65,22 +80,6 @@ def encode(question: ModelQuery, *, is_binary: bool) -> EncodedRequest:
     if not is_binary:
         return EncodedRequest(head, None)
     return EncodedRequest(b"".join([head, *(each.data for each in tensors)]), len(head))
-
-
-def input_entry(tensor: PlainTensor, *, is_binary: bool) -> dict[str, Any]:
-    """Returns the JSON of an input, with its elements or with the size of its binary data.
-
-    Raises:
-        AskError: There are bytes that are no text, which JSON cannot carry.
-    """
-    entry: dict[str, Any] = {
-        "name": tensor.name,
-        "shape": list(tensor.shape),
-        "datatype": tensor.datatype,
-    }
-    if is_binary:
-        return {**entry, "parameters": {"binary_data_size": len(tensor.data)}}
-    return {**entry, "data": plain_elements(tensor)}
 
 
 def decode(body: bytes, head_length: int | None) -> ModelAnswer:
@@ -100,23 +99,7 @@ def decode(body: bytes, head_length: int | None) -> ModelAnswer:
     )
 
 
-def outputs_of_body(document: Document, body: bytes, head_length: int | None) -> list[PlainTensor]:
-    """Returns the outputs of an answer; those in shared memory have no data in it."""
-    at = head_length or 0
-    outputs = []
-    for entry in document.get("outputs", ()):
-        parameters = entry.get("parameters", {})
-        size = parameters.get("binary_data_size")
-        name, datatype, shape = entry["name"], entry["datatype"], entry["shape"]
-        if size is not None:
-            outputs.append(PlainTensor(name, datatype, tuple(shape), body[at : at + size]))
-            at += size
-        elif "shared_memory_region" not in parameters:
-            outputs.append(tensor_of_elements(name, datatype, shape, entry["data"]))
-    return outputs
-
-
-def plain_elements(tensor: PlainTensor) -> list[Any]:
+def _elements(tensor: PlainTensor) -> list[Any]:
     """Returns the elements for JSON, in one list.
 
     Raises:
@@ -149,7 +132,7 @@ def generate_body(question: ModelQuery, metadata: Document) -> dict[str, Any]:
                 f"A stream over HTTP cannot carry input '{tensor.name}' with the shape "
                 f"{list(tensor.array.shape)}: ask over gRPC."
             )
-        elements = plain_elements(PlainTensor.of(tensor))
+        elements = _elements(PlainTensor.of(tensor))
         body[tensor.name] = elements[0] if len(elements) == 1 else elements
     return body
 
@@ -193,8 +176,6 @@ def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> 
     )
 
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
-_LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
 _EVENT = b"data:"
 _NEVER_TWICE = ("/infer", "/generate_stream")  # ends of paths that make a model work
 
@@ -319,9 +300,9 @@ class KserveHttpClient:
         return "binary_tensor_data" in extensions
 
     def _manage(self, model: str, action: str, parameters: Mapping[str, str]) -> None:
-        path = f"/v2/repository/models/{_quoted(model)}/{action}"
+        path = f"/v2/repository/models/{quoted(model)}/{action}"
         body = json.dumps({"parameters": parameters}).encode()
-        self._exchange("POST", path, body, timeout_s=_LOAD_TIMEOUT_S)
+        self._exchange("POST", path, body, timeout_s=LOAD_TIMEOUT_S)
 
     def _mapping(self, path: str) -> Document:
         document = self._document("GET", path)
@@ -406,18 +387,8 @@ class KserveHttpClient:
         return self._words.unreachable(self._address, error, self._timeout_s)
 
 
-def model_path(model: str, version: str) -> str:
-    """Returns the path of a model, or of one of its versions."""
-    path = f"/v2/models/{_quoted(model)}"
-    return f"{path}/versions/{_quoted(version)}" if version else path
-
-
-def _quoted(name: str) -> str:
-    return urllib.parse.quote(name, safe="")
-
-
 def _region_path(region: str) -> str:
-    return f"/v2/systemsharedmemory/region/{_quoted(region)}"
+    return f"/v2/systemsharedmemory/region/{quoted(region)}"
 
 
 def _event(line: bytes, metadata: Document, question: ModelQuery) -> ModelAnswer:
@@ -425,3 +396,20 @@ def _event(line: bytes, metadata: Document, question: ModelQuery) -> ModelAnswer
     if "error" in document:
         raise refusal(document["error"])
     return generated(document, metadata, question.outputs)
+
+
+def kserve_client(
+    address: Address,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    tls: Tls | None = None,
+    words: ErrorWords | None = None,
+) -> KserveClient:
+    """Returns the client for the protocol of an address; nothing is sent yet.
+
+    Raises:
+        OSError: A file of the TLS settings cannot be read.
+    """
+    if address.protocol == "grpc":
+        return grpc_client.KserveGrpcClient(address, headers, timeout_s, tls, words)
+    return KserveHttpClient(address, headers, timeout_s, tls, words)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a server and what it answers, the same for both protocols."""
+"""What KServe clients ask and what servers answer: records, tensors, JSON and paths; no I/O."""
 
 from __future__ import annotations
 
 import dataclasses
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +16,9 @@ from pytriton.base import dtypes
 
 Document = Mapping[str, Any]  # as the server's JSON
 Parameter = str | bool | int | float
+
+LOAD_TIMEOUT_S = 600.0  # a model may take minutes to load
+HEADER_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON before binary tensors
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +103,51 @@ def tensor_of_elements(
     else:
         data = np.asarray(elements).astype(dtypes.BY_NAME[datatype].numpy).tobytes()
     return PlainTensor(name, datatype, tuple(shape), data)
+
+
+def input_entry(tensor: PlainTensor, elements: list[Any] | None = None) -> dict[str, Any]:
+    """Returns the JSON of an input: with its elements, or with the size of its binary data."""
+    entry: dict[str, Any] = {
+        "name": tensor.name,
+        "shape": list(tensor.shape),
+        "datatype": tensor.datatype,
+    }
+    if elements is None:
+        return {**entry, "parameters": {"binary_data_size": len(tensor.data)}}
+    return {**entry, "data": elements}
+
+
+def outputs_of_body(document: Document, body: bytes, head_length: int | None) -> list[PlainTensor]:
+    """Returns the outputs of an answer over HTTP; those in shared memory have no data in it.
+
+    Args:
+        document: The JSON of the answer.
+        body: The whole answer.
+        head_length: Bytes of JSON before binary tensors; None: all of the body.
+    """
+    at = head_length or 0
+    outputs = []
+    for entry in document.get("outputs", ()):
+        parameters = entry.get("parameters", {})
+        size = parameters.get("binary_data_size")
+        name, datatype, shape = entry["name"], entry["datatype"], entry["shape"]
+        if size is not None:
+            outputs.append(PlainTensor(name, datatype, tuple(shape), body[at : at + size]))
+            at += size
+        elif "shared_memory_region" not in parameters:
+            outputs.append(tensor_of_elements(name, datatype, shape, entry["data"]))
+    return outputs
+
+
+def model_path(model: str, version: str) -> str:
+    """Returns the path of a model, or of one of its versions."""
+    path = f"/v2/models/{quoted(model)}"
+    return f"{path}/versions/{quoted(version)}" if version else path
+
+
+def quoted(name: str) -> str:
+    """Returns a name as one part of a path."""
+    return urllib.parse.quote(name, safe="")
 
 
 class KserveClient(Protocol):

@@ -8,9 +8,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from pytriton.base.lazy_module import LazyModule
 from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.kserve.address import (
@@ -21,13 +19,8 @@ from pytriton.client.kserve.address import (
     parse_address,
 )
 from pytriton.client.kserve.errors import AskError
-from pytriton.client.kserve.http_client import KserveHttpClient
+from pytriton.client.kserve.http_client import KserveHttpClient, kserve_client
 from pytriton.client.kserve.records import KserveClient
-
-if TYPE_CHECKING:
-    from pytriton.client.kserve import grpc_client
-else:  # grpc takes as long to import as all the rest together
-    grpc_client = LazyModule("pytriton.client.kserve.grpc_client")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,16 +109,13 @@ def connect(options: argparse.Namespace) -> ServerConnection:
     given = _headers(options.header)
     headers = {**_token_header(token, address.protocol), **given}
     tls = Tls(ca_file=options.ca_file)
-    server: KserveClient
     try:
         if options.ca_file:
             pathlib.Path(options.ca_file).read_bytes()
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            server = grpc_client.KserveGrpcClient(address, headers, options.timeout, tls)
-        else:
-            server = KserveHttpClient(address, headers, options.timeout, tls)
+        server = kserve_client(address, headers, options.timeout, tls)
     except OSError as error:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
     metrics_headers = {**_token_header(token, "http"), **given}

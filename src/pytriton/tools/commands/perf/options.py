@@ -10,10 +10,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from pytriton.base.security import TOKEN_VARIABLE, TRITON_ACCESS_HEADER
+from pytriton.client.kserve.address import Tls
 from pytriton.tools.commands.perf.arguments import REFUSED, REFUSED_FLAGS
 from pytriton.tools.perf.data.settings import RANDOM, ZERO, DataSettings
 from pytriton.tools.perf.errors import OptionError
-from pytriton.tools.perf.load.plan import ParameterValue, Tls
+from pytriton.tools.perf.load.plan import ParameterValue
 from pytriton.tools.perf.measuring.profiler import LoadRange
 from pytriton.tools.perf.measuring.results import Mode
 from pytriton.tools.perf.server.questions import ServerAddress

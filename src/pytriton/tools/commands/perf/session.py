@@ -14,6 +14,7 @@ from types import FrameType
 from rich.console import Console
 
 from pytriton.base.security import TOKEN_VARIABLE, TRITON_ACCESS_HEADER
+from pytriton.client.kserve.records import KserveClient
 from pytriton.tools.commands.perf.options import PerfOptions
 from pytriton.tools.perf.data.inputs import read_inputs
 from pytriton.tools.perf.data.settings import InputData
@@ -54,9 +55,8 @@ from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.model_description import MeasuredModel, describe
 from pytriton.tools.perf.output.progress import ProgressDisplay
 from pytriton.tools.perf.output.text import ReportSettings, TextWatcher, settings_text
-from pytriton.tools.perf.server.asking import questions_of
 from pytriton.tools.perf.server.gauges import GpuGauges, fetch
-from pytriton.tools.perf.server.questions import QuestionError, Questions, ServerAddress
+from pytriton.tools.perf.server.questions import QuestionError, ServerAddress, questions_of
 from pytriton.tools.perf.server.statistics import StatisticsReader
 
 
@@ -109,7 +109,7 @@ class PerfTarget:
     """
 
     address: ServerAddress
-    questions: Questions
+    questions: KserveClient
     server: str
     model: MeasuredModel
     statistics: StatisticsReader | None
@@ -134,7 +134,7 @@ def find_target(options: PerfOptions, address: ServerAddress, model: str) -> Per
 
 
 def _target(
-    options: PerfOptions, address: ServerAddress, model: str, questions: Questions
+    options: PerfOptions, address: ServerAddress, model: str, questions: KserveClient
 ) -> PerfTarget:
     try:
         metadata = questions.model_metadata(model, options.version)
@@ -200,7 +200,7 @@ def _check_schedule(options: PerfOptions, inputs: InputData) -> None:
 
 
 def _server(
-    questions: Questions, options: PerfOptions, model: MeasuredModel
+    questions: KserveClient, options: PerfOptions, model: MeasuredModel
 ) -> tuple[str, StatisticsReader | None, str]:
     """The server's name, and its counters, or why it has none to give."""
     try:

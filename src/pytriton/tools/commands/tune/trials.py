@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from pytriton.client.kserve.records import KserveClient
 from pytriton.tools.commands.perf.session import PerfTarget
 from pytriton.tools.commands.tune.search import Candidate, Trial, changed_config, present_candidate
 from pytriton.tools.perf.errors import PerfError
@@ -24,8 +25,7 @@ from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.results import Live
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules, summarise
-from pytriton.tools.perf.server.http_questions import HttpQuestions
-from pytriton.tools.perf.server.questions import QuestionError, Questions, ServerAddress
+from pytriton.tools.perf.server.questions import QuestionError, ServerAddress, questions_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -141,14 +141,17 @@ class OwnServer:
 
     def _await_model(self) -> str:
         assert self._process is not None
-        questions = HttpQuestions(self.address)
+        questions = questions_of(self.address)
         deadline_s = time.monotonic() + _START_S
         try:
             while time.monotonic() < deadline_s and self._process.poll() is None:
                 try:
-                    ready = questions.ready_models()
+                    index = questions.index()
                 except QuestionError:
-                    ready = []
+                    index = []
+                ready = sorted(
+                    {str(each["name"]) for each in index if each.get("state") == "READY"}
+                )
                 if len(ready) > 1:
                     raise PerfError(
                         f"expected one model, the file has {', '.join(ready)}: "
@@ -199,7 +202,7 @@ class RepositoryModel:
         config: Its configuration before.
     """
 
-    def __init__(self, questions: Questions, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, questions: KserveClient, name: str, config: Mapping[str, Any]) -> None:
         self._questions = questions
         self._name = name
         self._config = config

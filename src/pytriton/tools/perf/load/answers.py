@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
 import orjson
 
 from pytriton.base import dtypes
 from pytriton.base.protos import service_pb2
+from pytriton.client.kserve.messages import outputs_of_message
+from pytriton.client.kserve.records import PlainTensor, outputs_of_body
 from pytriton.tools.perf.load.recipe import Recipe
-from pytriton.tools.perf.load.tensors import PlainTensor, from_json_values
-
-_PREFIX = struct.Struct(">BI")
+from pytriton.tools.perf.load.requests import PREFIX
 
 
 class AnswerError(ValueError):
@@ -30,32 +27,14 @@ def outputs_of(
     """
     try:
         if is_grpc:
-            return _outputs_of_message(answer if is_streaming else answer[_PREFIX.size :])
+            message = answer if is_streaming else answer[PREFIX.size :]
+            return outputs_of_message(service_pb2.ModelInferResponse.FromString(message))
         if is_streaming:
             return _outputs_of_event(answer)
-        return _outputs_of_body(answer, json_bytes)
+        head_length = None if json_bytes < 0 else json_bytes
+        return outputs_of_body(orjson.loads(answer[:head_length]), answer, head_length)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise AnswerError(f"expected the answer to an inference, got {answer[:80]!r}") from error
-
-
-def _outputs_of_message(message: bytes) -> list[PlainTensor]:
-    response = service_pb2.ModelInferResponse.FromString(message)
-    raw = list(response.raw_output_contents)
-    if len(raw) == len(response.outputs):
-        return [
-            PlainTensor(output.name, output.datatype, tuple(output.shape), data)
-            for output, data in zip(response.outputs, raw, strict=True)
-        ]
-    return [
-        from_json_values(output.name, output.datatype, list(output.shape), _contents(output))
-        for output in response.outputs
-    ]
-
-
-def _contents(output: Any) -> list[Any]:
-    for _, values in output.contents.ListFields():
-        return list(values)
-    return []
 
 
 def _outputs_of_event(event: bytes) -> list[PlainTensor]:
@@ -65,21 +44,6 @@ def _outputs_of_event(event: bytes) -> list[PlainTensor]:
         for name, value in members.items()
         if name not in ("model_name", "model_version", "id")
     ]
-
-
-def _outputs_of_body(body: bytes, json_bytes: int) -> list[PlainTensor]:
-    document = orjson.loads(body if json_bytes < 0 else body[:json_bytes])
-    at = json_bytes
-    outputs = []
-    for output in document.get("outputs", ()):
-        name, datatype, shape = output["name"], output["datatype"], output["shape"]
-        size = output.get("parameters", {}).get("binary_data_size")
-        if size is not None:
-            outputs.append(PlainTensor(name, datatype, tuple(shape), body[at : at + size]))
-            at += size
-        elif "data" in output:
-            outputs.append(from_json_values(name, datatype, shape, output["data"]))
-    return outputs
 
 
 def differs(

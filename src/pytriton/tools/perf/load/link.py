@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import pathlib
 import select
 import selectors
 import socket
 import ssl
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from pytriton.client.kserve.address import Tls
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.plan import Tls
 
 CONNECT_TIMEOUT_S = 5.0
 # A connection that has nothing to read or no room to write now.
@@ -76,38 +73,18 @@ def tls_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
     """The settings of encrypted connections.
 
     Raises:
-        LoadError: a file of the settings cannot be used.
+        GeneratorError: a file of the settings cannot be used.
     """
+    if tls.key_file is not None and tls.key_type.upper() != "PEM":
+        raise GeneratorError(f"expected a private key in PEM, got {tls.key_type}: {tls.key_file}")
     try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        context.check_hostname = tls.verify_peer and tls.verify_host
-        if not tls.verify_peer:
-            context.verify_mode = ssl.CERT_NONE
-        if tls.certificate_file is not None:
-            _load_certificate(context, tls)
+        context = tls.context()
     except (OSError, ValueError) as error:
         files = (tls.ca_file, tls.certificate_file, tls.key_file)
         named = ", ".join(name for name in files if name)
         raise GeneratorError(f"expected certificates and keys in {named}: {error}") from error
     context.set_alpn_protocols(protocols)
     return context
-
-
-def _load_certificate(context: ssl.SSLContext, tls: Tls) -> None:
-    assert tls.certificate_file is not None
-    with contextlib.ExitStack() as stack:
-        certificate = tls.certificate_file
-        if tls.certificate_type.upper() == "DER":
-            text = ssl.DER_cert_to_PEM_cert(pathlib.Path(certificate).read_bytes())
-            file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".pem"))
-            file.write(text)
-            file.flush()
-            certificate = file.name
-        if tls.key_file is not None and tls.key_type.upper() != "PEM":
-            raise GeneratorError(
-                f"expected a private key in PEM, got {tls.key_type}: {tls.key_file}"
-            )
-        context.load_cert_chain(certificate, tls.key_file)
 
 
 WRITABLE = 4  # as epoll has it

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from numpy.typing import NDArray
+
+from pytriton.client.kserve.address import Address, AddressError, Tls, parse_address
+from pytriton.tools.perf.errors import GeneratorError
 
 ParameterValue = bool | int | float | str
 
@@ -80,29 +83,6 @@ class Sequences:
     first_id: int = 1
     last_id: int | None = None
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Encrypted connections.
-
-    Attributes:
-        ca_file: Certificates that are trusted, PEM; None: those of the system.
-        certificate_file: The certificate that this client shows.
-        key_file: The private key of that certificate.
-        certificate_type: PEM or DER.
-        key_type: PEM or DER.
-        verify_peer: False accepts any certificate.
-        verify_host: False accepts a certificate of another host.
-    """
-
-    ca_file: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-    certificate_type: str = "PEM"
-    key_type: str = "PEM"
-    verify_peer: bool = True
-    verify_host: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,3 +206,23 @@ class PeriodicConcurrency(msgspec.Struct, frozen=True, tag=True):
 
 
 Level = Concurrency | RequestRate | Intervals | FixedSchedule | PeriodicConcurrency
+
+
+def parse_load_address(url: str, protocol: str, tls: Tls | None) -> Address:
+    """Read the address of a load; gRPC servers may also be given with http or https.
+
+    Args:
+        url: `host:port`, with or without a scheme.
+        protocol: "http" or "grpc".
+        tls: Encrypted connections, whatever the scheme; None: as the scheme says.
+
+    Raises:
+        GeneratorError: It is malformed, or its scheme is not the protocol.
+    """
+    if protocol == "grpc" and url.startswith(("http://", "https://")):
+        url = f"grpc{url.removeprefix('http')}"
+    try:
+        address = parse_address(url, protocol)
+    except AddressError as error:
+        raise GeneratorError(str(error)) from error
+    return replace(address, uses_tls=address.uses_tls or tls is not None)

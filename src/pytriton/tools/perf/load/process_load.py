@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
-import pathlib
 import secrets
 import select
 import socket
@@ -15,40 +12,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
-from typing import IO, Any
+from typing import IO
 
 from pytriton.base.package import IMPORT_FOLDER
-from pytriton.base.protos import service_pb2
+from pytriton.client.kserve.address import Address
+from pytriton.client.kserve.errors import ErrorWords, HttpReply
+from pytriton.client.kserve.http_client import kserve_client
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load import recipe as control
-from pytriton.tools.perf.load.link import tls_context
 from pytriton.tools.perf.load.pacing import check_level
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     Level,
     LoadPlan,
-    LoadProtocol,
     PeriodicConcurrency,
     RequestRate,
     TensorMemory,
 )
 from pytriton.tools.perf.load.recipe import (
     Change,
+    ControlClosedError,
     LevelDone,
     Order,
     Ready,
     Recipe,
     Report,
+    ReportInbox,
     StartLoad,
     StopLoad,
     Take,
     Taken,
+    send,
 )
 from pytriton.tools.perf.load.records import Records, merged
-from pytriton.tools.perf.load.requests import SERVICE, Address, address_of, check_plan, recipe_of
-from pytriton.tools.perf.load.tensors import plain_tensor
+from pytriton.tools.perf.load.requests import address_of, check_plan, recipe_of, tensors_of
 
 _TIMEOUT_S = 30.0
 
@@ -63,7 +60,8 @@ class SharedRegions:
 
     def __init__(self, plan: LoadPlan, address: Address) -> None:
         self._plan = plan
-        self._address = address
+        headers = dict(plan.headers)
+        self._client = kserve_client(address, headers, _TIMEOUT_S, plan.tls, _RegionWords())
         self._memories: list[SharedMemory] = []
         self._registered: list[str] = []
 
@@ -74,7 +72,7 @@ class SharedRegions:
             For each input set, the region of each tensor, by `i:` or `o:` and its name.
 
         Raises:
-            LoadError: the server refuses one.
+            GeneratorError: the server refuses one.
         """
         plan = self._plan
         if not plan.outputs:
@@ -84,13 +82,7 @@ class SharedRegions:
         }
         sets = [inputs for stream in plan.inputs for inputs in stream]
         return [
-            outputs
-            | {
-                f"i:{name}": self._make(
-                    plain_tensor(name, array, each.datatypes.get(name, "")).data
-                )
-                for name, array in each.tensors.items()
-            }
+            outputs | {f"i:{tensor.name}": self._make(tensor.data) for tensor in tensors_of(each)}
             for each in sets
         ]
 
@@ -98,8 +90,9 @@ class SharedRegions:
         """Unregister and remove what was made; may be called twice."""
         for region in self._registered:
             with contextlib.suppress(GeneratorError):  # the server may be gone
-                self._call("unregister", region, {})
+                self._client.unregister_memory(region)
         self._registered.clear()
+        self._client.close()
         for memory in self._memories:
             memory.close()
             with contextlib.suppress(FileNotFoundError):
@@ -114,65 +107,27 @@ class SharedRegions:
         assert memory.buf is not None
         memory.buf[: len(data)] = data
         region = f"pytriton_{name}"
-        members = {"key": f"/{name}", "offset": 0, "byte_size": max(1, len(data))}
-        self._call("register", region, members)
+        try:
+            self._client.register_memory(region, f"/{name}", max(1, len(data)))
+        except GeneratorError as error:
+            raise GeneratorError(
+                f"the server did not register shared memory '{region}': {error}"
+            ) from error
         self._registered.append(region)
         return region
 
-    def _call(self, action: str, region: str, members: dict[str, Any]) -> None:
-        is_http = self._plan.protocol is LoadProtocol.HTTP
-        call = self._call_http if is_http else self._call_grpc
-        try:
-            problem = call(action, region, members)
-        except (OSError, http.client.HTTPException) as error:
-            problem = str(error)
-        if problem:
-            raise GeneratorError(f"the server did not {action} shared memory '{region}': {problem}")
 
-    def _call_http(self, action: str, region: str, members: dict[str, Any]) -> str:
-        host, port, tls = self._address
-        if tls is None:
-            connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-        else:
-            context = tls_context(tls, ["http/1.1"])
-            connection = http.client.HTTPSConnection(
-                host, port, timeout=_TIMEOUT_S, context=context
-            )
-        with contextlib.closing(connection):
-            target = f"/v2/systemsharedmemory/region/{region}/{action}"
-            connection.request("POST", target, json.dumps(members), dict(self._plan.headers))
-            answer = connection.getresponse()
-            body = answer.read()
-        return "" if answer.status == 200 else f"HTTP {answer.status}: {body.decode()}"
+class _RegionWords(ErrorWords):
+    """Errors of the calls that register regions."""
 
-    def _call_grpc(self, action: str, region: str, members: dict[str, Any]) -> str:
-        import grpc  # noqa: PLC0415  # takes 0.1 s, and is needed here only
+    def unreachable(self, address: Address, error: Exception, timeout_s: float) -> Exception:
+        return GeneratorError(str(error))
 
-        name = f"SystemSharedMemory{action.capitalize()}"
-        request = getattr(service_pb2, f"{name}Request")(name=region, **members)
-        metadata = [(key.lower(), value) for key, value in self._plan.headers]
-        with _channel(grpc, self._address) as channel:
-            serialise: Callable[[Any], bytes] = type(request).SerializeToString
-            call = channel.unary_unary(f"{SERVICE}/{name}", serialise, bytes)
-            try:
-                call(request, timeout=_TIMEOUT_S, metadata=metadata)
-            except grpc.RpcError as error:
-                return f"{error.code().name}: {error.details()}"
-        return ""
+    def refused(self, address: Address, reply: HttpReply) -> Exception:
+        return GeneratorError(f"HTTP {reply.status}: {reply.text}")
 
-
-def _channel(grpc: Any, address: Address) -> Any:
-    tls = address.tls
-    if tls is None:
-        return grpc.insecure_channel(address.authority)
-
-    def read(path: str | None) -> bytes | None:
-        return None if path is None else pathlib.Path(path).read_bytes()
-
-    credentials = grpc.ssl_channel_credentials(
-        read(tls.ca_file), read(tls.key_file), read(tls.certificate_file)
-    )
-    return grpc.secure_channel(address.authority, credentials)
+    def call_failed(self, address: Address, code: str, details: str, timeout_s: float) -> Exception:
+        return GeneratorError(f"{code}: {details}")
 
 
 # In place of the current folder, where a user's files could be named like modules.
@@ -379,7 +334,7 @@ class _WorkerProcess:
     def __init__(self) -> None:
         self.done_number = 0
         self.connection: socket.socket
-        self._inbox: control.ReportInbox
+        self._inbox: ReportInbox
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._taken: Taken | None = None
@@ -388,10 +343,10 @@ class _WorkerProcess:
         """Start it, and wait until it has reached the server.
 
         Raises:
-            LoadError: the server cannot be reached, or the process ended.
+            GeneratorError: the server cannot be reached, or the process ended.
         """
         self.connection, theirs = socket.socketpair()
-        self._inbox = control.ReportInbox(self.connection)
+        self._inbox = ReportInbox(self.connection)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
         fd = theirs.fileno()
         with theirs:
@@ -411,8 +366,8 @@ class _WorkerProcess:
 
     def send(self, order: Order) -> None:
         try:
-            control.send(self.connection, order)
-        except control.ControlClosedError as error:
+            send(self.connection, order)
+        except ControlClosedError as error:
             raise self._died() from error
 
     def receive(self) -> None:
@@ -452,7 +407,7 @@ class _WorkerProcess:
     def _receive(self) -> Report:
         try:
             return self._inbox.receive()
-        except control.ControlClosedError as error:
+        except ControlClosedError as error:
             raise self._died() from error
 
     def _died(self) -> GeneratorError:

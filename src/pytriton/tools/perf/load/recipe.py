@@ -11,8 +11,9 @@ import struct
 
 import msgspec
 
-from pytriton.tools.perf.load.plan import Level, Sequences, Tls
-from pytriton.tools.perf.load.tensors import PlainTensor
+from pytriton.client.kserve.address import Tls
+from pytriton.client.kserve.records import PlainTensor
+from pytriton.tools.perf.load.plan import Level, Sequences
 
 
 class RequestTemplate(msgspec.Struct, frozen=True):

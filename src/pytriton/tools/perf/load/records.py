@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from pytriton.tools.perf.load.answers import AnswerError, outputs_of
 from pytriton.tools.perf.load.recipe import Recipe, Taken
-from pytriton.tools.perf.load.tensors import array_of
 
 
 def _times() -> NDArray[np.int64]:
@@ -253,4 +252,4 @@ def _arrays(recipe: Recipe, answer: bytes, size: int) -> Mapping[str, NDArray[An
         outputs = outputs_of(answer, size, is_grpc=recipe.is_grpc, is_streaming=recipe.is_streaming)
     except AnswerError:
         return {}
-    return {output.name: array_of(output) for output in outputs}
+    return {output.name: output.array() for output in outputs}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of HTTP as bytes: templates of a plan, and whole requests made of them."""
+"""Makes the recipe of a plan: checks it, and encodes its requests as templates.
+
+The processes of the generator make whole requests of these. No I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,24 @@ import gzip
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from typing import Any
 
 import orjson
+from numpy.typing import NDArray
 
+from pytriton.base import dtypes
 from pytriton.base.protos import service_pb2
 from pytriton.client.http_message import request_head
-from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
+from pytriton.client.kserve.address import Address, Tls
+from pytriton.client.kserve.messages import ASKS_FOR_FINAL, SERVICE, infer_message
+from pytriton.client.kserve.records import (
+    HEADER_LENGTH,
+    NamedArray,
+    PlainTensor,
+    input_entry,
+    model_path,
+)
 from pytriton.protocol.http2 import encode_header_block
-from pytriton.protocol.kserve_pb import set_parameter
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.load.lane import Choice
 from pytriton.tools.perf.load.plan import (
@@ -26,27 +37,62 @@ from pytriton.tools.perf.load.plan import (
     LoadProtocol,
     TensorFormat,
     TensorMemory,
-    Tls,
+    parse_load_address,
 )
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
-from pytriton.tools.perf.load.tensors import PlainTensor, json_values, plain_tensor
 
 
-def http_head(plan: LoadPlan, host: str) -> bytes:
+def plain_tensor(name: str, array: NDArray[Any], datatype: str = "") -> PlainTensor:
+    """The tensor of an array.
+
+    Raises:
+        GeneratorError: The protocol has no datatype for the array.
+    """
+    if not datatype:
+        found = dtypes.from_numpy(array.dtype)
+        if found is None:
+            known = ", ".join(dtypes.BY_NAME)
+            raise GeneratorError(
+                f"tensor '{name}': expected one of {known}, got dtype {array.dtype}"
+            )
+        datatype = found.name
+    return PlainTensor.of(NamedArray(name, datatype, array))
+
+
+def tensors_of(inputs: InputSet) -> list[PlainTensor]:
+    """The tensors of a request."""
+    return [
+        plain_tensor(name, array, inputs.datatypes.get(name, ""))
+        for name, array in inputs.tensors.items()
+    ]
+
+
+def json_values(tensor: PlainTensor) -> list[Any]:
+    """The elements as JSON has them, in one flat list.
+
+    Raises:
+        GeneratorError: A string is not UTF-8, which JSON cannot carry.
+    """
+    try:
+        return tensor.json_elements()
+    except UnicodeDecodeError as error:
+        raise GeneratorError(
+            f"tensor '{tensor.name}': expected text in UTF-8, which JSON needs, "
+            f"got {error.object[:40]!r}; use the binary tensor format"
+        ) from error
+
+
+def http_head(plan: LoadPlan, address: Address) -> bytes:
     """The head of all requests of a plan, without their lengths and the empty line."""
-    version = f"/versions/{quote(plan.version, safe='')}" if plan.version else ""
     route = "generate_stream" if plan.streaming else "infer"
-    target = f"/v2/models/{quote(plan.model, safe='')}{version}/{route}"
-    headers: dict[str, str] = {}
-    if not has_binary(plan):
-        headers["Content-Type"] = "application/json"
-    else:
-        headers["Content-Type"] = "application/octet-stream"
+    target = f"{address.path}{model_path(plan.model, plan.version)}/{route}"
+    kind = "octet-stream" if has_binary(plan) else "json"
+    headers = {"Content-Type": f"application/{kind}"}
     if plan.compression.value != "none":
         headers["Content-Encoding"] = plan.compression.value
     headers |= dict(plan.headers)
     try:
-        head = request_head("POST", target, host, headers)
+        head = request_head("POST", target, address.host_and_port, headers)
     except ValueError as error:
         raise GeneratorError(str(error)) from error
     return head.removesuffix(b"\r\n")
@@ -66,10 +112,7 @@ def http_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) 
         inputs: The tensors.
         regions: The regions of shared memory, by `i:` or `o:` and the tensor's name.
     """
-    tensors = [
-        plain_tensor(name, array, inputs.datatypes.get(name, ""))
-        for name, array in inputs.tensors.items()
-    ]
+    tensors = tensors_of(inputs)
     parameters: dict[str, Any] = dict(plan.parameters)
     if plan.streaming:
         return _generate_template(tensors, parameters)
@@ -99,21 +142,14 @@ def _generate_template(
 
 
 def _input(plan: LoadPlan, tensor: PlainTensor, regions: Mapping[str, str]) -> dict[str, Any]:
-    member: dict[str, Any] = {
-        "name": tensor.name,
-        "shape": tensor.shape,
-        "datatype": tensor.datatype,
-    }
     if plan.shared_memory is not TensorMemory.NONE:
-        member["parameters"] = {
+        region = {
             "shared_memory_region": regions[f"i:{tensor.name}"],
             "shared_memory_byte_size": len(tensor.data),
         }
-    elif plan.input_format is TensorFormat.BINARY:
-        member["parameters"] = {"binary_data_size": len(tensor.data)}
-    else:
-        member["data"] = json_values(tensor)
-    return member
+        return {**input_entry(tensor), "parameters": region}
+    is_binary = plan.input_format is TensorFormat.BINARY
+    return input_entry(tensor, None if is_binary else json_values(tensor))
 
 
 def _outputs(plan: LoadPlan, regions: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -157,7 +193,7 @@ class HttpRequests:
         body = compressed(text + template.binary, self._recipe.encoding)
         lengths = b"Content-Length: %d\r\n\r\n" % len(body)
         if self._recipe.has_binary:
-            lengths = b"Inference-Header-Content-Length: %d\r\n%s" % (len(text), lengths)
+            lengths = b"%s: %d\r\n%s" % (HEADER_LENGTH.encode(), len(text), lengths)
         return self._recipe.head + lengths + body
 
 
@@ -168,20 +204,18 @@ def compressed(data: bytes, encoding: str) -> bytes:
     return zlib.compress(data) if encoding == "deflate" else data
 
 
-SERVICE = "/inference.GRPCInferenceService"
-_PREFIX = struct.Struct(">BI")  # whether the message is compressed, and its length
+PREFIX = struct.Struct(">BI")  # whether the message is compressed, and its length
 _ID_TAG = b"\x1a\x08"  # field 3 of ModelInferRequest, eight bytes
-FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 
-def grpc_header_block(plan: LoadPlan, authority: str, *, is_tls: bool) -> bytes:
+def grpc_header_block(plan: LoadPlan, address: Address) -> bytes:
     """The headers of all calls of a plan."""
     method = "ModelStreamInfer" if plan.streaming else "ModelInfer"
     fields = [
         (b":method", b"POST"),
-        (b":scheme", b"https" if is_tls else b"http"),
+        (b":scheme", b"https" if address.uses_tls else b"http"),
         (b":path", f"{SERVICE}/{method}".encode()),
-        (b":authority", authority.encode()),
+        (b":authority", address.host_and_port.encode()),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
     ]
@@ -196,25 +230,22 @@ def grpc_header_block(plan: LoadPlan, authority: str, *, is_tls: bool) -> bytes:
 
 def grpc_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) -> RequestTemplate:
     """The template of a request; `regions` as for HTTP."""
-    request = service_pb2.ModelInferRequest(model_name=plan.model, model_version=plan.version)
-    for name, value in plan.parameters.items():
-        set_parameter(request.parameters[name], value)
+    tensors = tensors_of(inputs)
+    request = infer_message(plan.model, plan.version, plan.parameters, tensors, plan.outputs)
     if plan.decoupled:
-        request.parameters[FINAL_RESPONSE].bool_param = True
-    for name, array in inputs.tensors.items():
-        tensor = plain_tensor(name, array, inputs.datatypes.get(name, ""))
-        added = request.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
-        if plan.shared_memory is TensorMemory.NONE:
-            request.raw_input_contents.append(tensor.data)
-        else:
-            added.parameters["shared_memory_region"].string_param = regions[f"i:{name}"]
-            added.parameters["shared_memory_byte_size"].int64_param = len(tensor.data)
-    for name in plan.outputs:
-        output = request.outputs.add(name=name)
-        if plan.shared_memory is not TensorMemory.NONE:
-            output.parameters["shared_memory_region"].string_param = regions[f"o:{name}"]
-            output.parameters["shared_memory_byte_size"].int64_param = plan.output_region_bytes
+        request.parameters[ASKS_FOR_FINAL].bool_param = True
+    if plan.shared_memory is not TensorMemory.NONE:
+        del request.raw_input_contents[:]
+        for added, tensor in zip(request.inputs, tensors, strict=True):
+            _name_region(added, regions[f"i:{tensor.name}"], len(tensor.data))
+        for output in request.outputs:
+            _name_region(output, regions[f"o:{output.name}"], plan.output_region_bytes)
     return RequestTemplate(request.SerializeToString())
+
+
+def _name_region(tensor: Any, region: str, size: int) -> None:
+    tensor.parameters["shared_memory_region"].string_param = region
+    tensor.parameters["shared_memory_byte_size"].int64_param = size
 
 
 class GrpcRequests:
@@ -243,9 +274,9 @@ class GrpcRequests:
 
     def _framed(self, message: bytes) -> bytes:
         if not self._encoding:
-            return _PREFIX.pack(0, len(message)) + message
+            return PREFIX.pack(0, len(message)) + message
         small = compressed(message, self._encoding)
-        return _PREFIX.pack(1, len(small)) + small
+        return PREFIX.pack(1, len(small)) + small
 
 
 def sequence_fields(choice: Choice) -> bytes:
@@ -257,58 +288,16 @@ def sequence_fields(choice: Choice) -> bytes:
     return bytes(request.SerializeToString())
 
 
-_SCHEMES = {
-    LoadProtocol.HTTP: ("http", "https"),
-    LoadProtocol.GRPC: ("grpc", "grpcs", "http", "https"),
-}
-
-
-class Address(NamedTuple):
-    """A server: its host, its port, and how connections to it are encrypted."""
-
-    host: str
-    port: int
-    tls: Tls | None
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
 def address_of(plan: LoadPlan) -> Address:
-    """The address in the URL of a plan.
-
-    Raises:
-        LoadError: the URL is not one.
-    """
-    url = plan.url if "://" in plan.url else f"{plan.protocol.value}://{plan.url}"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise GeneratorError(
-            f"expected an address `host:port`, got {plan.url!r}: {error}"
-        ) from error
-    schemes = _SCHEMES[plan.protocol]
-    if not host or parts.scheme not in schemes:
-        raise GeneratorError(
-            f"expected an address `host:port`, or one that begins with {' or '.join(schemes)}, "
-            f"got {plan.url!r}"
-        )
-    if port is None:
-        port = DEFAULT_HTTP_PORT if plan.protocol is LoadProtocol.HTTP else DEFAULT_GRPC_PORT
-    tls = plan.tls
-    if tls is None and parts.scheme in ("https", "grpcs"):
-        tls = Tls()
-    return Address(host, port, tls)
+    """The address in the URL of a plan; GeneratorError if it is malformed."""
+    return parse_load_address(plan.url, plan.protocol.value, plan.tls)
 
 
 def check_plan(plan: LoadPlan) -> None:
     """Refuse what cannot be done.
 
     Raises:
-        LoadError: it says what was expected.
+        GeneratorError: it says what was expected.
     """
     problem = ""
     if not plan.inputs or not all(plan.inputs):
@@ -345,7 +334,7 @@ def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -
         regions: The regions of shared memory of each input set; empty without shared memory.
 
     Raises:
-        LoadError: a tensor or a header cannot be sent.
+        GeneratorError: a tensor or a header cannot be sent.
     """
     is_grpc = plan.protocol is LoadProtocol.GRPC
     make = grpc_template if is_grpc else http_template
@@ -357,10 +346,7 @@ def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -
             templates.append(make(plan, inputs, regions[number] if regions else {}))
             number += 1
         streams.append(templates)
-    if is_grpc:
-        head = grpc_header_block(plan, address.authority, is_tls=address.tls is not None)
-    else:
-        head = http_head(plan, address.authority)
+    head = grpc_header_block(plan, address) if is_grpc else http_head(plan, address)
     return Recipe(
         is_grpc=is_grpc,
         host=address.host,
@@ -373,7 +359,7 @@ def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -
         encoding="" if plan.compression is Compression.NONE else plan.compression.value,
         expected=[_expected(inputs) for stream in plan.inputs for inputs in stream],
         sequences=plan.sequences,
-        tls=address.tls,
+        tls=plan.tls or (Tls() if address.uses_tls else None),
         keeps_outputs=plan.keep_outputs,
     )
 

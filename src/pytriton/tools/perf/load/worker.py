@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load import recipe as control
 from pytriton.tools.perf.load.driver import Driver
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
@@ -24,6 +23,7 @@ from pytriton.tools.perf.load.lane import Carrier, LaneListener, RequestLane, cl
 from pytriton.tools.perf.load.link import Dialer, SocketPoller
 from pytriton.tools.perf.load.recipe import (
     Change,
+    ControlClosedError,
     LevelDone,
     Ready,
     Recipe,
@@ -31,6 +31,8 @@ from pytriton.tools.perf.load.recipe import (
     StopLoad,
     Take,
     Taken,
+    receive_order,
+    send,
 )
 from pytriton.tools.perf.load.records import Recorder
 from pytriton.tools.perf.load.requests import GrpcRequests, HttpRequests
@@ -171,7 +173,7 @@ class LoadWorker:
         try:
             while not self._is_over:
                 self._turn()
-        except control.ControlClosedError:
+        except ControlClosedError:
             return
         finally:
             self._carriers.close()
@@ -194,18 +196,18 @@ class LoadWorker:
         self._events += len(events)
         self._lag_ns += (now - begin) * len(events) // 2
         if self._level_number >= 0 and driver.is_done:
-            control.send(self._connection, LevelDone(self._level_number))
+            send(self._connection, LevelDone(self._level_number))
             self._level_number = -1
         if self._is_ending and driver.is_stopped:
             self._end()
 
     def _on_order(self, event: int) -> None:
-        order = control.receive_order(self._connection)
+        order = receive_order(self._connection)
         if isinstance(order, Change):
             self._level_number = order.number
             self._driver.change(order, clock())
         elif isinstance(order, Take):
-            control.send(self._connection, self._taken())
+            send(self._connection, self._taken())
         elif isinstance(order, StopLoad):
             self._is_ending = True
             self._driver.stop(clock())
@@ -214,7 +216,7 @@ class LoadWorker:
 
     def _end(self) -> None:
         if not self._is_over:
-            control.send(self._connection, self._taken(is_last=True))
+            send(self._connection, self._taken(is_last=True))
             self._is_over = True
 
     def _taken(self, *, is_last: bool = False) -> Taken:
@@ -246,15 +248,15 @@ def main(fd: int) -> None:
     with socket.socket(fileno=fd) as connection:
         connection.setblocking(True)
         try:
-            order = control.receive_order(connection)
+            order = receive_order(connection)
             assert isinstance(order, StartLoad)
             worker = LoadWorker(connection, order.recipe)
         except GeneratorError as error:
-            control.send(connection, Ready(str(error)))
+            send(connection, Ready(str(error)))
             return
-        except control.ControlClosedError:
+        except ControlClosedError:
             return
         problem = worker.check()
-        control.send(connection, Ready(problem))
+        send(connection, Ready(problem))
         if not problem:
             worker.run()

@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+import http.client
+import json
+from collections.abc import Sequence
 
+from pytriton.client.kserve.address import Address, Tls
+from pytriton.client.kserve.errors import ErrorWords, HttpReply
+from pytriton.client.kserve.http_client import kserve_client
+from pytriton.client.kserve.records import KserveClient
 from pytriton.tools.perf.errors import PerfError
-from pytriton.tools.perf.load.plan import Tls
+from pytriton.tools.perf.load.plan import parse_load_address
+from pytriton.utils.metrics_port import metrics_port_hint
+
+_TIMEOUT_S = 60.0
 
 
 class QuestionError(PerfError):
@@ -35,26 +43,48 @@ class ServerAddress:
     def host_and_port(self) -> str:
         return self.url.split("://", 1)[-1].split("/", 1)[0]
 
-    @property
-    def is_encrypted(self) -> bool:
-        return self.tls is not None or self.url.startswith(("https://", "grpcs://"))
+
+class _QuestionWords(ErrorWords):
+    """Errors in the words of load tests, which name the server as it was typed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def unreachable(self, address: Address, error: Exception, timeout_s: float) -> Exception:
+        if isinstance(error, http.client.BadStatusLine):
+            return QuestionError(
+                f"{self._name} does not speak HTTP; is it the port for gRPC? That needs -i grpc"
+            )
+        return QuestionError(f"the server at {self._name} cannot be reached: {error}")
+
+    def unexpected(
+        self, address: Address, path: str, reply: HttpReply, error: Exception
+    ) -> Exception:
+        return QuestionError(
+            metrics_port_hint(address.host, address.port)
+            or f"{self._name} does not answer as a KServe v2 server does: status {reply.status}, "
+            f"{reply.text[:500]!r}"
+        )
+
+    def refused(self, address: Address, reply: HttpReply) -> Exception:
+        try:
+            document = json.loads(reply.body)
+        except ValueError as error:
+            return self.unexpected(address, "", reply, error)
+        text = document.get("error") if isinstance(document, dict) else None
+        return QuestionError(str(text or f"the server answered with status {reply.status}"))
+
+    def call_failed(self, address: Address, code: str, details: str, timeout_s: float) -> Exception:
+        return QuestionError(details)
 
 
-class Questions(Protocol):
-    """A server as JSON documents; every method raises `QuestionError`."""
+def questions_of(server: ServerAddress) -> KserveClient:
+    """Returns a client whose errors are `QuestionError`; nothing is sent yet.
 
-    def server_metadata(self) -> Mapping[str, Any]: ...
-
-    def model_metadata(self, model: str, version: str = "") -> Mapping[str, Any]: ...
-
-    def model_config(self, model: str, version: str = "") -> Mapping[str, Any]: ...
-
-    def statistics(self, model: str, version: str = "") -> Sequence[Mapping[str, Any]]: ...
-
-    def update_trace(self, settings: Mapping[str, Sequence[str]]) -> None: ...
-
-    def load(self, model: str, config: str | None = None) -> None: ...
-
-    def unload(self, model: str) -> None: ...
-
-    def close(self) -> None: ...
+    Raises:
+        GeneratorError: The address is malformed.
+    """
+    protocol = "grpc" if server.is_grpc else "http"
+    address = parse_load_address(server.url, protocol, server.tls)
+    words = _QuestionWords(server.host_and_port)
+    return kserve_client(address, dict(server.headers), _TIMEOUT_S, server.tls, words)

@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytriton.tools.perf.server.questions import QuestionError, Questions
+from pytriton.client.kserve.records import KserveClient
+from pytriton.tools.perf.server.questions import QuestionError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class StatisticsReader:
 
     def __init__(
         self,
-        questions: Questions,
+        questions: KserveClient,
         model: str,
         version: str,
         composing: Sequence[tuple[str, str]] = (),
