@@ -11,7 +11,7 @@ from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Mode
 from pytriton.tools.perf.measuring.summary import SummaryRules, Window, WindowSummary, summarise
 from pytriton.tools.perf.output.run_document import RunDocument, ServerRun, level_record
-from pytriton.tools.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.server_state import Counted, ServerCounts
 
 COUNTED = Counted(
     inferences=100, executions=50, requests=100, request_ns=60_000_000, queue_ns=2_000_000,

@@ -28,8 +28,13 @@ from pytriton.tools.perf.output.run_document import (
     read_run,
 )
 from pytriton.tools.perf.output.text import ReportSettings
-from pytriton.tools.perf.server.gauges import GpuGauges, read_gauges
-from pytriton.tools.perf.server.statistics import Counted, ServerCounts, counted_of
+from pytriton.tools.perf.server_state import (
+    Counted,
+    GpuGauges,
+    ServerCounts,
+    counted_of,
+    read_gauges,
+)
 from tests.perf.runs import COUNTED, changed, document, level, server_run, window
 
 SERVER = ServerCounts(COUNTED)

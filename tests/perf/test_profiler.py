@@ -17,7 +17,7 @@ from pytriton.tools.perf.measuring.results import (
     Watchers,
 )
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
-from pytriton.tools.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.server_state import Counted, ServerCounts
 from tests.perf.load.fake_load import FakeLoad
 
 

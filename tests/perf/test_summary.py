@@ -17,7 +17,7 @@ from pytriton.tools.perf.measuring.summary import (
     percentile_index,
     summarise,
 )
-from pytriton.tools.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.server_state import Counted, ServerCounts
 from tests.perf.runs import COUNTED, records, window
 
 

@@ -21,7 +21,7 @@ from pytriton.tools.perf.output.text import (
     settings_text,
     window_text,
 )
-from pytriton.tools.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.server_state import Counted, ServerCounts
 from tests.perf.runs import COUNTED, changed, level
 
 SERVER = ServerCounts(COUNTED)

@@ -19,7 +19,7 @@ from pytriton.tools.perf.load.plan import (
     TensorFormat,
     TensorMemory,
 )
-from pytriton.tools.perf.server.questions import QuestionError
+from pytriton.tools.perf.server_state import QuestionError
 
 METADATA = {
     "name": "M",

@@ -34,7 +34,7 @@ from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import LoadPlan, LoadProtocol
 from pytriton.tools.perf.model_description import MeasuredModel
-from pytriton.tools.perf.server.questions import QuestionError, ServerAddress
+from pytriton.tools.perf.server_state import QuestionError, ServerAddress
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.plots.pictures import draw
 from tests.perf.load.fake_load import FakeLoad

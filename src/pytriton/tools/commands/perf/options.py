@@ -17,7 +17,7 @@ from pytriton.tools.perf.errors import OptionError
 from pytriton.tools.perf.load.plan import ParameterValue
 from pytriton.tools.perf.measuring.profiler import LoadRange
 from pytriton.tools.perf.measuring.results import Mode
-from pytriton.tools.perf.server.questions import ServerAddress
+from pytriton.tools.perf.server_state import ServerAddress
 
 
 def parse_range(option: str, text: str, *, whole: bool) -> LoadRange:

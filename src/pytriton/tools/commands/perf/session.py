@@ -55,9 +55,14 @@ from pytriton.tools.perf.measuring.summary import SummaryRules
 from pytriton.tools.perf.model_description import MeasuredModel, describe
 from pytriton.tools.perf.output.progress import ProgressDisplay
 from pytriton.tools.perf.output.text import ReportSettings, TextWatcher, settings_text
-from pytriton.tools.perf.server.gauges import GpuGauges, fetch
-from pytriton.tools.perf.server.questions import QuestionError, ServerAddress, questions_of
-from pytriton.tools.perf.server.statistics import StatisticsReader
+from pytriton.tools.perf.server_state import (
+    GpuGauges,
+    QuestionError,
+    ServerAddress,
+    StatisticsReader,
+    fetch,
+    questions_of,
+)
 
 
 class Interrupts:

@@ -25,7 +25,7 @@ from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.measuring.results import Live
 from pytriton.tools.perf.measuring.source import LoadSource, WindowRules
 from pytriton.tools.perf.measuring.summary import SummaryRules, summarise
-from pytriton.tools.perf.server.questions import QuestionError, ServerAddress, questions_of
+from pytriton.tools.perf.server_state import QuestionError, ServerAddress, questions_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,8 +11,7 @@ from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.results import Live, LiveWindow
 from pytriton.tools.perf.measuring.summary import Window, choose, join
-from pytriton.tools.perf.server.gauges import GpuGauges
-from pytriton.tools.perf.server.statistics import ServerCounts, StatisticsReader
+from pytriton.tools.perf.server_state import GpuGauges, ServerCounts, StatisticsReader
 
 _TICK_S = 0.25
 _SHORTEST_S = 1.0  # of a window that counts requests

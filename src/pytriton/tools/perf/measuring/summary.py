@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.tools.perf.load.records import GeneratorState, Records
-from pytriton.tools.perf.server.statistics import ServerCounts
+from pytriton.tools.perf.server_state import ServerCounts
 
 # The columns with a row for each request.
 _ROWS = (

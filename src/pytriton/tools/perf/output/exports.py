@@ -16,7 +16,7 @@ from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
 from pytriton.tools.perf.output.text import ReportSettings
-from pytriton.tools.perf.server.statistics import Counted
+from pytriton.tools.perf.server_state import Counted
 
 _GPU_COLUMNS = {
     "Avg GPU Utilization": "utilization",

@@ -12,7 +12,7 @@ from typing import Any
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, number_text
 from pytriton.tools.perf.measuring.summary import Distribution
-from pytriton.tools.perf.server.statistics import Counted
+from pytriton.tools.perf.server_state import Counted
 
 FORMAT = "pytriton-perf/1"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Live, Mode, number_text
 from pytriton.tools.perf.measuring.summary import Distribution, WindowSummary
-from pytriton.tools.perf.server.statistics import Counted, ServerCounts
+from pytriton.tools.perf.server_state import Counted, ServerCounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
