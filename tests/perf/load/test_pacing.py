@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from pytriton.tools.perf.load.driver import NEVER_NS, pacing_of
 from pytriton.tools.perf.load.lane import RequestLane
-from pytriton.tools.perf.load.pacing import NEVER_NS, pacing_of
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     FixedSchedule,

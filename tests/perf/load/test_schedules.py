@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.pacing import check_level, offsets_ns, share, share_of_number
+from pytriton.tools.perf.load.driver import check_level, offsets_ns, share, share_of_number
 from pytriton.tools.perf.load.plan import (
     Arrivals,
     Concurrency,

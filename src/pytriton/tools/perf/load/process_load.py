@@ -20,7 +20,7 @@ from pytriton.client.kserve.address import Address
 from pytriton.client.kserve.errors import ErrorWords, HttpReply
 from pytriton.client.kserve.http_client import kserve_client
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.pacing import check_level
+from pytriton.tools.perf.load.driver import check_level
 from pytriton.tools.perf.load.plan import (
     Concurrency,
     Level,
