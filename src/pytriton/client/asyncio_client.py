@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client for asyncio."""
+"""The clients for asyncio; one of them for decoupled models, which answer any number of times."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 
 They replace the gevent connections of `tritonclient.http`. Those belong to one thread and have a
 timeout for each read, so a response that arrives slowly never times out. Here a timeout applies to
-the whole exchange: connect, send, wait and receive.
+the whole exchange: look up the name, connect, send, wait and receive. The functions of the system
+cannot do that: they have no timeout for DNS lookups, and spend the whole time on an address that
+does not answer, even if the host has another one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The synchronous client of decoupled models, which send any number of responses to a request."""
+"""The synchronous client of decoupled models, and the stream of responses to one request."""
 
 from __future__ import annotations
 

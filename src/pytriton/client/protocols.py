@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The differences between HTTP and gRPC in the official `tritonclient` package.
+"""The differences between HTTP and gRPC in the official `tritonclient` package: calls and errors.
 
 The module for a protocol is imported when the protocol is first used: `tritonclient.http` imports
 gevent, `tritonclient.http.aio` imports aiohttp, and `tritonclient.grpc` imports grpc.

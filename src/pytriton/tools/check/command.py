@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `pytriton`: what each one checks, and where it writes its logs and report."""
+"""`pytriton check`, `env` and the examples: their options, what they check, logs and report."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from pytriton.tools.check.environment import (
 )
 from pytriton.tools.check.report import CheckReport, Finding, State
 from pytriton.tools.check.utils import DEFAULT_LOG_FORMAT
+from pytriton.tools.commands.table import ROWS, Group
 from pytriton.utils.option_parser import OptionParser
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def run_command(
 
 
 def _run_into(folder: pathlib.Path, name: str, report: CheckReport) -> None:
-    COMMANDS[name].run(folder, report)
+    COMMANDS[name](folder, report)
     _write(folder / "report.txt", report.to_text())
 
 
@@ -201,27 +202,13 @@ def _log_to_file(path: pathlib.Path) -> Iterator[None]:
         handler.close()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Command:
-    """A command of the command line."""
-
-    help: str
-    run: Callable[[pathlib.Path, CheckReport], None]
-
-
-COMMANDS = {
-    "check": Command("whether serving works here: env, then examples", _check),
-    "env": Command("report on this machine, its Python and its packages", _environment),
-    "example-add-sub": Command(
-        "serve a model from this process and ask it", _example("example_add_sub")
-    ),
-    "example-add-sub-script": Command(
-        "the same with the server in a script", _example("example_add_sub_script")
-    ),
-    "example-repository": Command(
-        "the same with tritonserver and a model.py", _example("example_repository")
-    ),
-    "examples": Command("all examples", _examples),
+COMMANDS: dict[str, Callable[[pathlib.Path, CheckReport], None]] = {
+    "check": _check,
+    "env": _environment,
+    "example-add-sub": _example("example_add_sub"),
+    "example-add-sub-script": _example("example_add_sub_script"),
+    "example-repository": _example("example_repository"),
+    "examples": _examples,
 }
 
 
@@ -234,16 +221,7 @@ _WARNING = (
 def run(
     arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
 ) -> int:
-    """Run a check.
-
-    Args:
-        arguments: the command line, with the name of the check.
-        show: prints a line of the report.
-        complain: prints why there is no report.
-
-    Returns:
-        The exit code: 0 if everything works, 1 otherwise.
-    """
+    """Run a check, whose name is the first argument; 1 unless everything works."""
     options = _parser(arguments[0]).parse_args(arguments[1:])
     try:
         if not options.json:
@@ -280,7 +258,7 @@ def _ended_in_order() -> Iterator[None]:
 
 
 def _parser(name: str) -> OptionParser:
-    checks = "\n".join(f"  {name:<24}{check.help}" for name, check in COMMANDS.items())
+    checks = "\n".join(f"  {row.name:<24}{row.help}" for row in ROWS if row.group is Group.CHECK)
     parser = OptionParser(
         prog=f"pytriton {name}",
         usage="%(prog)s [-w FOLDER] [--no-zip] [--json]",

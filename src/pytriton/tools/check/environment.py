@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports the properties of this machine and this interpreter that matter for serving models."""
+"""Reports what matters for serving on this machine: system, Python, packages, limits, ports."""
 
 from __future__ import annotations
 

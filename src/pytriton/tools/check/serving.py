@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether serving works on this machine: a server starts, answers requests, and stops."""
+"""Checks whether serving works on this machine: a server starts, answers requests, and stops.
+
+Requests are sent with each client over each protocol.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for tests of programs that serve models: running scripts, free ports, log searches."""
+"""Helpers for tests of programs that serve models: scripts, process monitors, ports, logs."""
 
 from __future__ import annotations
 

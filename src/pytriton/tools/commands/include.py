@@ -15,16 +15,7 @@ def run(
     show: Callable[[str], None],
     complain: Callable[[str], None],  # noqa: ARG001  every command takes it
 ) -> int:
-    """Print the folder.
-
-    Args:
-        arguments: the command line after the command's name.
-        show: prints the folder.
-        complain: prints errors, of which there are none.
-
-    Returns:
-        The exit code.
-    """
+    """Print the folder."""
     OptionParser(
         prog="pytriton include",
         description="Print the folder of the C headers, as in: "

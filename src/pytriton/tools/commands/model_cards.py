@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,12 +14,12 @@ from pytriton.client.kserve.errors import (
     ServerRefusedError,
     UnansweredError,
 )
+from pytriton.client.kserve.metrics import series
 from pytriton.client.kserve.records import Document, KserveClient
 from pytriton.tools.commands.server_options import ServerConnection
 
 READY = "READY"
 _NOT_SERVED = "has no available versions"
-_SERIES = re.compile(r'^nv_inference_[a-z_]+\{(?=[^}]*model="([^"]*)")(?=[^}]*version="([^"]*)")')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,8 +185,12 @@ def _open_list(connection: ServerConnection) -> tuple[list[ModelCard] | None, st
 
 def models_in_metrics(text: str) -> list[tuple[str, str]]:
     """Returns name and version of the models that have metrics."""
-    found = (_SERIES.match(line) for line in text.splitlines())
-    return sorted({(match.group(1), match.group(2)) for match in found if match})
+    found = {
+        (labels["model"], labels["version"])
+        for name, labels, _ in series(text)
+        if name.startswith("nv_inference_") and {"model", "version"} <= labels.keys()
+    }
+    return sorted(found)
 
 
 def _nothing_tells(connection: ServerConnection, error: AskError) -> AskError:

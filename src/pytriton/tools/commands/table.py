@@ -31,12 +31,16 @@ class CommandRow:
     name: str
     arguments: str  # as the help shows them
     help: str  # one line without a full stop
-    module: str  # has `run(arguments, show, complain)`, which returns the exit code
+    module: str  # the name of a `Module`
     passes_name: bool = False  # whether the name is the first of the arguments for the module
 
 
 class Module(Protocol):
-    """What the module of a command has."""
+    """The module of a command.
+
+    `run` gets the command line after the command's name, a function that prints results, and one
+    that prints errors. It returns the exit code.
+    """
 
     run: Callable[[list[str], Callable[[str], None], Callable[[str], None]], int]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a run cannot go on, with the exit codes that perf_analyzer has."""
+"""Why a run or its load cannot go on, with the exit codes that perf_analyzer has."""
 
 from __future__ import annotations
 

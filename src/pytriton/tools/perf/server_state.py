@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load test asks of a server beside inference, over either protocol."""
+"""What a load test asks of a server beside inference: its models, its counters, its GPUs."""
 
 from __future__ import annotations
 
 import dataclasses
 import http.client
 import json
-import re
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from typing import Any
 from pytriton.client.kserve.address import Address, Tls
 from pytriton.client.kserve.errors import ErrorWords, HttpReply
 from pytriton.client.kserve.http_client import kserve_client
+from pytriton.client.kserve.metrics import series
 from pytriton.client.kserve.records import KserveClient
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.load.plan import parse_load_address
@@ -252,16 +252,15 @@ _FAMILIES = {
     "nv_gpu_memory_used_bytes": "memory_used",
     "nv_gpu_memory_total_bytes": "memory_total",
 }
-_LINE = re.compile(r'^(nv_gpu_\w+)\{[^}]*gpu_uuid="([^"]+)"[^}]*\}\s+(\S+)', re.MULTILINE)
 _GAUGES_TIMEOUT_S = 2.0
 
 
 def read_gauges(page: str) -> dict[str, dict[str, float]]:
     """The gauges of a page for Prometheus, by name and GPU."""
     found: dict[str, dict[str, float]] = {}
-    for family, gpu, value in _LINE.findall(page):
-        if family in _FAMILIES:
-            found.setdefault(_FAMILIES[family], {})[gpu] = float(value)
+    for family, labels, value in series(page):
+        if family in _FAMILIES and "gpu_uuid" in labels:
+            found.setdefault(_FAMILIES[family], {})[labels["gpu_uuid"]] = value
     return found
 
 

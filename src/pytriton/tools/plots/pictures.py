@@ -2,7 +2,8 @@
 """Pictures of panels with lines, areas and bars, as PNG and as SVG for pages.
 
 The only module that knows matplotlib, which is imported when a picture is drawn. What the panels
-say is decided by those who make them.
+say is decided by those who make them. Colours are those that colour-blind people and printers keep
+apart.
 """
 
 from __future__ import annotations

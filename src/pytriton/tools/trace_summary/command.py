@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `pytriton trace`: says what the requests in files of traces took."""
+"""`pytriton trace`: shows what the requests in files of traces took, as tables and timelines."""
 
 from __future__ import annotations
 
@@ -107,16 +107,7 @@ _CUT = (
 def run(
     arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
 ) -> int:
-    """Run the command.
-
-    Args:
-        arguments: The command line after `trace`.
-        show: Prints a text.
-        complain: Prints an error.
-
-    Returns:
-        The exit code: 0, or 1 if a file cannot be read or has nothing of the model.
-    """
+    """Show the traces; 1 if a file cannot be read or has nothing of the model."""
     options = _parser().parse_args(arguments)
     requests: list[TracedRequest] = []
     for path in options.file:

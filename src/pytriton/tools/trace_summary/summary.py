@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summarises traces by model: how many requests there were, and what their parts took."""
+"""Reads files of traces, this server's and Triton's, and summarises them by model. No I/O."""
 
 from __future__ import annotations
 

@@ -40,16 +40,7 @@ _JSON_OUTPUTS = ("--json-output", "--raw-json")
 def run(
     arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
 ) -> int:
-    """Run the command.
-
-    Args:
-        arguments: the command line after `infer`.
-        show: prints an answer.
-        complain: prints why there is none.
-
-    Returns:
-        The exit code.
-    """
+    """Ask a model; 1 if there was no answer."""
     options = _parser().parse_intermixed_args(list(arguments))
     try:
         connection = connect(options)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the inputs of `pytriton infer`: `name=value`, files, JSON documents, standard input."""
+"""Reads the inputs of `pytriton infer`, and makes arrays of them that fit a model's inputs.
+
+They are given as `name=value`, in files, in JSON documents or on standard input.
+"""
 
 from __future__ import annotations
 

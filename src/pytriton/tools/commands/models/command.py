@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pytriton models`: lists the models of a server, or says everything about one."""
+"""`pytriton models`: lists the models of a server as a table or as JSON, or describes one."""
 
 from __future__ import annotations
 
@@ -190,16 +190,7 @@ def _documents(tensors: Sequence[TensorCard] | None) -> list[dict[str, Any]] | N
 def run(
     arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
 ) -> int:
-    """Run the command.
-
-    Args:
-        arguments: the command line after `models`.
-        show: prints the models.
-        complain: prints why there are none, and what needs a token.
-
-    Returns:
-        The exit code.
-    """
+    """List the models of a server, or describe one."""
     options = _parser().parse_args(list(arguments))
     try:
         connection = connect(options)

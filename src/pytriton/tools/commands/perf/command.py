@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `pytriton perf`: measures a model under load."""
+"""`pytriton perf`: measures a model under load, then writes files, pictures and comparisons."""
 
 from __future__ import annotations
 
@@ -290,17 +290,7 @@ def run(
     complain: Callable[[str], None],
     make_load: MakeLoad = ProcessLoad,
 ) -> int:
-    """Run the command.
-
-    Args:
-        arguments: The command line after `perf`.
-        show: Prints a text.
-        complain: Prints an error.
-        make_load: Makes the load generator.
-
-    Returns:
-        The exit code, one of perf_analyzer's.
-    """
+    """Measure; the exit codes are those of perf_analyzer."""
     interrupts = Interrupts()
     try:
         given = make_parser().parse_args(arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `pytriton perf` as records, after their values and pairs were checked."""
+"""The options of `pytriton perf` as records: reads their values, and checks values and pairs."""
 
 from __future__ import annotations
 

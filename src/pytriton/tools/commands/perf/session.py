@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of `pytriton perf`: servers, levels, and who watches them."""
+"""A run of `pytriton perf`: servers with the model, levels, who watches them, and Ctrl-C.
+
+`pytriton tune` also uses the targets and the interrupts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pytriton top`: what the models of a server do at this moment."""
+"""`pytriton top`: what the models of a server do at this moment.
+
+The live view is a thin loop between the keyboard, the readings and the screen.
+"""
 
 from __future__ import annotations
 
@@ -127,16 +130,7 @@ _TIMEOUT_S = 10.0  # a server that hangs is to be seen soon
 def run(
     arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
 ) -> int:
-    """Run the command.
-
-    Args:
-        arguments: the command line after `top`.
-        show: prints the table of `--once`.
-        complain: prints why there is none.
-
-    Returns:
-        The exit code.
-    """
+    """Show what the models of a server do."""
     options = _parser().parse_args(list(arguments))
     is_live = not (options.once or options.json)
     if is_live and not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server counted until one moment, read from its metrics or its statistics; no I/O."""
+"""What a server counted until one moment, read from its metrics or its statistics; no I/O.
+
+The metrics of a server with a cluster also say on which nodes its instances are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pytriton.client.kserve.metrics import series
 from pytriton.client.kserve.records import Document
 
 RUNNING = "running"
@@ -107,9 +110,6 @@ def cluster_document(cluster: ClusterReading) -> dict[str, Any]:
 
 Key = tuple[str, str]  # name, with its namespace if it has one, and version
 
-_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 _COUNTERS = {
     "nv_inference_request_success": "succeeded",
     "nv_inference_request_failure": "failed",  # one series for each reason
@@ -216,22 +216,6 @@ def _add_place(counts: ModelCounts, place: InstancePlace) -> None:
     is_running = place.state == RUNNING
     counts.instances = (counts.instances or 0) + (place.count if is_running else 0)
     counts.missing += 0 if is_running else place.count
-
-
-def series(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yields name, labels and value of each line of metrics."""
-    for line in text.splitlines():
-        match = None if line.startswith("#") else _LINE.match(line)
-        if match is None:
-            continue
-        labels = {
-            label: re.sub(r"\\.", lambda each: _ESCAPES.get(each[0], each[0]), value)
-            for label, value in _LABEL.findall(match[2] or "")
-        }
-        try:
-            yield match[1], labels, float(match[3])
-        except ValueError:
-            continue
 
 
 def _key(labels: Mapping[str, str]) -> Key:

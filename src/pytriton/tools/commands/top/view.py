@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the screens: lines of text that fit a width and a height; no terminal is needed."""
+"""Draws the screens: lines of text that fit a width and a height; no terminal is needed.
+
+Numbers have few characters and the digits that matter.
+"""
 
 from __future__ import annotations
 

@@ -76,17 +76,7 @@ def run(
     complain: Callable[[str], None],
     make_load: MakeLoad = ProcessLoad,
 ) -> int:
-    """Run the command.
-
-    Args:
-        arguments: The command line after `tune`.
-        show: Prints a text.
-        complain: Prints an error.
-        make_load: Makes the load generator.
-
-    Returns:
-        The exit code: 0, 1 if it failed, 2 for wrong options, 130 after Ctrl-C.
-    """
+    """Search; 1 if that failed, 2 for wrong options, 130 after Ctrl-C."""
     interrupts = Interrupts()
     try:
         parser, perf_parser = make_tune_parser(), make_parser(allow_abbrev=False)

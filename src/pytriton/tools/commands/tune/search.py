@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which configuration is tried next, and which one is recommended. Pure."""
+"""Which configuration is tried next, which one is recommended, and how each is written. Pure."""
 
 from __future__ import annotations
 

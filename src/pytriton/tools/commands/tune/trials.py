@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures candidates on a server."""
+"""Measures candidates: on a running server by its repository API, or on a server of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a run, from whatever source was chosen."""
+"""The inputs of a run: made up, from a directory with a file for each input, or from JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs from files of JSON: entries for requests, streams for sequences, expected outputs."""
+"""Inputs from files of JSON: entries for requests, streams for sequences, expected outputs.
+
+A tensor is written as values, as base64, or as content with a shape.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts lanes, choices, pacing and records together: what happens when a request ends."""
+"""When requests begin and what happens when they end: pacing for each kind of level, and records.
+
+No I/O: lanes have carriers that send. Schedules are the same for the same seed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place on which one request at a time is under way, and who is told what happens to it."""
+"""Places on which one request at a time is under way, and which request is next on each. No I/O."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens connections to the server, plain or encrypted, that do not block once they are open."""
+"""Non-blocking connections to the server, plain or encrypted, and waiting for them.
+
+Waiting uses epoll where it exists, else `selectors`.
+"""
 
 from __future__ import annotations
 

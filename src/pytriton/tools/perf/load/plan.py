@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent where: the plan of a load, which stays the same for all levels."""
+"""What is sent where, and how much: the plan of a load, and its levels.
+
+A plan stays the same for all levels. There is one record for each way to decide when the next
+request begins.
+"""
 
 from __future__ import annotations
 

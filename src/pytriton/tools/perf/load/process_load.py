@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load of a plan, made in processes of its own."""
+"""The load of a plan, made in processes of its own; regions of shared memory for its tensors."""
 
 from __future__ import annotations
 

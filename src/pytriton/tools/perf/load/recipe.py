@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process of the generator is told: requests as bytes, with room for what changes in each.
+"""Messages between the measuring process and those that make load, over a pair of sockets.
 
-Everything slow is done before: the process that makes load encodes no tensor.
+Requests are bytes, with room for what changes in each. Everything slow is done before: the process
+that makes load encodes no tensor.
 """
 
 from __future__ import annotations

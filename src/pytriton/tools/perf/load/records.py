@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load measured: a row for each request that ended, kept as columns."""
+"""What a load measured: a row for each request that ended, kept as columns.
+
+Each process records rows in memory that is allocated before; `merged` joins those of all processes.
+"""
 
 from __future__ import annotations
 

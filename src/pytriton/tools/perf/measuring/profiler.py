@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures levels: windows until they agree, and one level after the other."""
+"""Measures levels: windows until they agree, and one level after the other.
+
+The next load is one step higher, or halves the distance to the latency limit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a run: levels with their numbers."""
+"""How a level ends: whether its windows agree, its result, and who is told of both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What windows say together: the numbers of a level."""
+"""Windows of a measurement, and the numbers that they give together: rates, means, percentiles."""
 
 from __future__ import annotations
 

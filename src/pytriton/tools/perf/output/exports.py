@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as CSV, with perf_analyzer's columns: microseconds, rows by throughput."""
+"""Files in perf_analyzer's formats: the levels as CSV, and every request as JSON for genai-perf."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole run as a document: what plots, pages and comparisons are made of, and `--json` writes."""
+"""A whole run as a document, and comparisons of two.
+
+Plots, pages and comparisons are made of documents, and `--json` writes them.
+"""
 
 from __future__ import annotations
 
