@@ -45,7 +45,7 @@ def answers(monkeypatch):
             for finding in findings:
                 report.add(finding)
 
-        monkeypatch.setitem(command.COMMANDS, name, command.Command("", run))
+        monkeypatch.setitem(command.COMMANDS, name, run)
 
     return give
 
@@ -189,7 +189,7 @@ def test_interrupt_gives_exit_code_130_and_leaves_nothing(monkeypatch, here, tmp
     def interrupted(folder, report):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(command.COMMANDS, "env", command.Command("", interrupted))
+    monkeypatch.setitem(command.COMMANDS, "env", interrupted)
 
     assert __main__.main(["env"]) == 130
     assert capsys.readouterr().err == "Interrupted\n"

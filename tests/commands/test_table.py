@@ -42,10 +42,8 @@ def test_command_has_a_module_and_a_help_of_its_own(row, capsys):
     assert capsys.readouterr().out.lower().startswith("usage: pytriton")
 
 
-def test_checks_are_described_in_the_same_words():
-    rows = {row.name: row.help for row in table.ROWS if row.passes_name}
-
-    assert rows == {name: check.help for name, check in CHECKS.items()}
+def test_every_check_has_a_row():
+    assert [row.name for row in table.ROWS if row.passes_name] == list(CHECKS)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def run(plan, level, requests=None, *, before=None, receive_bytes=None, waits_fo
             while not _is_readable(ours):
                 worker._turn()
             ours.setblocking(True)
-            assert control.ReportInbox(ours).receive() == LevelDone(1)
+            inbox = control.MessageInbox(ours, control.decode_report)
+            assert inbox.receive() == LevelDone(1)
             return merged(recipe, [worker._taken()], is_done=True)
         finally:
             worker._carriers.close()

@@ -114,9 +114,7 @@ class Panel:
     bar_names: Sequence[str] = ()
     limits: Sequence[tuple[float, str]] = ()
     is_log_x: bool = False
-    is_log_y: bool = False
     x_ticks: Sequence[float] = ()
-    x_limits: tuple[float, float] | None = None
 
 
 _WIDTH, _HEIGHT = 6.0, 3.5  # inches of a panel
@@ -266,16 +264,12 @@ def _finish(ax: Any, panel: Panel) -> None:
             ax.minorticks_off()
     elif panel.x_ticks:
         ax.set_xticks(panel.x_ticks)
-    if panel.is_log_y:
-        ax.set_yscale("log")
-    elif panel.lines:
+    if panel.lines:
         top = max((y for line in panel.lines for y in line.y), default=1.0)
         ax.set_ylim(0, max([top, *(value for value, _ in panel.limits)]) * 1.06 or 1.0)
     ax.xaxis.set_major_formatter(plain)
     if panel.lines:
         ax.yaxis.set_major_formatter(plain)
-    if panel.x_limits is not None:
-        ax.set_xlim(*panel.x_limits)
     _add_legend(ax, panel)
 
 

@@ -312,7 +312,7 @@ class PerfSession:
 
         Raises:
             PerfError: It cannot be done.
-            LoadError: The load cannot be made.
+            GeneratorError: The load cannot be made.
         """
         options = self._options
         targets: list[PerfTarget] = []

@@ -66,7 +66,7 @@ def check_level(level: Level) -> None:
     """Refuse a level that cannot be kept.
 
     Raises:
-        LoadError: it says what was expected.
+        GeneratorError: it says what was expected.
     """
     problem = ""
     if isinstance(level, Concurrency) and level.number < 1:
@@ -102,19 +102,6 @@ MAX_LANES = 1024
 NEVER_NS = sys.maxsize
 
 
-class RequestStarter(Protocol):
-    """What a pacing uses: lanes, and a way to begin requests on them."""
-
-    def lane(self, number: int) -> RequestLane:
-        """The lane with a number, which is made if it is new."""
-
-    def start(self, lane: RequestLane, now_ns: int, *, delayed: bool = False) -> None:
-        """Begin the next request of a lane."""
-
-    def is_in_sequence(self, lane: RequestLane) -> bool:
-        """Whether a sequence is under way on a lane, which has to be ended."""
-
-
 class Pacing(Protocol):
     """Decides when requests begin."""
 
@@ -140,7 +127,7 @@ class Pacing(Protocol):
 class ClosedLoop:
     """Keeps lanes busy: each begins its next request when the one before has ended."""
 
-    def __init__(self, starter: RequestStarter, places: int, requests: int | None) -> None:
+    def __init__(self, starter: Driver, places: int, requests: int | None) -> None:
         self._starter = starter
         self._places = places
         self._left = sys.maxsize if requests is None else requests
@@ -179,7 +166,7 @@ class OpenLoop:
     """
 
     def __init__(
-        self, starter: RequestStarter, offsets: Iterator[int], requests: int | None, lanes: int
+        self, starter: Driver, offsets: Iterator[int], requests: int | None, lanes: int
     ) -> None:
         self._starter = starter
         self._offsets = offsets
@@ -240,7 +227,7 @@ class OpenLoop:
 class Periodic:
     """Begins some requests, and more whenever each of the last ones has had enough responses."""
 
-    def __init__(self, starter: RequestStarter, level: PeriodicConcurrency) -> None:
+    def __init__(self, starter: Driver, level: PeriodicConcurrency) -> None:
         self._starter = starter
         self._level = level
         self._begun = 0
@@ -286,7 +273,7 @@ def pacing_of(
     requests: int | None,
     worker: int,
     workers: int,
-    starter: RequestStarter,
+    starter: Driver,
     lanes: int,
 ) -> Pacing:
     """The pacing of one process's share of a level.

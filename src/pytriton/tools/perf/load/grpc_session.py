@@ -188,18 +188,18 @@ def repeated_answer(data: bytes) -> RepeatedAnswer | None:
         kinds.append((word & 0xFF, flags))
         streams.add(stream)
         ends.append(ends[-1] + _HEAD + (word >> 8))
-    is_usual = kinds == [
+    is_plain = kinds == [
         (frames.HEADERS, frames.END_HEADERS),
         (frames.DATA, 0),
         (frames.HEADERS, frames.END_HEADERS | frames.END_STREAM),
     ]
-    if not is_usual or len(streams) > 1 or ends[-1] != len(data):
+    if not is_plain or len(streams) > 1 or ends[-1] != len(data):
         return None
     return RepeatedAnswer(data, ends[1], ends[2])
 
 
 RECEIVE_BYTES = 1 << 17
-_CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
+CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
 _LAST_STREAM = frames.MAX_STREAM_ID - 2
 _ENTRY = struct.Struct(">HI")
 _SETTINGS = (
@@ -258,7 +258,7 @@ class GrpcSession:
         self._credit = 0
         self._messages: dict[int, bytes] = {}
         self._is_reading = False
-        self._usual: RepeatedAnswer | None = None
+        self._repeated: RepeatedAnswer | None = None
         self._learns = not self._looks  # who looks at answers needs their content
         self.is_leaving = False  # no more calls begin on it
         self._socket: socket.socket | None = link.open()
@@ -362,14 +362,14 @@ class GrpcSession:
         unpack = frames.unpack_header
         now = clock()
         while end - at >= frames.HEADER_BYTES:
-            usual = self._usual
-            if usual is not None and (stream := usual.stream(data, at)):
+            repeated = self._repeated
+            if repeated is not None and (stream := repeated.stream(data, at)):
                 lane = self._lanes.get(stream)
                 if lane is not None:
                     lane.responses = 1
-                self._count(usual.data_bytes)
+                self._count(repeated.data_bytes)
                 self._end(stream, "", now)
-                at += usual.size
+                at += repeated.size
                 continue
             word, flags, stream = unpack(data, at)
             start = at + frames.HEADER_BYTES
@@ -392,7 +392,7 @@ class GrpcSession:
         """Recognise answers like this one from now on, if it was a whole one that went well."""
         found = repeated_answer(data)
         if found is not None and self._blocks.get(found.trailers) == "":
-            self._usual = found
+            self._repeated = found
             self._learns = False
 
     def _take_data(
@@ -413,7 +413,7 @@ class GrpcSession:
     def _count(self, size: int) -> None:
         """Give the server credit for what came, long before its window closes."""
         self._credit += size
-        if self._credit >= _CREDIT_BYTES:
+        if self._credit >= CREDIT_BYTES:
             self._out.append(frames.window_update(0, self._credit))
             self._credit = 0
 
@@ -435,7 +435,7 @@ class GrpcSession:
         error = status_error(fields)
         if self._decoder.is_table_changed:
             self._blocks.clear()
-            self._usual = None
+            self._repeated = None
             self._learns = not self._looks
         elif len(self._blocks) < 1000:
             self._blocks[block] = error
@@ -458,7 +458,7 @@ class GrpcSession:
         return self._lanes.pop(stream, None)
 
     def _take_other(self, kind: int, flags: int, stream: int, payload: bytes, now: int) -> None:
-        """Frames that are not part of the usual answer."""
+        """Frames that are not part of a plain answer."""
         if kind == frames.SETTINGS and not flags & frames.ACK:
             for setting, value in parse_settings(payload):
                 self._windows.apply(setting, value)

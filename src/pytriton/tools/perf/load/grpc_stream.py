@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import struct
-
 from pytriton.base.protos import service_pb2
+from pytriton.client.kserve.messages import FINAL
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
-from pytriton.tools.perf.load.grpc_session import GrpcSession, Paced, unpadded
+from pytriton.tools.perf.load.grpc_session import CREDIT_BYTES, GrpcSession, Paced, unpadded
 from pytriton.tools.perf.load.lane import LaneListener, RequestLane
 from pytriton.tools.perf.load.link import Dialer, SocketPoller
-from pytriton.tools.perf.load.requests import GrpcRequests
+from pytriton.tools.perf.load.requests import PREFIX, GrpcRequests
 
 _STREAM = 1
-_FINAL = "triton_final_response"
-_CREDIT_BYTES = 1 << 30
-_PREFIX = struct.Struct(">BI")
 
 
 class GrpcStreamSession(GrpcSession):
@@ -68,7 +64,7 @@ class GrpcStreamSession(GrpcSession):
     ) -> None:
         self._count(stop - start)
         self._stream_credit += stop - start
-        if self._stream_credit >= _CREDIT_BYTES:
+        if self._stream_credit >= CREDIT_BYTES:
             self._out.append(frames.window_update(_STREAM, self._stream_credit))
             self._stream_credit = 0
         payload = data[start:stop]
@@ -77,15 +73,15 @@ class GrpcStreamSession(GrpcSession):
         if self._data:
             payload = self._data + payload
         at = 0
-        while len(payload) - at >= _PREFIX.size:
-            is_compressed, size = _PREFIX.unpack_from(payload, at)
-            stop = at + _PREFIX.size + size
+        while len(payload) - at >= PREFIX.size:
+            is_compressed, size = PREFIX.unpack_from(payload, at)
+            stop = at + PREFIX.size + size
             if stop > len(payload):
                 break
             if is_compressed:
                 text = "expected messages without compression, which was not offered"
                 raise ConnectionViolation(Http2ErrorCode.PROTOCOL_ERROR, text)
-            self._take_message(payload[at + _PREFIX.size : stop], now)
+            self._take_message(payload[at + PREFIX.size : stop], now)
             at = stop
         self._data = payload[at:]
 
@@ -102,7 +98,7 @@ class GrpcStreamSession(GrpcSession):
             del self._by_id[number]
             self._outcome.finish(lane, now, answer.error_message)
             return
-        is_final = not self._is_decoupled or response.parameters[_FINAL].bool_param
+        is_final = not self._is_decoupled or response.parameters[FINAL].bool_param
         if not self._is_decoupled or not is_final or response.outputs:
             lane.responses += 1
             self._outcome.respond(lane, now)

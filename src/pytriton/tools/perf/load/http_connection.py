@@ -334,7 +334,7 @@ class LoadHttpConnection:
             return
         now = clock()
         answers = self._answers
-        # The usual answer is known by its head and its length: 0.2 us instead of 3 us.
+        # A repeated answer is known by its head and its length: 0.2 us instead of 3 us.
         if len(data) == answers.known_bytes and data.startswith(answers.known) and answers.is_idle:
             lane = self._lane
             if lane is not None and not self._rest:
@@ -348,7 +348,7 @@ class LoadHttpConnection:
         self._take(data, now)
 
     def _take(self, data: bytes, now: int) -> None:
-        """Any other data than the usual answer."""
+        """Any other data than a repeated answer."""
         lane = self._lane
         if lane is None:
             self.close()  # the server closed, or sends what nobody asked for

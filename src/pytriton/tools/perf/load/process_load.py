@@ -33,15 +33,16 @@ from pytriton.tools.perf.load.recipe import (
     Change,
     ControlClosedError,
     LevelDone,
+    MessageInbox,
     Order,
     Ready,
     Recipe,
     Report,
-    ReportInbox,
     StartLoad,
     StopLoad,
     Take,
     Taken,
+    decode_report,
     send,
 )
 from pytriton.tools.perf.load.records import Records, merged
@@ -334,7 +335,7 @@ class _WorkerProcess:
     def __init__(self) -> None:
         self.done_number = 0
         self.connection: socket.socket
-        self._inbox: ReportInbox
+        self._inbox: MessageInbox[Report]
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._taken: Taken | None = None
@@ -346,7 +347,7 @@ class _WorkerProcess:
             GeneratorError: the server cannot be reached, or the process ended.
         """
         self.connection, theirs = socket.socketpair()
-        self._inbox = ReportInbox(self.connection)
+        self._inbox = MessageInbox(self.connection, decode_report)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
         fd = theirs.fileno()
         with theirs:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -123,11 +125,13 @@ Order = StartLoad | Change | Take | StopLoad
 Report = Ready | LevelDone | Taken
 
 
+M = TypeVar("M")
+
 _LENGTH = struct.Struct("<Q")
 _RECEIVE_BYTES = 1 << 20
 _encode = msgspec.msgpack.Encoder().encode
-_decode_order = msgspec.msgpack.Decoder(Order).decode
-_decode_report = msgspec.msgpack.Decoder(Report).decode
+decode_order = msgspec.msgpack.Decoder(Order).decode
+decode_report = msgspec.msgpack.Decoder(Report).decode
 
 
 class ControlClosedError(Exception):
@@ -143,26 +147,22 @@ def send(connection: socket.socket, message: Order | Report) -> None:
         raise ControlClosedError from error
 
 
-def receive_order(connection: socket.socket) -> Order:
-    """Wait for a message to a process that makes load; ControlClosedError if none can come."""
-    order: Order = _decode_order(_receive(connection))
-    return order
-
-
-class ReportInbox:
-    """Messages of a process that makes load; an interrupt in between does not lose a part of one.
+class MessageInbox(Generic[M]):
+    """Messages of the other process; an interrupt in between does not lose a part of one.
 
     Args:
         connection: The socket to the process.
+        decode: Reads a message.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, decode: Callable[[bytes], M]) -> None:
         self._connection = connection
+        self._decode = decode
         self._data = bytearray()
 
-    def receive(self) -> Report:
+    def receive(self) -> M:
         """Wait for a message; ControlClosedError if the process is gone."""
-        while not self._has_message():
+        while not self.has_message:
             try:
                 received = self._connection.recv(_RECEIVE_BYTES)
             except OSError as error:
@@ -171,29 +171,12 @@ class ReportInbox:
                 raise ControlClosedError
             self._data += received
         end = _LENGTH.size + _LENGTH.unpack_from(self._data)[0]
-        report: Report = _decode_report(bytes(memoryview(self._data)[_LENGTH.size : end]))
+        message = self._decode(bytes(memoryview(self._data)[_LENGTH.size : end]))
         del self._data[:end]
-        return report
+        return message
 
-    def _has_message(self) -> bool:
+    @property
+    def has_message(self) -> bool:
+        """Whether `receive` returns at once."""
         size = len(self._data) - _LENGTH.size
         return size >= 0 and size >= _LENGTH.unpack_from(self._data)[0]
-
-
-def _receive(connection: socket.socket) -> bytearray:
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        try:
-            received = connection.recv_into(view)
-        except OSError as error:
-            raise ControlClosedError from error
-        if not received:
-            raise ControlClosedError
-        view = view[received:]
-    return data

@@ -25,13 +25,15 @@ from pytriton.tools.perf.load.recipe import (
     Change,
     ControlClosedError,
     LevelDone,
+    MessageInbox,
+    Order,
     Ready,
     Recipe,
     StartLoad,
     StopLoad,
     Take,
     Taken,
-    receive_order,
+    decode_order,
     send,
 )
 from pytriton.tools.perf.load.records import Recorder
@@ -142,6 +144,7 @@ class LoadWorker:
 
     def __init__(self, connection: socket.socket, recipe: Recipe) -> None:
         self._connection = connection
+        self._orders = MessageInbox(connection, decode_order)
         self._poller = SocketPoller()
         self._recorder = Recorder()
         self._carriers = Carriers(recipe, self._poller)
@@ -202,7 +205,11 @@ class LoadWorker:
             self._end()
 
     def _on_order(self, event: int) -> None:
-        order = receive_order(self._connection)
+        self._obey(self._orders.receive())
+        while self._orders.has_message:  # the operating system would not say that these can be read
+            self._obey(self._orders.receive())
+
+    def _obey(self, order: Order) -> None:
         if isinstance(order, Change):
             self._level_number = order.number
             self._driver.change(order, clock())
@@ -248,7 +255,7 @@ def main(fd: int) -> None:
     with socket.socket(fileno=fd) as connection:
         connection.setblocking(True)
         try:
-            order = receive_order(connection)
+            order = MessageInbox(connection, decode_order).receive()
             assert isinstance(order, StartLoad)
             worker = LoadWorker(connection, order.recipe)
         except GeneratorError as error:

@@ -124,23 +124,6 @@ class Distribution:
     bins_us: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        document = dataclasses.asdict(self)
-        document["percentiles"] = {str(key): value for key, value in self.percentiles.items()}
-        return document
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Distribution:
-        return cls(
-            **{
-                **document,
-                "percentiles": {int(k): float(v) for k, v in document["percentiles"].items()},
-                "curve_us": tuple(document.get("curve_us", ())),
-                "bins_us": tuple(document.get("bins_us", ())),
-                "counts": tuple(document.get("counts", ())),
-            }
-        )
-
 
 def percentile_index(percentile: float, count: int) -> int:
     """The place of a percentile in sorted values, as perf_analyzer rounds it."""

@@ -198,21 +198,34 @@ def _label(
     return f"{_prefix(run, runs)}{load} {number_text(level.value)}"
 
 
-def _cdf(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
-    def line(label: str, times: Distribution, unit: Unit) -> Line:
-        return Line(label, [us / unit.in_us for us in times.curve_us], CURVE)
-
-    lines, unit = _curves(document, runs, line, lambda level: level.latency)
-    shown = [value for each in lines for value in each.x]
-    name = "Time to first response" if document.is_decoupled else "Latency"
+def _curve_panel(
+    title: str,
+    y_label: str,
+    document: RunDocument,
+    runs: Sequence[ServerRun],
+    line: Callable[[str, Distribution, Unit], Line],
+    times: Callable[[LevelRecord], Distribution | None],
+) -> Panel:
+    """A line for each level by time, on a logarithmic axis."""
+    lines, unit = _curves(document, runs, line, times)
+    shown = [value for each in lines for value in each.x if value > 0]
     return Panel(
-        title=f"{name}: share of requests answered within",
+        title=title,
         x_label=unit.name,
-        y_label="% of requests",
+        y_label=y_label,
         lines=lines,
         is_log_x=True,
         x_ticks=_log_ticks(min(shown), max(shown)),
     )
+
+
+def _cdf(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
+    def line(label: str, times: Distribution, unit: Unit) -> Line:
+        return Line(label, [us / unit.in_us for us in times.curve_us], CURVE)
+
+    name = "Time to first response" if document.is_decoupled else "Latency"
+    title = f"{name}: share of requests answered within"
+    return _curve_panel(title, "% of requests", document, runs, line, lambda each: each.latency)
 
 
 def _histogram(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
@@ -223,33 +236,17 @@ def _histogram(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
         edges = [us / unit.in_us for us in times.bins_us]
         return Line(label, edges, [*share, 0.0], is_steps=True, is_filled=is_alone)
 
-    lines, unit = _curves(document, runs, line, lambda level: level.latency)
-    shown = [value for each in lines for value in each.x if value > 0]
     name = "time to first response" if document.is_decoupled else "latency"
-    return Panel(
-        title=f"Histogram of the {name}",
-        x_label=unit.name,
-        y_label="% of requests in a bin",
-        lines=lines,
-        is_log_x=True,
-        x_ticks=_log_ticks(min(shown), max(shown)),
-    )
+    title, y_label = f"Histogram of the {name}", "% of requests in a bin"
+    return _curve_panel(title, y_label, document, runs, line, lambda each: each.latency)
 
 
 def _streams(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
     def line(label: str, times: Distribution, unit: Unit) -> Line:
         return Line(label, [max(us, 1.0) / unit.in_us for us in times.curve_us], CURVE)
 
-    lines, unit = _curves(document, runs, line, lambda level: level.between)
-    shown = [value for each in lines for value in each.x]
-    return Panel(
-        title="Time between responses: share that came within",
-        x_label=unit.name,
-        y_label="% of responses",
-        lines=lines,
-        is_log_x=True,
-        x_ticks=_log_ticks(min(shown), max(shown)),
-    )
+    title = "Time between responses: share that came within"
+    return _curve_panel(title, "% of responses", document, runs, line, lambda each: each.between)
 
 
 def _server(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:

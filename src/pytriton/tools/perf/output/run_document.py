@@ -10,7 +10,8 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import msgspec
 
 from pytriton.tools.perf.errors import PerfError
 from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, number_text
@@ -104,12 +105,7 @@ class RunDocument:
         return level.latency.percentiles.get(self.percentile, level.latency.avg_us)
 
     def to_json(self) -> str:
-        document = {"format": FORMAT, **dataclasses.asdict(self)}
-        for run, own in zip(document["runs"], self.runs, strict=True):
-            for level, record in zip(run["levels"], own.levels, strict=True):
-                for name in ("latency", "between", "whole"):
-                    times: Distribution | None = getattr(record, name)
-                    level[name] = None if times is None else times.to_json()
+        document = {"format": FORMAT, **msgspec.to_builtins(self, str_keys=True)}
         return json.dumps(document, indent=1)
 
 
@@ -170,26 +166,9 @@ def read_run(path: pathlib.Path) -> RunDocument:
             f"{FORMAT}"
         )
     try:
-        return _document(document)
-    except (KeyError, TypeError, ValueError) as error:
+        return msgspec.convert(document, RunDocument, str_keys=True)
+    except msgspec.ValidationError as error:
         raise PerfError(f"{path} is not a whole run: {error!r}") from error
-
-
-def _document(document: dict[str, Any]) -> RunDocument:
-    fields = {name: value for name, value in document.items() if name not in {"format", "runs"}}
-    runs = [
-        ServerRun(**{**run, "levels": [_level(each) for each in run["levels"]]})
-        for run in document["runs"]
-    ]
-    return RunDocument(**fields, runs=runs)
-
-
-def _level(document: Mapping[str, Any]) -> LevelRecord:
-    times = {
-        name: None if document.get(name) is None else Distribution.from_json(document[name])
-        for name in ("latency", "between", "whole")
-    }
-    return LevelRecord(**{**document, **times})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
