@@ -32,6 +32,9 @@ Addresses = list[Address]
 MAX_TIMEOUT_S = 2_000_000.0  # 23 days; sockets, locks and polls refuse much longer timeouts
 NEXT_ATTEMPT_DELAY_S = 0.25  # before the next address is tried; recommended by RFC 8305
 
+_RECEIVE_BYTES = 65536
+_JOIN_BYTES = 65536  # smaller bodies are sent together with their head
+
 
 def remaining(deadline: float) -> float:
     """Returns the seconds to the deadline, limited to what sockets accept.
@@ -151,10 +154,6 @@ def _look_up_name(url: TritonUrl, report: Callable[[Addresses | OSError], Any]) 
 def _addresses_of(url: TritonUrl, flags: int = 0) -> Addresses:
     found = socket.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM, flags=flags)
     return list(found)
-
-
-_RECEIVE_BYTES = 65536
-_JOIN_BYTES = 65536  # smaller bodies are sent together with their head
 
 
 class HttpResponse:

@@ -39,6 +39,8 @@ _END = object()
 # Keys are ids. Unlike a weak set, it can be iterated while other threads change it.
 _receivers: weakref.WeakValueDictionary[int, _Receiver] = weakref.WeakValueDictionary()
 
+logger = logging.getLogger(__name__)
+
 
 @atexit.register
 def _cancel_all() -> None:
@@ -229,9 +231,6 @@ def _error_text(message: Any) -> str:
         return str(details()) if callable(details) else f"{type(message).__name__}: {message}"
     problem: str = message.error_message
     return problem
-
-
-logger = logging.getLogger(__name__)
 
 
 class DecoupledModelClient(ModelClient):

@@ -29,6 +29,12 @@ from pytriton.client.url import TritonUrl
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _NO_LIMIT = contextlib.nullcontext()
 
+# If the server notices first that the deadline has passed, it cancels the call.
+_DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
+
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_VALUE = re.compile(r"[ -~]*")  # the printable characters of ASCII
+
 
 class Http:
     """HTTP with `tritonclient.http`, over our own connections."""
@@ -193,10 +199,6 @@ def protocol_of(client: Any) -> Protocol:
     return GRPC if any(module.startswith("tritonclient.grpc") for module in modules) else HTTP
 
 
-# If the server notices first that the deadline has passed, it cancels the call.
-_DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
-
-
 def is_timeout(error: Any) -> bool:
     """Whether an error of the official client or of its connection means a timeout."""
     status = getattr(error, "status", None)  # a method of the official exception
@@ -236,10 +238,6 @@ def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
     elif not callable(status):
         return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")
     return PyTritonClientInferenceServerError(f"Error occurred during {during}. Message: {text}")
-
-
-_NAME = re.compile(r"[0-9a-z_.-]+")
-_VALUE = re.compile(r"[ -~]*")  # the printable characters of ASCII
 
 
 def as_metadata(headers: Mapping[str, str]) -> dict[str, str]:

@@ -46,6 +46,9 @@ else:  # grpc takes as long to import as all the rest together
 
 _OF_THE_ANSWER = frozenset({"model_name", "model_version", "id"})
 
+_EVENT = b"data:"
+_NEVER_TWICE = ("/infer", "/generate_stream")  # ends of paths that make a model work
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EncodedRequest:
@@ -174,10 +177,6 @@ def generated(document: Document, metadata: Document, wanted: Sequence[str]) -> 
         parameters,
         tuple(outputs),
     )
-
-
-_EVENT = b"data:"
-_NEVER_TWICE = ("/infer", "/generate_stream")  # ends of paths that make a model work
 
 
 class KserveHttpClient:

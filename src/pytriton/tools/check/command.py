@@ -39,6 +39,36 @@ logger = logging.getLogger(__name__)
 TEMPORARY_PREFIX = "pytriton_workspace_"
 _SCHEMA = 1  # of the JSON; increased if an existing member changes
 
+_WARNING = (
+    "The report shows paths, versions and settings of this machine: look at it before you pass it "
+    "on, as it may contain sensitive information."
+)
+
+
+def run(
+    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
+) -> int:
+    """Run a check, whose name is the first argument; 1 unless everything works."""
+    options = _parser(arguments[0]).parse_args(arguments[1:])
+    try:
+        if not options.json:
+            show(_WARNING)
+        with _ended_in_order():
+            outcome = run_command(
+                arguments[0],
+                options.workspace,
+                packs=options.zip,
+                show=_show_nothing if options.json else show,
+            )
+        show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
+    except FileExistsError as error:
+        complain(f"Workspace {error.filename} exists, expected a new folder")
+        return 1
+    except OSError as error:
+        complain(f"The report cannot be written: {error}")
+        return 1
+    return 0 if outcome.is_ok else 1
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckOutcome:
@@ -210,37 +240,6 @@ COMMANDS: dict[str, Callable[[pathlib.Path, CheckReport], None]] = {
     "example-repository": _example("example_repository"),
     "examples": _examples,
 }
-
-
-_WARNING = (
-    "The report shows paths, versions and settings of this machine: look at it before you pass it "
-    "on, as it may contain sensitive information."
-)
-
-
-def run(
-    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
-) -> int:
-    """Run a check, whose name is the first argument; 1 unless everything works."""
-    options = _parser(arguments[0]).parse_args(arguments[1:])
-    try:
-        if not options.json:
-            show(_WARNING)
-        with _ended_in_order():
-            outcome = run_command(
-                arguments[0],
-                options.workspace,
-                packs=options.zip,
-                show=_show_nothing if options.json else show,
-            )
-        show(json.dumps(outcome.to_json(), indent=2) if options.json else outcome.to_text())
-    except FileExistsError as error:
-        complain(f"Workspace {error.filename} exists, expected a new folder")
-        return 1
-    except OSError as error:
-        complain(f"The report cannot be written: {error}")
-        return 1
-    return 0 if outcome.is_ok else 1
 
 
 @contextlib.contextmanager

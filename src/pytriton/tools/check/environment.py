@@ -28,6 +28,37 @@ _Value = TypeVar("_Value", int, float)
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _MEMBERSHIP = pathlib.Path("/proc/self/cgroup")
 
+PACKAGE = "pytriton"
+_INTERFACE = "nvidia-pytriton"
+_INTERFACE_VERSION = "0.7.0"
+_INDIRECT_PACKAGES = ("grpcio", "protobuf")  # required by tritonclient; their versions are useful
+_OPTIONAL = ("torch",)
+_OPTIONAL_EXTRA = "extra == 'telemetry'"
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(\[[^\]]*\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;(?P<marker>.*))?"
+)
+
+logger = logging.getLogger(__name__)
+
+_PORTS = {
+    "HTTP": DEFAULT_HTTP_PORT,
+    "gRPC": DEFAULT_GRPC_PORT,
+    "metrics": DEFAULT_METRICS_PORT,
+}
+# Environment variables that affect a server or a client; no others are shown.
+_VARIABLES = (
+    "AIP_", "CUDA_", "GRPC_", "HTTP_PROXY", "HTTPS_PROXY", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "NO_PROXY", "NVIDIA_", "OMP_", "OTEL_", "PYTHON", "PYTRITON_", "TRITON",
+)  # fmt: skip
+_SECRET_WORDS = ("token", "secret", "key", "password", "@")
+# In the order in which gRPC reads them; it supports only lower case.
+_GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_COMMAND_TIMEOUT_S = 20.0
+_FEW_FILES = 1024
+_LITTLE_MEMORY = 1 << 29
+_MIB = 1 << 20
+_SHOWN = 300  # maximum number of characters of a variable
+
 
 def core_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHIP) -> float | None:
     """Returns how many cores all processes of the group may use together; None if not limited.
@@ -101,17 +132,6 @@ def _read(path: pathlib.Path) -> str | None:
         return None
 
 
-PACKAGE = "pytriton"
-_INTERFACE = "nvidia-pytriton"
-_INTERFACE_VERSION = "0.7.0"
-_INDIRECT_PACKAGES = ("grpcio", "protobuf")  # required by tritonclient; their versions are useful
-_OPTIONAL = ("torch",)
-_OPTIONAL_EXTRA = "extra == 'telemetry'"
-_REQUIREMENT = re.compile(
-    r"(?P<name>[\w.-]+)(\[[^\]]*\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;(?P<marker>.*))?"
-)
-
-
 def version_of(name: str) -> str | None:
     """Returns the version of a distribution; None if it is not installed."""
     try:
@@ -182,28 +202,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     while numbers and numbers[-1] == 0:  # 1.0 and 1 are the same release
         numbers.pop()
     return tuple(numbers)
-
-
-logger = logging.getLogger(__name__)
-
-_PORTS = {
-    "HTTP": DEFAULT_HTTP_PORT,
-    "gRPC": DEFAULT_GRPC_PORT,
-    "metrics": DEFAULT_METRICS_PORT,
-}
-# Environment variables that affect a server or a client; no others are shown.
-_VARIABLES = (
-    "AIP_", "CUDA_", "GRPC_", "HTTP_PROXY", "HTTPS_PROXY", "LD_LIBRARY_PATH", "LD_PRELOAD",
-    "NO_PROXY", "NVIDIA_", "OMP_", "OTEL_", "PYTHON", "PYTRITON_", "TRITON",
-)  # fmt: skip
-_SECRET_WORDS = ("token", "secret", "key", "password", "@")
-# In the order in which gRPC reads them; it supports only lower case.
-_GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_COMMAND_TIMEOUT_S = 20.0
-_FEW_FILES = 1024
-_LITTLE_MEMORY = 1 << 29
-_MIB = 1 << 20
-_SHOWN = 300  # maximum number of characters of a variable
 
 
 def report_environment(report: CheckReport) -> None:

@@ -48,6 +48,12 @@ _START = np.array([3], np.int32)
 _STREAM = [3, 2, 1]
 _REMOTE = "RemoteAddSub"
 
+logger = logging.getLogger(__name__)
+
+_PROCESS_LIMIT_S = 120.0  # for the start of a server and for its end
+_STEP_LIMIT_S = 30.0  # longer than the clients' own timeouts, in case these do not work
+_SHOWN_LINES = 10
+
 
 def model_client_checks(ports: Ports) -> dict[str, ClientCheck]:
     """Returns the checks of the plain client over both protocols."""
@@ -168,11 +174,6 @@ def _http(port: int, method: str, path: str, body: bytes | None = None) -> tuple
         connection.close()
 
 
-logger = logging.getLogger(__name__)
-
-_PROCESS_LIMIT_S = 120.0  # for the start of a server and for its end
-_STEP_LIMIT_S = 30.0  # longer than the clients' own timeouts, in case these do not work
-_SHOWN_LINES = 10
 _REPOSITORY = pathlib.Path(__file__).with_name("model_repository")
 
 

@@ -43,6 +43,11 @@ _STACK_TIMEOUT_S = 30.0
 _DEFAULT_LOG_BYTES = 10 * 1024 * 1024
 _LOG_FILES = 100
 
+_VERBOSE_LOG_WARNING = re.compile(
+    r"Triton Inference Server is running with enabled verbose logs.*"
+    r"It may affect inference performance."
+)
+
 
 class ProcessMonitoring:
     """Logs the state of a process and its children, for tests that hang.
@@ -251,12 +256,6 @@ def _compress(source: str, target: str) -> None:
     with pathlib.Path(source).open("rb") as plain, gzip.open(target, "wb") as compressed:
         shutil.copyfileobj(plain, compressed)
     pathlib.Path(source).unlink()
-
-
-_VERBOSE_LOG_WARNING = re.compile(
-    r"Triton Inference Server is running with enabled verbose logs.*"
-    r"It may affect inference performance."
-)
 
 
 def find_free_port() -> int:

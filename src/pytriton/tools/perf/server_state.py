@@ -23,6 +23,14 @@ from pytriton.utils.metrics_port import metrics_port_hint
 
 _TIMEOUT_S = 60.0
 
+_FAMILIES = {
+    "nv_gpu_utilization": "utilization",
+    "nv_gpu_power_usage": "power",
+    "nv_gpu_memory_used_bytes": "memory_used",
+    "nv_gpu_memory_total_bytes": "memory_total",
+}
+_GAUGES_TIMEOUT_S = 2.0
+
 
 class QuestionError(PerfError):
     """The server refused a question, or cannot be reached."""
@@ -244,15 +252,6 @@ def counted_of(statistics: Mapping[str, Any]) -> Counted:
         cache_misses=count("cache_miss"),
         cache_miss_ns=ns("cache_miss"),
     )
-
-
-_FAMILIES = {
-    "nv_gpu_utilization": "utilization",
-    "nv_gpu_power_usage": "power",
-    "nv_gpu_memory_used_bytes": "memory_used",
-    "nv_gpu_memory_total_bytes": "memory_total",
-}
-_GAUGES_TIMEOUT_S = 2.0
 
 
 def read_gauges(page: str) -> dict[str, dict[str, float]]:

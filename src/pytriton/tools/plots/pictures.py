@@ -59,6 +59,10 @@ RULES: dict[str, Any] = {
     "figure.facecolor": "none",
 }
 
+_WIDTH, _HEIGHT = 6.0, 3.5  # inches of a panel
+_DPI = 110
+_LEGEND_LETTERS = 68  # of the names in a row of a legend
+
 
 def colour_of(index: int) -> str:
     return _COLOURS[index % len(_COLOURS)]
@@ -115,11 +119,6 @@ class Panel:
     limits: Sequence[tuple[float, str]] = ()
     is_log_x: bool = False
     x_ticks: Sequence[float] = ()
-
-
-_WIDTH, _HEIGHT = 6.0, 3.5  # inches of a panel
-_DPI = 110
-_LEGEND_LETTERS = 68  # of the names in a row of a legend
 
 
 class PlotError(Exception):

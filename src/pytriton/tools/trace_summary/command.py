@@ -27,6 +27,41 @@ _COLUMNS = ("avg", "p50", "p90", "p99", "max")
 _NAME_WIDTH = 30
 _NS_PER_US = 1000.0
 
+_CUT = (
+    "{} is incomplete: the server still writes it, or it was cut. Its last request may lack some "
+    "of its times."
+)
+
+
+def run(
+    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
+) -> int:
+    """Show the traces; 1 if a file cannot be read or has nothing of the model."""
+    options = _parser().parse_args(arguments)
+    requests: list[TracedRequest] = []
+    for path in options.file:
+        try:
+            file = _read(path)
+        except TraceFileError as error:
+            complain(str(error))
+            return 1
+        if file.is_cut:
+            complain(_CUT.format(path))
+        requests += file.requests
+    summaries = summarise(requests, options.model)
+    if not summaries:
+        what = f"requests for model '{options.model}'" if options.model else "traces"
+        complain(f"expected {what} in {', '.join(map(str, options.file))}, found none")
+        return 1
+    if options.json:
+        show(json.dumps({"models": [each.to_json() for each in summaries]}, indent=2))
+        return 0
+    show(summary_text(summaries))
+    if options.timelines:
+        show("")
+        show(timeline_text(requests, options.model))
+    return 0
+
 
 def summary_text(summaries: Iterable[ModelSummary]) -> str:
     """Returns a table for each model."""
@@ -96,42 +131,6 @@ def _stamps(
         yield at_ns, prefix + name
     for call in calls.get(request.number, ()):
         yield from _stamps(call, calls, f"{prefix}  {call.model} {call.number}: ")
-
-
-_CUT = (
-    "{} is incomplete: the server still writes it, or it was cut. Its last request may lack some "
-    "of its times."
-)
-
-
-def run(
-    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
-) -> int:
-    """Show the traces; 1 if a file cannot be read or has nothing of the model."""
-    options = _parser().parse_args(arguments)
-    requests: list[TracedRequest] = []
-    for path in options.file:
-        try:
-            file = _read(path)
-        except TraceFileError as error:
-            complain(str(error))
-            return 1
-        if file.is_cut:
-            complain(_CUT.format(path))
-        requests += file.requests
-    summaries = summarise(requests, options.model)
-    if not summaries:
-        what = f"requests for model '{options.model}'" if options.model else "traces"
-        complain(f"expected {what} in {', '.join(map(str, options.file))}, found none")
-        return 1
-    if options.json:
-        show(json.dumps({"models": [each.to_json() for each in summaries]}, indent=2))
-        return 0
-    show(summary_text(summaries))
-    if options.timelines:
-        show("")
-        show(timeline_text(requests, options.model))
-    return 0
 
 
 def _read(path: pathlib.Path) -> TraceFile:

@@ -29,6 +29,10 @@ PARTS = (
 )
 _PROTOCOLS = {"HTTP": ("HTTP_RECV_START", "HTTP_RECV_END"), "GRPC": ("", "GRPC_WAITREAD_END")}
 
+_NS_PER_US = 1000.0
+
+_GAP = re.compile(r"[\s,]*")
+
 
 def protocol_of(request: TracedRequest) -> str:
     """Returns HTTP or GRPC; empty for calls of models, and where only tensors were traced."""
@@ -87,9 +91,6 @@ def _add_rest(found: dict[str, int], part: str, whole: str, parts: tuple[str, ..
     if whole in found and any(each in found for each in parts):
         # Parts may overlap by some microseconds, or by more in streams.
         found[part] = max(0, found[whole] - sum(found.get(each, 0) for each in parts))
-
-
-_NS_PER_US = 1000.0
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
     low = int(at)
     high = min(low + 1, len(values) - 1)
     return min(values[high], values[low] + (values[high] - values[low]) * (at - low))
-
-
-_GAP = re.compile(r"[\s,]*")
 
 
 class TraceFileError(Exception):

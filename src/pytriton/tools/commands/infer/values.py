@@ -25,6 +25,9 @@ from pytriton.tools.commands.model_cards import ModelCard, TensorCard
 
 _KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "numbers"}
 
+_STDIN = "-"
+_RAW = frozenset({"BYTES", "UINT8"})  # inputs that may have the bytes of a file
+
 
 class ValueMismatchError(AskError):
     """A value does not fit the input that it is for."""
@@ -183,10 +186,6 @@ def _matches(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
     return len(shape) == len(declared) and all(
         wanted in (-1, size) for size, wanted in zip(shape, declared, strict=True)
     )
-
-
-_STDIN = "-"
-_RAW = frozenset({"BYTES", "UINT8"})  # inputs that may have the bytes of a file
 
 
 @dataclasses.dataclass(slots=True)

@@ -33,6 +33,38 @@ _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADI
 _WIDE = 10_000  # where no terminal limits the lines
 
 
+def run(
+    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
+) -> int:
+    """List the models of a server, or describe one."""
+    options = _parser().parse_args(list(arguments))
+    try:
+        connection = connect(options)
+        with contextlib.closing(connection):
+            if options.model:
+                listing = _one_model(connection, options.model)
+            else:
+                listing = list_models(connection)
+            head = "" if options.json else _head(connection, len(listing.models))
+    except AskError as error:
+        complain(str(error))
+        return 1
+    if options.json:
+        document: dict[str, object] = {"models": [card_document(card) for card in listing.models]}
+        if options.model:
+            document["config"] = dict(listing.models[-1].config) or None
+        show(json.dumps(document, indent=2))
+    elif options.model:
+        show(details_text(listing.models, str(connection.address)))
+    else:
+        show(head)
+        if listing.models:
+            show(table_text(listing.models, _width(), is_coloured=_has_colours()))
+        for note in listing.notes:
+            complain(note)
+    return 0
+
+
 def table_text(cards: Sequence[ModelCard], width: int | None, *, is_coloured: bool) -> str:
     """Returns one row for each version of a model.
 
@@ -185,38 +217,6 @@ def _documents(tensors: Sequence[TensorCard] | None) -> list[dict[str, Any]] | N
         }
         for tensor in tensors
     ]
-
-
-def run(
-    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
-) -> int:
-    """List the models of a server, or describe one."""
-    options = _parser().parse_args(list(arguments))
-    try:
-        connection = connect(options)
-        with contextlib.closing(connection):
-            if options.model:
-                listing = _one_model(connection, options.model)
-            else:
-                listing = list_models(connection)
-            head = "" if options.json else _head(connection, len(listing.models))
-    except AskError as error:
-        complain(str(error))
-        return 1
-    if options.json:
-        document: dict[str, object] = {"models": [card_document(card) for card in listing.models]}
-        if options.model:
-            document["config"] = dict(listing.models[-1].config) or None
-        show(json.dumps(document, indent=2))
-    elif options.model:
-        show(details_text(listing.models, str(connection.address)))
-    else:
-        show(head)
-        if listing.models:
-            show(table_text(listing.models, _width(), is_coloured=_has_colours()))
-        for note in listing.notes:
-            complain(note)
-    return 0
 
 
 def _one_model(connection: ServerConnection, model: str) -> ModelListing:

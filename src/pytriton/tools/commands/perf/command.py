@@ -54,6 +54,39 @@ from pytriton.utils.option_parser import closed
 _SECRETS = ("--token", "-H")
 
 
+def run(
+    arguments: Sequence[str],
+    show: Callable[[str], None],
+    complain: Callable[[str], None],
+    make_load: MakeLoad = ProcessLoad,
+) -> int:
+    """Measure; the exit codes are those of perf_analyzer."""
+    interrupts = Interrupts()
+    try:
+        given = make_parser().parse_args(arguments)
+        if given.wants_version:
+            show(f"pytriton {importlib.metadata.version('pytriton')}")
+            return SUCCESS
+        options = options_of(given)
+        check_outputs(options)
+        compared = compared_runs(options)
+        with interrupts.caught():
+            measured = PerfSession(options, make_load, show, complain).run(interrupts)
+        write_results(measured, options, compared, arguments, show, complain)
+    except OptionError as error:
+        complain(f"Error: {closed(str(error))} 'pytriton perf --help' lists all options.")
+        return error.code
+    except (PerfError, GeneratorError) as error:
+        complain(f"error: {error}")
+        return getattr(error, "code", FAILED)
+    except KeyboardInterrupt:
+        return SUCCESS  # as perf_analyzer, whose second interrupt ends it at once
+    code = exit_code(measured, allow_unstable=options.measurement.allow_unstable)
+    if code == UNSTABLE:
+        complain("Failed to obtain stable measurement.")
+    return code
+
+
 def reported(results: Sequence[LevelResult], options: PerfOptions) -> list[LevelResult]:
     """The levels that have a row."""
     allow = options.measurement.allow_unstable
@@ -282,39 +315,6 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
 def _is_secret(option: str) -> bool:
     """Whether the value of an option is a secret; options may be cut after their beginning."""
     return option in _SECRETS or (len(option) > len("--t") and "--token".startswith(option))
-
-
-def run(
-    arguments: Sequence[str],
-    show: Callable[[str], None],
-    complain: Callable[[str], None],
-    make_load: MakeLoad = ProcessLoad,
-) -> int:
-    """Measure; the exit codes are those of perf_analyzer."""
-    interrupts = Interrupts()
-    try:
-        given = make_parser().parse_args(arguments)
-        if given.wants_version:
-            show(f"pytriton {importlib.metadata.version('pytriton')}")
-            return SUCCESS
-        options = options_of(given)
-        check_outputs(options)
-        compared = compared_runs(options)
-        with interrupts.caught():
-            measured = PerfSession(options, make_load, show, complain).run(interrupts)
-        write_results(measured, options, compared, arguments, show, complain)
-    except OptionError as error:
-        complain(f"Error: {closed(str(error))} 'pytriton perf --help' lists all options.")
-        return error.code
-    except (PerfError, GeneratorError) as error:
-        complain(f"error: {error}")
-        return getattr(error, "code", FAILED)
-    except KeyboardInterrupt:
-        return SUCCESS  # as perf_analyzer, whose second interrupt ends it at once
-    code = exit_code(measured, allow_unstable=options.measurement.allow_unstable)
-    if code == UNSTABLE:
-        complain("Failed to obtain stable measurement.")
-    return code
 
 
 def exit_code(measured: Measured, *, allow_unstable: bool) -> int:

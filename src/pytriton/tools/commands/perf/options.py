@@ -19,6 +19,17 @@ from pytriton.tools.perf.measuring.profiler import LoadRange
 from pytriton.tools.perf.measuring.results import Mode
 from pytriton.tools.perf.server_state import ServerAddress
 
+_DEFAULT_WINDOW_MS, _QUICK_WINDOW_MS = 5000, 500
+_DEFAULT_STABILITY, _QUICK_STABILITY = 10.0, 25.0
+_DEFAULT_TRIALS, _QUICK_TRIALS = 10, 5
+_MODES = {
+    "concurrency_range": Mode.CONCURRENCY,
+    "periodic_concurrency_range": Mode.PERIODIC,
+    "request_rate_range": Mode.RATE,
+    "request_intervals": Mode.INTERVALS,
+    "fixed_schedule": Mode.SCHEDULE,
+}
+
 
 def parse_range(option: str, text: str, *, whole: bool) -> LoadRange:
     """`start[:end[:step]]`; the end is the start if it is left out."""
@@ -131,18 +142,6 @@ def parse_intervals(path: pathlib.Path) -> tuple[int, ...]:
     if not intervals or min(intervals) < 0 or sum(intervals) == 0:
         raise OptionError(f"--request-intervals: expected at least one number above 0 in {path}")
     return intervals
-
-
-_DEFAULT_WINDOW_MS, _QUICK_WINDOW_MS = 5000, 500
-_DEFAULT_STABILITY, _QUICK_STABILITY = 10.0, 25.0
-_DEFAULT_TRIALS, _QUICK_TRIALS = 10, 5
-_MODES = {
-    "concurrency_range": Mode.CONCURRENCY,
-    "periodic_concurrency_range": Mode.PERIODIC,
-    "request_rate_range": Mode.RATE,
-    "request_intervals": Mode.INTERVALS,
-    "fixed_schedule": Mode.SCHEDULE,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,6 +67,10 @@ from pytriton.tools.perf.server_state import (
     questions_of,
 )
 
+_BASE_LENGTH = 20  # of sequences, if nobody says otherwise
+
+MakeLoad = Callable[[LoadPlan], ProcessLoad]
+
 
 class Interrupts:
     """Whether somebody wants the run to end."""
@@ -100,9 +104,6 @@ class Interrupts:
         finally:
             for number, previous in before.items():
                 signal.signal(number, previous)
-
-
-_BASE_LENGTH = 20  # of sequences, if nobody says otherwise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -271,9 +272,6 @@ def _sequences(options: PerfOptions, inputs: InputData) -> Sequences:
         last_id=last,
         seed=given.seed,
     )
-
-
-MakeLoad = Callable[[LoadPlan], ProcessLoad]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,6 +30,40 @@ from pytriton.utils.option_parser import OptionParser
 
 _LOOK_EVERY_S = 0.1  # for new readings and a new size of the terminal
 
+_TIMEOUT_S = 10.0  # a server that hangs is to be seen soon
+
+
+def run(
+    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
+) -> int:
+    """Show what the models of a server do."""
+    options = _parser().parse_args(list(arguments))
+    is_live = not (options.once or options.json)
+    if is_live and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        complain("The live view needs a terminal; --once prints a table, --json a document.")
+        return 2
+    try:
+        connection = connect(options)
+        with contextlib.closing(connection):
+            if is_live:
+                shown = Shown(str(connection.address), interval_s=options.interval)
+                watch(ReadingThread(ServerReader(connection), options.interval), shown)
+                return 0
+            shown = _two_samples(connection, options.interval)
+    except AskError as error:
+        complain(str(error))
+        return 1
+    if options.json:
+        show(json.dumps(_document(shown), indent=2))
+    else:
+        show("\n".join(table_lines(shown)))
+        nodes = node_lines(shown.rows, shown.cluster)
+        if nodes:
+            show("\n".join(["", *nodes]))
+        if shown.note:
+            complain(shown.note)
+    return 0
+
 
 def watch(reader: ReadingThread, shown: Shown) -> None:
     """Show a server until a person ends it.
@@ -122,41 +156,6 @@ def _keys_at_once() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
-
-
-_TIMEOUT_S = 10.0  # a server that hangs is to be seen soon
-
-
-def run(
-    arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
-) -> int:
-    """Show what the models of a server do."""
-    options = _parser().parse_args(list(arguments))
-    is_live = not (options.once or options.json)
-    if is_live and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        complain("The live view needs a terminal; --once prints a table, --json a document.")
-        return 2
-    try:
-        connection = connect(options)
-        with contextlib.closing(connection):
-            if is_live:
-                shown = Shown(str(connection.address), interval_s=options.interval)
-                watch(ReadingThread(ServerReader(connection), options.interval), shown)
-                return 0
-            shown = _two_samples(connection, options.interval)
-    except AskError as error:
-        complain(str(error))
-        return 1
-    if options.json:
-        show(json.dumps(_document(shown), indent=2))
-    else:
-        show("\n".join(table_lines(shown)))
-        nodes = node_lines(shown.rows, shown.cluster)
-        if nodes:
-            show("\n".join(["", *nodes]))
-        if shown.note:
-            complain(shown.note)
-    return 0
 
 
 def _two_samples(connection: ServerConnection, interval_s: float) -> Shown:

@@ -25,6 +25,34 @@ _ACTORS = "nv_cluster_node_actor_count"
 _TOTAL = "nv_cluster_node_resource_total"
 _AVAILABLE = "nv_cluster_node_resource_available"
 
+Key = tuple[str, str]  # name, with its namespace if it has one, and version
+
+_COUNTERS = {
+    "nv_inference_request_success": "succeeded",
+    "nv_inference_request_failure": "failed",  # one series for each reason
+    "nv_inference_count": "inferences",
+    "nv_inference_exec_count": "executions",
+    "nv_inference_batch_size_sum": "rows",
+    "nv_inference_request_duration_us": "request_us",
+    "nv_inference_queue_duration_us": "queue_us",
+    "nv_inference_compute_infer_duration_us": "compute_us",
+    "nv_inference_pending_request_count": "pending",
+    "nv_inference_running_request_count": "running",
+    "nv_cache_num_hits_per_model": "cache_hits",
+    "nv_cache_num_misses_per_model": "cache_misses",
+}
+_LATENCIES = "nv_inference_request_latency_seconds_bucket"
+_MACHINE = {
+    "nv_cpu_utilization": "cpu",
+    "nv_cpu_memory_used_bytes": "memory_used",
+    "nv_cpu_memory_total_bytes": "memory_total",
+}
+_GPUS = {
+    "nv_gpu_utilization": "utilization",
+    "nv_gpu_memory_used_bytes": "memory_used",
+    "nv_gpu_memory_total_bytes": "memory_total",
+}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstancePlace:
@@ -106,35 +134,6 @@ def places_text(places: Iterable[InstancePlace]) -> str:
 def cluster_document(cluster: ClusterReading) -> dict[str, Any]:
     """Returns what is known of a cluster as JSON."""
     return dataclasses.asdict(cluster)
-
-
-Key = tuple[str, str]  # name, with its namespace if it has one, and version
-
-_COUNTERS = {
-    "nv_inference_request_success": "succeeded",
-    "nv_inference_request_failure": "failed",  # one series for each reason
-    "nv_inference_count": "inferences",
-    "nv_inference_exec_count": "executions",
-    "nv_inference_batch_size_sum": "rows",
-    "nv_inference_request_duration_us": "request_us",
-    "nv_inference_queue_duration_us": "queue_us",
-    "nv_inference_compute_infer_duration_us": "compute_us",
-    "nv_inference_pending_request_count": "pending",
-    "nv_inference_running_request_count": "running",
-    "nv_cache_num_hits_per_model": "cache_hits",
-    "nv_cache_num_misses_per_model": "cache_misses",
-}
-_LATENCIES = "nv_inference_request_latency_seconds_bucket"
-_MACHINE = {
-    "nv_cpu_utilization": "cpu",
-    "nv_cpu_memory_used_bytes": "memory_used",
-    "nv_cpu_memory_total_bytes": "memory_total",
-}
-_GPUS = {
-    "nv_gpu_utilization": "utilization",
-    "nv_gpu_memory_used_bytes": "memory_used",
-    "nv_gpu_memory_total_bytes": "memory_total",
-}
 
 
 @dataclasses.dataclass(slots=True)

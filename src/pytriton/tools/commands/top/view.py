@@ -28,6 +28,37 @@ from pytriton.tools.commands.top.state import TopScreen, ViewState
 
 _NONE = "-"
 
+_LAST = (SERVER, WAITING)  # these come after the nodes
+
+_STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
+_SHORT = {"UNAVAILABLE": "UNAVAIL."}
+_NOT_SERVED = "NO INST."
+_MIN_NAME = 12
+_TREND = 12  # characters of the sparkline in a row
+_HELP = """\
+q          quit
+↑ ↓ j k    select a model; page up and page down go faster
+Enter      details of the selected model; Enter or Esc goes back
+s          sort by the next column: name, requests, errors, queue, latency
+/          show only models whose names contain a text; Esc ends that
+n          nodes of a cluster, with the instances on them
+p          pause, and go on
+?          this page
+
+REQ/S      requests that succeeded, each second
+INF/S      inferences: a request with a batch of 3 counts 3
+ERR/S      requests that failed, each second
+QUEUE      requests that wait for an instance
+RUN        requests that instances work on
+STATE      as the server says; NO INST. is a ready model without any instance
+INST       instances; 2/3 are two of three, one of which is missing
+BATCH      average number of inferences in one execution
+P50 … P99  latency that 50, 95 and 99 of 100 requests stay below
+AVG        average latency, for servers without histograms; of it, IN-Q is
+           the time in the queue and INFER the time in the model
+CACHE      answers that came from the response cache"""
+_LEFT = frozenset({"STATE"})
+
 
 def rate_text(value: float | None) -> str:
     """Returns how often something happens each second: 0, 0.5, 12.3, 1234, 56.7k."""
@@ -93,9 +124,6 @@ def age_text(seconds: float) -> str:
     return f"{days} day{'s' if days > 1 else ''} {hours % 24} h"
 
 
-_LAST = (SERVER, WAITING)  # these come after the nodes
-
-
 def cluster_line(rows: Iterable[Row], cluster: ClusterReading) -> Text:
     """Returns the line about the cluster for the head of every screen."""
     places = [place for row in rows for place in row.places]
@@ -158,35 +186,6 @@ def _amount(node: NodeReading, resource: str) -> str:
         return "-"
     used, total = node.used(resource), node.total[resource]
     return f"{total:g}" if used is None else f"{used:g} of {total:g}"
-
-
-_STATES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
-_SHORT = {"UNAVAILABLE": "UNAVAIL."}
-_NOT_SERVED = "NO INST."
-_MIN_NAME = 12
-_TREND = 12  # characters of the sparkline in a row
-_HELP = """\
-q          quit
-↑ ↓ j k    select a model; page up and page down go faster
-Enter      details of the selected model; Enter or Esc goes back
-s          sort by the next column: name, requests, errors, queue, latency
-/          show only models whose names contain a text; Esc ends that
-n          nodes of a cluster, with the instances on them
-p          pause, and go on
-?          this page
-
-REQ/S      requests that succeeded, each second
-INF/S      inferences: a request with a batch of 3 counts 3
-ERR/S      requests that failed, each second
-QUEUE      requests that wait for an instance
-RUN        requests that instances work on
-STATE      as the server says; NO INST. is a ready model without any instance
-INST       instances; 2/3 are two of three, one of which is missing
-BATCH      average number of inferences in one execution
-P50 … P99  latency that 50, 95 and 99 of 100 requests stay below
-AVG        average latency, for servers without histograms; of it, IN-Q is
-           the time in the queue and INFER the time in the model
-CACHE      answers that came from the response cache"""
 
 
 @dataclasses.dataclass(slots=True)
@@ -259,7 +258,6 @@ _AVERAGES = (
     TableColumn("INFER", 6, lambda row: milliseconds_text(row.compute_ms), 6),
 )
 _CACHE = TableColumn("CACHE", 5, lambda row: share_text(row.cache_hits), 4)
-_LEFT = frozenset({"STATE"})
 
 
 def columns_for(shown: Shown, width: int) -> list[TableColumn]:

@@ -15,6 +15,8 @@ _DELAYS_US = (0, 100, 250, 500, 1000, 2000, 5000)
 _INSTANCES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _STRIDES = (2, 1)  # coarse, then fine
 
+_BATCHER = "dynamic_batching"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Candidate:
@@ -238,9 +240,6 @@ def gain_of(present: Sequence[Trial], new: Sequence[Trial], goal: Goal) -> Gain:
         new_throughput=new_rate,
         new_p99_us=new_p99,
     )
-
-
-_BATCHER = "dynamic_batching"
 
 
 def present_candidate(config: Mapping[str, Any]) -> Candidate:

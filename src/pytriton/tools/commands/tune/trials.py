@@ -34,6 +34,9 @@ _START_S = 120.0
 _END_S = 30.0
 _LOOK_S = 0.05
 
+_WINDOWS = 3
+_PATIENCE_S = 30.0  # for the first answer in a window: models and machines may be slow
+
 
 class ReservedPorts:
     """Ports of this machine that nobody listens on.
@@ -261,10 +264,6 @@ class ServedFile:
 
 def _comparable(config: Mapping[str, Any]) -> str:
     return json.dumps(config, sort_keys=True)
-
-
-_WINDOWS = 3
-_PATIENCE_S = 30.0  # for the first answer in a window: models and machines may be slow
 
 
 class Interrupted(Exception):  # noqa: N818  it is no error

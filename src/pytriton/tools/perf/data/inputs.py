@@ -18,6 +18,9 @@ from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.model_description import MeasuredModel, MeasuredTensor
 
+_LETTERS = np.frombuffer((string.ascii_letters + string.digits).encode(), np.uint8)
+_INTEGERS = 100  # random integers are below: they are valid as tokens, indices and sizes
+
 
 def directory_tensors(
     model: MeasuredModel, directory: pathlib.Path, settings: DataSettings
@@ -63,10 +66,6 @@ def _files_read(path: pathlib.Path, tensor: MeasuredTensor, shape: tuple[int, ..
             f"{tensor.dtype.name} with shape {list(shape)}"
         )
     return np.frombuffer(raw, tensor.dtype.numpy).reshape(shape)
-
-
-_LETTERS = np.frombuffer((string.ascii_letters + string.digits).encode(), np.uint8)
-_INTEGERS = 100  # random integers are below: they are valid as tokens, indices and sizes
 
 
 def random_tensors(model: MeasuredModel, settings: DataSettings) -> dict[str, NDArray[Any]]:

@@ -22,6 +22,10 @@ from pytriton.tools.perf.data.settings import DataSettings, fits
 from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.model_description import MeasuredModel, MeasuredTensor
 
+_TIMESTAMP = "timestamp"
+# What entries have for servers of other kinds.
+_OTHERS = frozenset({"payload", "session_id", "delay", "message_generator", "TORCHSERVE_INPUT"})
+
 
 def array_of(
     tensor: MeasuredTensor, value: Any, shapes: Mapping[str, tuple[int, ...]], place: str
@@ -177,11 +181,6 @@ def _shape(
             f"the shape {list(shape)}"
         )
     return shape
-
-
-_TIMESTAMP = "timestamp"
-# What entries have for servers of other kinds.
-_OTHERS = frozenset({"payload", "session_id", "delay", "message_generator", "TORCHSERVE_INPUT"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -31,6 +31,12 @@ from pytriton.tools.perf.load.records import Recorder
 
 _SECOND_NS = 1_000_000_000
 
+DELAYED_NS = 1_000_000  # a request that begins later than this after its time is delayed
+MAX_LANES = 1024
+NEVER_NS = sys.maxsize
+
+_FIRST_REST_NS, _LAST_REST_NS = 10_000_000, 200_000_000  # after lost connections
+
 
 def offsets_ns(level: RequestRate | Intervals | FixedSchedule) -> Iterator[int]:
     """The time of each request, from the start of the level, in nanoseconds; not falling."""
@@ -95,11 +101,6 @@ def check_level(level: Level) -> None:
 def share_of_number(number: int, worker: int, workers: int) -> int:
     """How much of a number one of several processes takes; together they take all of it."""
     return number // workers + (1 if worker < number % workers else 0)
-
-
-DELAYED_NS = 1_000_000  # a request that begins later than this after its time is delayed
-MAX_LANES = 1024
-NEVER_NS = sys.maxsize
 
 
 class Pacing(Protocol):
@@ -295,9 +296,6 @@ def pacing_of(
     if isinstance(level, FixedSchedule):
         mine = None
     return OpenLoop(starter, offsets, mine, lanes)
-
-
-_FIRST_REST_NS, _LAST_REST_NS = 10_000_000, 200_000_000  # after lost connections
 
 
 class Driver:

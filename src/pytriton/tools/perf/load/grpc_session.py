@@ -23,6 +23,25 @@ from pytriton.tools.perf.load.lane import LaneListener, RequestLane, clock
 from pytriton.tools.perf.load.link import WOULD_BLOCK, WRITABLE, Dialer, SocketPoller, receiver
 from pytriton.tools.perf.load.requests import GrpcRequests
 
+_HEAD = frames.HEADER_BYTES
+_FIXED = 5  # the bytes of a frame's head before its stream: length, type, flags
+
+RECEIVE_BYTES = 1 << 17
+CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
+_LAST_STREAM = frames.MAX_STREAM_ID - 2
+_ENTRY = struct.Struct(">HI")
+_SETTINGS = (
+    (Setting.HEADER_TABLE_SIZE, 0),  # so that equal headers have equal blocks
+    (Setting.ENABLE_PUSH, 0),
+    (Setting.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW),
+    (Setting.MAX_FRAME_SIZE, 1 << 20),
+)
+OPENING = (
+    frames.PREFACE
+    + frames.frame(frames.SETTINGS, 0, 0, b"".join(_ENTRY.pack(*entry) for entry in _SETTINGS))
+    + frames.window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
+)
+
 
 @dataclass(slots=True)
 class Paced:
@@ -128,10 +147,6 @@ class SendWindows:
             self._waiting = [paced for paced in self._waiting if paced.stream != stream]
 
 
-_HEAD = frames.HEADER_BYTES
-_FIXED = 5  # the bytes of a frame's head before its stream: length, type, flags
-
-
 class RepeatedAnswer:
     """The frames of an answer: headers, one message, and trailers.
 
@@ -196,23 +211,6 @@ def repeated_answer(data: bytes) -> RepeatedAnswer | None:
     if not is_plain or len(streams) > 1 or ends[-1] != len(data):
         return None
     return RepeatedAnswer(data, ends[1], ends[2])
-
-
-RECEIVE_BYTES = 1 << 17
-CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
-_LAST_STREAM = frames.MAX_STREAM_ID - 2
-_ENTRY = struct.Struct(">HI")
-_SETTINGS = (
-    (Setting.HEADER_TABLE_SIZE, 0),  # so that equal headers have equal blocks
-    (Setting.ENABLE_PUSH, 0),
-    (Setting.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW),
-    (Setting.MAX_FRAME_SIZE, 1 << 20),
-)
-OPENING = (
-    frames.PREFACE
-    + frames.frame(frames.SETTINGS, 0, 0, b"".join(_ENTRY.pack(*entry) for entry in _SETTINGS))
-    + frames.window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
-)
 
 
 class GrpcSession:

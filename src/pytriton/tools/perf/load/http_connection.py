@@ -27,6 +27,8 @@ _UNTIL_CLOSE, _CHUNKED = -1, -2
 _MAX_HEAD_BYTES = 1 << 16
 _MAX_HEADS = 1000
 
+RECEIVE_BYTES = 1 << 16
+
 
 class HttpAnswerError(Exception):
     """What came is not an answer of HTTP/1.1, or not whole."""
@@ -242,9 +244,6 @@ def event_error(event: bytes) -> str:
         return ""
     only_error = isinstance(document, dict) and set(document) == {"error"}
     return str(document["error"]) if only_error else ""
-
-
-RECEIVE_BYTES = 1 << 16
 
 
 class LoadHttpConnection:

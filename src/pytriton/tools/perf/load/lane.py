@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 
 from pytriton.tools.perf.load.plan import Sequences
 
+clock = time.monotonic_ns
+
 
 class Choice(NamedTuple):
     """The next request of a place.
@@ -115,9 +117,6 @@ class Choices:
         spread = self._sequences.length_variation / 100
         factor = self._lengths.uniform(1 - spread, 1 + spread)
         return max(1, round(self._sequences.length * factor))
-
-
-clock = time.monotonic_ns
 
 
 class RequestLane:

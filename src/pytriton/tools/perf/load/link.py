@@ -22,6 +22,10 @@ WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Receive = Callable[[int], bytes]
 
+WRITABLE = 4  # as epoll has it
+_MAX_EVENTS = 256
+Callback = Callable[[int], None]
+
 
 class Dialer:
     """The way to a server.
@@ -88,11 +92,6 @@ def tls_context(tls: Tls, protocols: list[str]) -> ssl.SSLContext:
         raise GeneratorError(f"expected certificates and keys in {named}: {error}") from error
     context.set_alpn_protocols(protocols)
     return context
-
-
-WRITABLE = 4  # as epoll has it
-_MAX_EVENTS = 256
-Callback = Callable[[int], None]
 
 
 class SocketPoller:

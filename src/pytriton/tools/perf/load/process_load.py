@@ -50,6 +50,18 @@ from pytriton.tools.perf.load.requests import address_of, check_plan, recipe_of,
 
 _TIMEOUT_S = 30.0
 
+# In place of the current folder, where a user's files could be named like modules.
+_BOOTSTRAP = (
+    "import sys; sys.path[0] = sys.argv[1]; "
+    "from pytriton.tools.perf.load.worker import main; main(int(sys.argv[2]))"
+)
+_CORES_PER_PROCESS = 4  # the server and its models need the others
+_MAX_PROCESSES = 16
+_CONCURRENCY_PER_PROCESS = 16
+_RATE_PER_PROCESS = 5000
+_END_TIMEOUT_S = 5.0
+_ANSWERS_TIMEOUT_S = 10.0  # a server that hangs must not keep a run from its end
+
 
 class SharedRegions:
     """The regions of one load.
@@ -129,19 +141,6 @@ class _RegionWords(ErrorWords):
 
     def call_failed(self, address: Address, code: str, details: str, timeout_s: float) -> Exception:
         return GeneratorError(f"{code}: {details}")
-
-
-# In place of the current folder, where a user's files could be named like modules.
-_BOOTSTRAP = (
-    "import sys; sys.path[0] = sys.argv[1]; "
-    "from pytriton.tools.perf.load.worker import main; main(int(sys.argv[2]))"
-)
-_CORES_PER_PROCESS = 4  # the server and its models need the others
-_MAX_PROCESSES = 16
-_CONCURRENCY_PER_PROCESS = 16
-_RATE_PER_PROCESS = 5000
-_END_TIMEOUT_S = 5.0
-_ANSWERS_TIMEOUT_S = 10.0  # a server that hangs must not keep a run from its end
 
 
 class ProcessLoad:

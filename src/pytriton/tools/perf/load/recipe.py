@@ -18,6 +18,12 @@ from pytriton.client.kserve.address import Tls
 from pytriton.client.kserve.records import PlainTensor
 from pytriton.tools.perf.load.plan import Level, Sequences
 
+M = TypeVar("M")
+
+_LENGTH = struct.Struct("<Q")
+_RECEIVE_BYTES = 1 << 20
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class RequestTemplate(msgspec.Struct, frozen=True):
     """One request, cut where the sequence (and over a gRPC stream the id) is put in.
@@ -123,13 +129,6 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
 
 Order = StartLoad | Change | Take | StopLoad
 Report = Ready | LevelDone | Taken
-
-
-M = TypeVar("M")
-
-_LENGTH = struct.Struct("<Q")
-_RECEIVE_BYTES = 1 << 20
-_encode = msgspec.msgpack.Encoder().encode
 decode_order = msgspec.msgpack.Decoder(Order).decode
 decode_report = msgspec.msgpack.Decoder(Report).decode
 

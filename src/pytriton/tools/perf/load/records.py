@@ -19,6 +19,30 @@ from numpy.typing import NDArray
 from pytriton.tools.perf.load.answers import AnswerError, outputs_of
 from pytriton.tools.perf.load.recipe import Recipe, Taken
 
+# begin, sent, first, last, sequence, responses, input set, ok, delayed
+ROW = struct.Struct("=qqqqQii??6x")
+ROW_DTYPE = np.dtype(
+    [
+        ("begin", "i8"),
+        ("sent", "i8"),
+        ("first", "i8"),
+        ("last", "i8"),
+        ("sequence", "u8"),
+        ("responses", "i4"),
+        ("input", "i4"),
+        ("ok", "?"),
+        ("delayed", "?"),
+        ("unused", "V6"),
+    ]
+)
+_FIRST_ROWS = 1 << 16
+_MAX_TEXTS = 100  # error texts with a number inside would otherwise fill the memory
+OTHER_ERRORS = "other errors"
+
+# A generator that waited less than this share of the time for the server was itself too slow.
+_LEAST_WAITING_SHARE = 0.05
+_MOST_CPU_SHARE = 0.9
+
 
 def _times() -> NDArray[np.int64]:
     return np.zeros(0, np.int64)
@@ -97,27 +121,6 @@ class Records:
         return len(self.begin_ns)
 
 
-# begin, sent, first, last, sequence, responses, input set, ok, delayed
-ROW = struct.Struct("=qqqqQii??6x")
-ROW_DTYPE = np.dtype(
-    [
-        ("begin", "i8"),
-        ("sent", "i8"),
-        ("first", "i8"),
-        ("last", "i8"),
-        ("sequence", "u8"),
-        ("responses", "i4"),
-        ("input", "i4"),
-        ("ok", "?"),
-        ("delayed", "?"),
-        ("unused", "V6"),
-    ]
-)
-_FIRST_ROWS = 1 << 16
-_MAX_TEXTS = 100  # error texts with a number inside would otherwise fill the memory
-OTHER_ERRORS = "other errors"
-
-
 class Recorder:
     """The rows since the last `take`."""
 
@@ -174,11 +177,6 @@ class Recorder:
 
     def __len__(self) -> int:
         return self._at // ROW.size
-
-
-# A generator that waited less than this share of the time for the server was itself too slow.
-_LEAST_WAITING_SHARE = 0.05
-_MOST_CPU_SHARE = 0.9
 
 
 def merged(recipe: Recipe, parts: Sequence[Taken], *, is_done: bool) -> Records:

@@ -41,6 +41,9 @@ from pytriton.tools.perf.load.plan import (
 )
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 
+PREFIX = struct.Struct(">BI")  # whether the message is compressed, and its length
+_ID_TAG = b"\x1a\x08"  # field 3 of ModelInferRequest, eight bytes
+
 
 def plain_tensor(name: str, array: NDArray[Any], datatype: str = "") -> PlainTensor:
     """The tensor of an array.
@@ -202,10 +205,6 @@ def compressed(data: bytes, encoding: str) -> bytes:
     if encoding == "gzip":
         return gzip.compress(data)
     return zlib.compress(data) if encoding == "deflate" else data
-
-
-PREFIX = struct.Struct(">BI")  # whether the message is compressed, and its length
-_ID_TAG = b"\x1a\x08"  # field 3 of ModelInferRequest, eight bytes
 
 
 def grpc_header_block(plan: LoadPlan, address: Address) -> bytes:

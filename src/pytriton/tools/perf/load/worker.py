@@ -39,6 +39,11 @@ from pytriton.tools.perf.load.recipe import (
 from pytriton.tools.perf.load.records import Recorder
 from pytriton.tools.perf.load.requests import GrpcRequests, HttpRequests
 
+# Calls that share a connection of gRPC: as many as clients of Triton's own library do.
+LANES_PER_CONNECTION = 6
+
+_LONGEST_WAIT_NS = 1_000_000_000
+
 
 class GrpcChannel:
     """Several lanes share it.
@@ -79,10 +84,6 @@ class GrpcChannel:
                 session.close()
         self._session = None
         self._leaving = []
-
-
-# Calls that share a connection of gRPC: as many as clients of Triton's own library do.
-LANES_PER_CONNECTION = 6
 
 
 class Carriers:
@@ -134,9 +135,6 @@ class Carriers:
             connect = functools.partial(GrpcStreamSession, *arguments, is_decoupled=is_decoupled)
             return GrpcChannel(connect, self.outcome)
         return GrpcChannel(functools.partial(GrpcSession, *arguments), self.outcome)
-
-
-_LONGEST_WAIT_NS = 1_000_000_000
 
 
 class LoadWorker:

@@ -20,6 +20,10 @@ _ROWS = (
     "sequence_id",
 )  # fmt: skip
 
+USUAL_PERCENTILES = (50, 90, 95, 99)
+CURVE = (*(step / 2 for step in range(200)), 99.9, 100.0)  # the percentiles of a curve
+_BINS = 60
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
@@ -96,11 +100,6 @@ def choose(records: Records, rows: NDArray[np.bool_]) -> Records:
     if outputs is not None:
         outputs = [each for each, is_in in zip(outputs, rows, strict=True) if is_in]
     return dataclasses.replace(records, **columns, response_ns=responses, outputs=outputs)
-
-
-USUAL_PERCENTILES = (50, 90, 95, 99)
-CURVE = (*(step / 2 for step in range(200)), 99.9, 100.0)  # the percentiles of a curve
-_BINS = 60
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,6 +14,14 @@ from pytriton.tools.perf.measuring.results import LevelResult, LevelStatus, Live
 from pytriton.tools.perf.measuring.summary import Distribution, WindowSummary
 from pytriton.tools.perf.server_state import Counted, ServerCounts
 
+SMALL_SAMPLE = (
+    "Server average accounted time was larger than client average wait time due to small sample "
+    "size. Increase the measurement interval with `--measurement-interval`."
+)
+
+_SHOWN_ERRORS = 3
+_LATE_SHARE = 0.01
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportSettings:
@@ -46,12 +54,6 @@ class ReportSettings:
     request_count: int = 0
     max_trials: int = 10
     verbose: bool = False
-
-
-SMALL_SAMPLE = (
-    "Server average accounted time was larger than client average wait time due to small sample "
-    "size. Increase the measurement interval with `--measurement-interval`."
-)
 
 
 def server_lines(counts: ServerCounts) -> list[str]:
@@ -156,10 +158,6 @@ class _Averages:
     def us(self, total_ns: int) -> int:
         """The mean of a sum, in microseconds, and not below 0."""
         return max(total_ns, 0) // self._count // 1000 if self._count else 0
-
-
-_SHOWN_ERRORS = 3
-_LATE_SHARE = 0.01
 
 
 def settings_text(settings: ReportSettings) -> str:
