@@ -343,7 +343,7 @@ class Driver:
         lanes = 0
         if sequences is not None:
             lanes = max(1, sequences.at_once // change.workers)
-        self._rests.clear()
+        self._rests.clear()  # the new level begins all its lanes itself
         self._pacing = pacing_of(
             change.level, change.requests, change.worker, change.workers, self, lanes
         )
@@ -368,7 +368,7 @@ class Driver:
         return self._lanes[number]
 
     def start(self, lane: RequestLane, now_ns: int, *, delayed: bool = False) -> None:
-        lane.choice = self._single or self._choices.next(lane.number)
+        lane.choice = self._single or self._choices.next(lane.number)  # one input set: no call
         lane.begin_ns = now_ns
         lane.first_ns = 0
         lane.responses = 0

@@ -28,17 +28,18 @@ _FIXED = 5  # the bytes of a frame's head before its stream: length, type, flags
 
 RECEIVE_BYTES = 1 << 17
 CREDIT_BYTES = 1 << 30  # the windows are twice as large, so that they never close
-_LAST_STREAM = frames.MAX_STREAM_ID - 2
+_LAST_STREAM = frames.MAX_STREAM_ID - 2  # ids are not used again: RFC 9113, 5.1.1
 _ENTRY = struct.Struct(">HI")
 _SETTINGS = (
     (Setting.HEADER_TABLE_SIZE, 0),  # so that equal headers have equal blocks
     (Setting.ENABLE_PUSH, 0),
-    (Setting.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW),
+    (Setting.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW),  # no answer waits for our credit
     (Setting.MAX_FRAME_SIZE, 1 << 20),
 )
 OPENING = (
     frames.PREFACE
     + frames.frame(frames.SETTINGS, 0, 0, b"".join(_ENTRY.pack(*entry) for entry in _SETTINGS))
+    # The connection's window has no setting: RFC 9113, 6.9.2.
     + frames.window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
 )
 
@@ -61,7 +62,10 @@ class Paced:
 
 
 class SendWindows:
-    """The windows of a connection and of those of its streams that wait or live long."""
+    """The server's flow control: what may be sent now, and what waits; RFC 9113, 5.2. No I/O.
+
+    Streams that send their only message at once need no entry: their window is never asked again.
+    """
 
     def __init__(self) -> None:
         self._connection = frames.DEFAULT_WINDOW
@@ -76,7 +80,7 @@ class SendWindows:
             size > self._connection
             or size > self._initial
             or size > self._max_frame
-            or self._waiting
+            or self._waiting  # which came first
         ):
             return False
         self._connection -= size
@@ -134,6 +138,7 @@ class SendWindows:
     def apply(self, setting: int, value: int) -> None:
         """A setting of the server."""
         if setting == Setting.INITIAL_WINDOW_SIZE:
+            # Open windows change by the difference, and may become negative: RFC 9113, 6.9.2.
             for stream in self._streams:
                 self._streams[stream] += value - self._initial
             self._initial = value
@@ -181,6 +186,7 @@ class RepeatedAnswer:
         """The stream of such an answer at an offset; 0 if there is another thing."""
         data_end = at + self._data_end
         stream = data[at + _FIXED : at + _HEAD]
+        # All three frames have to be of one stream; the bytes of the message may be any.
         if (
             data.startswith(self._first, at)
             and data.startswith(self._headers, at + _HEAD)
@@ -232,7 +238,6 @@ class GrpcSession:
         outcome: LaneListener,
         poller: SocketPoller,
     ) -> None:
-        self._link = link
         self._poller = poller
         self._outcome = outcome
         self._requests = requests
@@ -240,12 +245,13 @@ class GrpcSession:
         self._lanes: dict[int, RequestLane] = {}
         self._next_stream = 1
         self._block = block
+        # The head of HEADERS frames without the stream, the only part that differs.
         self._call_head = frames.pack_header(
             len(block) << 8 | frames.HEADERS, frames.END_HEADERS, 0
         )[:5]
         self._windows = SendWindows()
         self._decoder = HeaderDecoder(Http2Limits())
-        self._blocks: dict[bytes, str | None] = {}
+        self._blocks: dict[bytes, str | None] = {}  # what header blocks say; see `_take_block`
         self._partial_block = b""
         self._partial_flags = 0
         self._partial_stream = 0
@@ -255,7 +261,7 @@ class GrpcSession:
         self._rest = memoryview(b"")
         self._credit = 0
         self._messages: dict[int, bytes] = {}
-        self._is_reading = False
+        self._is_reading = False  # then requests gather, and are sent together at the end
         self._repeated: RepeatedAnswer | None = None
         self._learns = not self._looks  # who looks at answers needs their content
         self.is_leaving = False  # no more calls begin on it
@@ -318,6 +324,7 @@ class GrpcSession:
             self._fail(f"cannot send: {error}")
             return
         if sent != len(data):
+            # What comes later stays in `_out` until this is gone, so that frames keep their order.
             self._rest = memoryview(data)[sent:]
             self._poller.want_write(self._socket.fileno(), wants=True)
         self._stamp_sent()
@@ -373,7 +380,7 @@ class GrpcSession:
             start = at + frames.HEADER_BYTES
             stop = start + (word >> 8)
             if stop > end:
-                break
+                break  # the rest of the frame has not come yet
             kind = word & 0xFF
             if kind == frames.DATA:
                 self._take_data(stream, flags, data, start, stop, now)
@@ -400,7 +407,7 @@ class GrpcSession:
         self._count(stop - start)
         lane = self._lanes.get(stream)
         if lane is None:
-            return
+            return  # of a call that ended; its bytes still count for the connection's window
         lane.responses = 1
         if self._looks:
             payload = unpadded(data[start:stop], flags)
@@ -425,13 +432,15 @@ class GrpcSession:
             if error is None:
                 error = "expected trailers with a status, got none"
             self._end(stream, error, now)
-        elif error:
+        elif error:  # such as an HTTP status of a proxy; what follows on the stream is ignored
             self._end(stream, error, now)
 
     def _decode(self, block: bytes) -> str | None:
         fields = dict(self._decoder.decode(block))
         error = status_error(fields)
         if self._decoder.is_table_changed:
+            # The server uses a table, as it may before it has read our settings: equal blocks may
+            # now mean other fields.
             self._blocks.clear()
             self._repeated = None
             self._learns = not self._looks
@@ -485,6 +494,7 @@ class GrpcSession:
         """Calls that the server will not serve begin again on another connection."""
         last, code, debug = frames.parse_goaway(payload)
         self.is_leaving = True
+        # Streams above the last one were not processed and may be sent again: RFC 9113, 6.8.
         for stream in [stream for stream in self._lanes if stream > last]:
             lane = self._drop(stream)
             assert lane is not None
@@ -502,6 +512,7 @@ class GrpcSession:
             self._partial_stream = stream
 
     def _take_continuation(self, flags: int, payload: bytes, now: int) -> None:
+        # No other frame comes in between: RFC 9113, 6.10.
         self._partial_block += payload
         if flags & frames.END_HEADERS:
             block, self._partial_block = self._partial_block, b""

@@ -98,6 +98,7 @@ class GrpcStreamSession(GrpcSession):
             del self._by_id[number]
             self._outcome.finish(lane, now, answer.error_message)
             return
+        # Decoupled models may end with an empty response, which only carries the parameter.
         is_final = not self._is_decoupled or response.parameters[FINAL].bool_param
         if not self._is_decoupled or not is_final or response.outputs:
             lane.responses += 1

@@ -291,6 +291,8 @@ class LoadHttpConnection:
         except WOULD_BLOCK:
             sent = 0
         except OSError as error:
+            # A server may close an idle connection at any time: RFC 9112, 9.5. The request is sent
+            # again only if this connection served one before, so that a dead server ends the loop.
             if self._socket is not None and self._served:
                 self._send_again(lane)
                 return
