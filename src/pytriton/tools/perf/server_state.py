@@ -22,14 +22,13 @@ from pytriton.tools.perf.load.plan import parse_load_address
 from pytriton.utils.metrics_port import metrics_port_hint
 
 _TIMEOUT_S = 60.0
-
+_METRICS_TIMEOUT_S = 2.0
 _FAMILIES = {
     "nv_gpu_utilization": "utilization",
     "nv_gpu_power_usage": "power",
     "nv_gpu_memory_used_bytes": "memory_used",
     "nv_gpu_memory_total_bytes": "memory_total",
 }
-_GAUGES_TIMEOUT_S = 2.0
 
 
 class QuestionError(PerfError):
@@ -267,7 +266,7 @@ def fetch(url: str) -> str:
     """The page; empty if the server does not give it."""
     full = url if "://" in url else f"http://{url}"
     try:
-        with urllib.request.urlopen(full, timeout=_GAUGES_TIMEOUT_S) as answer:  # noqa: S310  a person's own URL
+        with urllib.request.urlopen(full, timeout=_METRICS_TIMEOUT_S) as answer:  # noqa: S310  a person's own URL
             return str(answer.read().decode(errors="replace"))
     except (OSError, urllib.error.URLError):
         return ""

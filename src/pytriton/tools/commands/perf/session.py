@@ -441,8 +441,6 @@ class PerfSession:
         if not given.trace_level:
             return
         for target in targets:
-            if target.address.is_grpc and not given.trace_level:
-                raise PerfError("expected a trace level")
             target.questions.update_trace(
                 {
                     "trace_level": given.trace_level,

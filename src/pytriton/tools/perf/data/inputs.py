@@ -42,11 +42,11 @@ def directory_tensors(
                 f"expected the file {path} with the values of input {tensor.name}, found none"
             )
         shape = fixed_shape(tensor, settings.shapes)
-        arrays[tensor.name] = _files_read(path, tensor, shape)
+        arrays[tensor.name] = _read_file(path, tensor, shape)
     return arrays
 
 
-def _files_read(path: pathlib.Path, tensor: MeasuredTensor, shape: tuple[int, ...]) -> NDArray[Any]:
+def _read_file(path: pathlib.Path, tensor: MeasuredTensor, shape: tuple[int, ...]) -> NDArray[Any]:
     count = int(np.prod(shape))
     if tensor.dtype is dtypes.BYTES:
         lines = path.read_bytes().splitlines()

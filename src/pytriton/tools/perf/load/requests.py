@@ -252,7 +252,6 @@ class GrpcRequests:
 
     def __init__(self, recipe: Recipe) -> None:
         self._encoding = recipe.encoding
-        self._is_streaming = recipe.is_streaming
         self._messages = [template.before for stream in recipe.streams for template in stream]
         self._whole: list[bytes] = []
         if recipe.sequences is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pytriton.tools.perf.load.plan import InputSet
 from pytriton.tools.perf.load.records import Records
-from pytriton.tools.perf.measuring.results import LevelResult, Mode, number_text
+from pytriton.tools.perf.measuring.results import LevelResult, number_text
 from pytriton.tools.perf.output.text import ReportSettings
 from pytriton.tools.perf.server_state import Counted
 
@@ -193,8 +193,6 @@ def write_export(
 def _write_experiment(file: Any, result: LevelResult, inputs: Sequence[Any]) -> None:
     mode = "request_rate" if result.mode.is_rate else "concurrency"
     value: float = result.value if result.mode.is_rate else int(result.value)
-    if result.mode is Mode.PERIODIC:
-        value = int(result.value)
     file.write(f'{{"experiment":{json.dumps({"mode": mode, "value": value})},"requests":[')
     is_first = True
     boundaries: list[int] = []
