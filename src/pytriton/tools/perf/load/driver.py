@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.answers import differs
 from pytriton.tools.perf.load.lane import Carrier, Choices, RequestLane
 from pytriton.tools.perf.load.plan import (
     Arrivals,
@@ -28,6 +27,7 @@ from pytriton.tools.perf.load.plan import (
 )
 from pytriton.tools.perf.load.recipe import Change, Recipe
 from pytriton.tools.perf.load.records import Recorder
+from pytriton.tools.perf.load.requests import differs
 
 _SECOND_NS = 1_000_000_000
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytriton.tools.perf.load.answers import AnswerError, outputs_of
 from pytriton.tools.perf.load.recipe import Recipe, Taken
+from pytriton.tools.perf.load.requests import AnswerError, outputs_of
 
 # begin, sent, first, last, sequence, responses, input set, ok, delayed
 ROW = struct.Struct("=qqqqQii??6x")
