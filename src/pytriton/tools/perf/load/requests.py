@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the recipe of a plan: checks it, and encodes its requests as templates.
+"""Encodes the requests of a plan, checks the plan, and reads the outputs of answers. No I/O.
 
-The processes of the generator make whole requests of these. No I/O.
+The processes of the generator make whole requests of the templates in a recipe.
 """
 
 from __future__ import annotations
