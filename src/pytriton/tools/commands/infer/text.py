@@ -22,7 +22,7 @@ _INDENT = "  "
 
 
 def answer_text(answer: ModelAnswer, took_ms: float, width: int) -> str:
-    """Returns an answer for people, with a line about who gave it."""
+    """Returns an answer for people, with a line about the model and the time."""
     who = f"{answer.model} version {answer.version}" if answer.version else answer.model
     head = f"{who}, {_duration(took_ms)}"
     if answer.request_id:

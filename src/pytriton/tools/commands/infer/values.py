@@ -39,7 +39,7 @@ def tensor_of(card: TensorCard, value: Any, *, has_batches: bool | None) -> Name
     Args:
         card: the input, with the axis of batches in its shape.
         value: an array, or what JSON gives: numbers, booleans, texts, bytes, nested lists of them.
-        has_batches: whether the first axis is the batch; None if nobody said.
+        has_batches: whether the first axis is the batch; None if the configuration is not known.
 
     Raises:
         ValueMismatchError: The value does not fit.

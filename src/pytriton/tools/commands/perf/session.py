@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of `pytriton perf`: servers with the model, levels, who watches them, and Ctrl-C.
+"""A run of `pytriton perf`: servers with the model, levels, watchers, and Ctrl-C.
 
 `pytriton tune` also uses the targets and the interrupts.
 """
@@ -67,13 +67,13 @@ from pytriton.tools.perf.server_state import (
     questions_of,
 )
 
-_BASE_LENGTH = 20  # of sequences, if nobody says otherwise
+_BASE_LENGTH = 20  # the default length of sequences
 
 MakeLoad = Callable[[LoadPlan], ProcessLoad]
 
 
 class Interrupts:
-    """Whether somebody wants the run to end."""
+    """Interrupts of a run: the first one asks for what there is, the second one ends it."""
 
     def __init__(self) -> None:
         self.is_wanted = False

@@ -39,7 +39,7 @@ _PATIENCE_S = 30.0  # for the first answer in a window: models and machines may 
 
 
 class ReservedPorts:
-    """Ports of this machine that nobody listens on.
+    """Free ports of this machine.
 
     On Linux they stay bound until `close`, so that no other program gets one of them. A server can
     listen on them all the same.
@@ -267,7 +267,7 @@ def _comparable(config: Mapping[str, Any]) -> str:
 
 
 class Interrupted(Exception):  # noqa: N818  it is no error
-    """Somebody wants the search to end."""
+    """The search was interrupted, as by Ctrl-C."""
 
 
 class Trials:
@@ -279,7 +279,7 @@ class Trials:
         concurrency: Requests under way.
         window_s: Length of a window, of which a trial has three.
         make_load: Makes the load generator.
-        is_interrupted: Whether somebody wants the search to end.
+        is_interrupted: Whether the search is interrupted.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class Trials:
         """Load a candidate and measure it; one that cannot be loaded is a trial with a problem.
 
         Raises:
-            Interrupted: Somebody wants the search to end.
+            Interrupted: The search is interrupted.
         """
         try:
             self._load(candidate)

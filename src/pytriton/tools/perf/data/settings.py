@@ -54,7 +54,7 @@ def fixed_shape(tensor: MeasuredTensor, shapes: Mapping[str, tuple[int, ...]]) -
     """The shape of a tensor whose values are made up.
 
     Raises:
-        DataError: It varies, and nobody said which shape to take.
+        DataError: It varies, and no shape is given for it.
     """
     if -1 not in tensor.shape:
         return tensor.shape

@@ -226,7 +226,7 @@ class GrpcSession:
         link: The way to the server.
         requests: Makes messages.
         block: The header block of calls.
-        outcome: Who is told what happens to requests.
+        outcome: Receives the events of requests.
         poller: Waits for the connection.
     """
 
@@ -263,7 +263,7 @@ class GrpcSession:
         self._messages: dict[int, bytes] = {}
         self._is_reading = False  # then requests gather, and are sent together at the end
         self._repeated: RepeatedAnswer | None = None
-        self._learns = not self._looks  # who looks at answers needs their content
+        self._learns = not self._looks  # a repeated answer is not read, so nothing could look at it
         self.is_leaving = False  # no more calls begin on it
         self._socket: socket.socket | None = link.open()
         self._receive = receiver(self._socket)
@@ -403,7 +403,7 @@ class GrpcSession:
     def _take_data(
         self, stream: int, flags: int, data: bytes, start: int, stop: int, now: int
     ) -> None:
-        """A part of an answer; only its length counts, unless somebody looks at it."""
+        """A part of an answer; only its length counts, unless answers are kept."""
         self._count(stop - start)
         lane = self._lanes.get(stream)
         if lane is None:

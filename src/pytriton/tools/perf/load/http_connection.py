@@ -352,7 +352,7 @@ class LoadHttpConnection:
         """Any other data than a repeated answer."""
         lane = self._lane
         if lane is None:
-            self.close()  # the server closed, or sends what nobody asked for
+            self.close()  # the server closed it, or sent data without a request
             return
         answers = self._answers
         if not data and answers.is_idle and self._served:

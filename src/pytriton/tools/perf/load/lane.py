@@ -166,7 +166,7 @@ class Carrier(Protocol):
 
 
 class LaneListener(Protocol):
-    """Who is told what happens to requests."""
+    """Receives the events of requests from their carriers."""
 
     @property
     def looks_at_answers(self) -> bool:

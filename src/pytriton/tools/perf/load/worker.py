@@ -50,7 +50,7 @@ class GrpcChannel:
 
     Args:
         connect: Opens a connection; OSError if it cannot be made.
-        outcome: Who is told that a connection cannot be made.
+        outcome: Is told of connections that cannot be made.
     """
 
     def __init__(self, connect: Callable[[], GrpcSession], outcome: LaneListener) -> None:

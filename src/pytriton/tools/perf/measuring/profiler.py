@@ -41,7 +41,7 @@ class LoadRange:
         return self.start == self.end
 
     def count(self) -> int | None:
-        """How many loads a linear search visits at most; None if nobody knows."""
+        """How many loads a linear search visits at most; None if that is open."""
         if self.end == 0:
             return None
         return int((self.end - self.start) / self.step + 1e-9) + 1

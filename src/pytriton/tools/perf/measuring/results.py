@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a level ends: whether its windows agree, its result, and who is told of both."""
+"""How a level ends: whether its windows agree, its result, and its watchers."""
 
 from __future__ import annotations
 

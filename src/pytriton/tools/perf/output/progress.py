@@ -42,7 +42,7 @@ class ProgressDisplay:
         console: The terminal.
         window_s: The length of a window; 0 if requests are counted.
         max_trials: Windows of a level at most.
-        levels: How many levels there are in all, on all servers; None if nobody knows.
+        levels: How many levels there are in all, on all servers; None if that is open.
     """
 
     def __init__(
