@@ -71,12 +71,7 @@ def core_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHI
 
 
 def memory_limit(root: pathlib.Path = _ROOT, membership: pathlib.Path = _MEMBERSHIP) -> int | None:
-    """Returns how many bytes all processes of the group may use together; None if not limited.
-
-    Args:
-        root: the folder where the control groups are mounted.
-        membership: the file with the groups of this process.
-    """
+    """Returns how many bytes all processes of the group may use together, as `core_limit`."""
     return _least(_bytes, root, membership)
 
 

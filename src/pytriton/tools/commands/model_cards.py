@@ -117,11 +117,7 @@ def _tensors(entries: Iterable[Document], optional: Iterable[str]) -> tuple[Tens
 
 
 def list_models(connection: ServerConnection, *, describes: bool = True) -> ModelListing:
-    """List the models of a server from the best source that it allows.
-
-    Args:
-        connection: the server.
-        describes: whether to ask about each model that is ready.
+    """List the models of a server from the best source that it allows, described if they are ready.
 
     Raises:
         AskError: The server is not there, or nothing tells its models.

@@ -19,11 +19,7 @@ def accept_any_name() -> None:
 
 
 def show(text: str, end: str = "\n") -> None:
-    """Print a result.
-
-    Args:
-        text: the result.
-        end: what follows it; nothing for the pieces of one text.
+    """Print a result; `end` is empty for the pieces of one text.
 
     Raises:
         OutputError: It cannot be written.

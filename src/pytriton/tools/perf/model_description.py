@@ -56,12 +56,7 @@ class MeasuredModel:
 def describe(
     metadata: Mapping[str, Any], config: Mapping[str, Any], version: str = ""
 ) -> MeasuredModel:
-    """Read the two documents that every KServe server with Triton's extension has.
-
-    Args:
-        metadata: The model's metadata.
-        config: Its configuration; empty if the server has none to give.
-        version: The version that is asked for.
+    """Read a model's metadata and its configuration, which is empty if the server has none to give.
 
     Raises:
         PerfError: They do not fit each other.

@@ -228,15 +228,7 @@ class TraceFile:
 
 
 def read_traces(text: str, name: str) -> TraceFile:
-    """Read the text of a file.
-
-    Args:
-        text: The text.
-        name: The file's name, for errors.
-
-    Raises:
-        TraceFileError: it is no file of traces.
-    """
+    """Read the text of a file, whose name is for errors; TraceFileError if it has no traces."""
     objects, is_cut = _objects(text, name)
     requests: dict[int, TracedRequest] = {}
     for each in objects:

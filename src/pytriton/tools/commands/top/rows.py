@@ -186,12 +186,8 @@ def _milliseconds(value: float | None, factor: float = 1e3) -> float | None:
 def quantile(cumulative: Mapping[float, float], share: float) -> float | None:
     """Estimate a quantile of a histogram, linear within its bucket as Prometheus does.
 
-    Args:
-        cumulative: how many values are up to each bound.
-        share: from 0 to 1.
-
-    Returns:
-        The quantile; the last finite bound if it is beyond that; None without values.
+    `cumulative` says how many values are up to each bound. The last finite bound if the quantile is
+    beyond that; None without values.
     """
     bounds = sorted(cumulative)
     if not bounds or cumulative[bounds[-1]] <= 0:

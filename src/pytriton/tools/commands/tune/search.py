@@ -108,14 +108,7 @@ class Space:
 
 
 def space_of(present: Candidate, max_batch: int, max_instances: int, *, has_batches: bool) -> Space:
-    """The values around a configuration.
-
-    Args:
-        present: The configuration now; its values are among them.
-        max_batch: The largest batch to try.
-        max_instances: The most instances to try.
-        has_batches: Whether requests of the model can run together.
-    """
+    """The values around a configuration, its own among them."""
     instances = {each for each in _INSTANCES if each <= max_instances} | {present.instances}
     if not has_batches:
         return Space(tuple(sorted(instances)), (present.batch,), (present.delay_us,))
@@ -127,13 +120,7 @@ def space_of(present: Candidate, max_batch: int, max_instances: int, *, has_batc
 def next_candidate(space: Space, trials: Sequence[Trial], goal: Goal) -> Candidate | None:
     """What to try next: a few far apart first, then the neighbours of the best one so far.
 
-    Args:
-        space: The values that are tried.
-        trials: What was measured; the first one is the present configuration.
-        goal: What is best.
-
-    Returns:
-        A candidate that was not tried; None if no neighbour of the best one is left.
+    The first trial is the present configuration. None if no neighbour of the best one is left.
     """
     tried = {trial.candidate for trial in trials}
     for candidate in _far_apart(space):

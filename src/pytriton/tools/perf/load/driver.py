@@ -277,15 +277,9 @@ def pacing_of(
     starter: Driver,
     lanes: int,
 ) -> Pacing:
-    """The pacing of one process's share of a level.
+    """The pacing of one process's share of a level, and of the requests that all send together.
 
-    Args:
-        level: The level that all processes keep together.
-        requests: How many requests all send; None: without an end.
-        worker: The number of this process.
-        workers: The number of processes.
-        starter: Begins requests.
-        lanes: The sequences at once of a level that begins requests at their times; 0: none.
+    `lanes` are the sequences at once of a level that begins requests at their times; 0: none.
     """
     mine = None if requests is None else share_of_number(requests, worker, workers)
     if isinstance(level, Concurrency):

@@ -54,7 +54,7 @@ def parse_head(head: bytes) -> Head:
     """Parse a head with its empty line.
 
     Raises:
-        AnswerError: it is not the head of an HTTP/1.1 answer.
+        HttpAnswerError: it is not the head of an HTTP/1.1 answer.
     """
     lines = head.split(b"\r\n")
     parts = lines[0].split(b" ", 2)
@@ -122,7 +122,7 @@ class HttpAnswers:
             The pieces of the body that these bytes had.
 
         Raises:
-            AnswerError: the bytes are not an answer.
+            HttpAnswerError: the bytes are not an answer.
         """
         self.is_idle = False
         data = self._buffer + data
@@ -140,14 +140,7 @@ class HttpAnswers:
         return self._take_counted(data, head.length)
 
     def end(self) -> list[bytes]:
-        """The connection was closed.
-
-        Returns:
-            Nothing more of the body.
-
-        Raises:
-            AnswerError: the answer is not whole.
-        """
+        """The connection was closed; HttpAnswerError if the answer is not whole."""
         if self.head is None or self.head.length != _UNTIL_CLOSE:
             raise HttpAnswerError("the server closed the connection before its answer was complete")
         self.is_whole = True

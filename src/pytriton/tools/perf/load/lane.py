@@ -70,13 +70,7 @@ class Choices:
         return choice
 
     def share(self, worker: int, workers: int, *, is_new: bool) -> None:
-        """Take each `workers`-th set and sequence from now on.
-
-        Args:
-            worker: The number of this process.
-            workers: The number of processes.
-            is_new: True begins with the first set, as a schedule needs it.
-        """
+        """Take each `workers`-th set and sequence from now on; `is_new` begins with the first."""
         rounds = 0 if is_new else -(-self._next // workers)
         self._next = rounds * workers + worker
         self._step = workers

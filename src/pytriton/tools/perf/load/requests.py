@@ -114,13 +114,7 @@ def has_binary(plan: LoadPlan) -> bool:
 
 
 def http_template(plan: LoadPlan, inputs: InputSet, regions: Mapping[str, str]) -> RequestTemplate:
-    """The template of a request.
-
-    Args:
-        plan: What is sent where.
-        inputs: The tensors.
-        regions: The regions of shared memory, by `i:` or `o:` and the tensor's name.
-    """
+    """The template of a request; `regions` of shared memory are by `i:` or `o:` and the name."""
     tensors = tensors_of(inputs)
     parameters: dict[str, Any] = dict(plan.parameters)
     if plan.streaming:
@@ -330,15 +324,10 @@ def _is_http_stream(plan: LoadPlan) -> bool:
 
 
 def recipe_of(plan: LoadPlan, address: Address, regions: list[dict[str, str]]) -> Recipe:
-    """The recipe of a plan.
-
-    Args:
-        plan: What is sent where; it has been checked.
-        address: The server.
-        regions: The regions of shared memory of each input set; empty without shared memory.
+    """The recipe of a plan that was checked; `regions` of each input set with shared memory.
 
     Raises:
-        GeneratorError: a tensor or a header cannot be sent.
+        GeneratorError: A tensor or a header cannot be sent.
     """
     is_grpc = plan.protocol is LoadProtocol.GRPC
     make = grpc_template if is_grpc else http_template

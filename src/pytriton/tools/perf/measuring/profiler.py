@@ -179,10 +179,7 @@ def sweep(
 ) -> list[list[LevelResult]]:
     """Measure the levels of a search, on one server or on several.
 
-    Args:
-        search: Says which load is next.
-        measure: Measures a load, on each server; the first one decides where the search goes.
-        keeps_unstable: A level that is not stable does not end the search.
+    The result of the first server decides where the search goes.
     """
     found: list[list[LevelResult]] = []
     try:

@@ -172,14 +172,7 @@ def write_export(
     inputs: Sequence[InputSet],
     version: str,
 ) -> None:
-    """Write the file.
-
-    Args:
-        path: Its place.
-        results: Levels with all of their windows.
-        inputs: The input sets, counted through all streams.
-        version: The version of this program.
-    """
+    """Write all windows of levels; `inputs` are counted through all streams."""
     shown = [_tensors(each.tensors) for each in inputs]
     with path.open("w", encoding="utf-8") as file:
         file.write('{"experiments":[')

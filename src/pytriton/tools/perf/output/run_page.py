@@ -22,13 +22,7 @@ _CLEAR = 0.03  # a ratio that differs less from 1 is not coloured
 def run_page(
     document: RunDocument, pictures: Sequence[str], others: Sequence[ServerRun] = ()
 ) -> Page:
-    """Make the page of a run.
-
-    Args:
-        document: The run.
-        pictures: Its plots as SVG.
-        others: Runs that it is compared with.
-    """
+    """Make the page of a run with its plots as SVG, compared with other runs."""
     first = document.runs[0]
     sections = [Section("", notes=_notes(document))] if _notes(document) else []
     compared = [*document.runs[1:], *others]
