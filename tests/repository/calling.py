@@ -14,10 +14,10 @@ from pytriton.runtime.transport.frames import InferCallFrame
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.engine import Engine
+from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
 from pytriton.serving.engine.model import Model
 from pytriton.serving.repository.services.bls import (
     MAX_DEPTH,
-    BeginTrace,
     ModelCaller,
     RunningBlsCall,
 )
@@ -52,7 +52,7 @@ class World:
     """An engine, its models, and what calls are made with."""
 
     def __init__(
-        self, *, max_depth: int = MAX_DEPTH, begin_trace: BeginTrace | None = None
+        self, *, max_depth: int = MAX_DEPTH, begin_trace: BeginStepTrace | None = None
     ) -> None:
         self.loop = FakeLoop(FakeClock())
         self.engine = Engine()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from math import prod
 
 import msgspec
@@ -49,6 +50,11 @@ class ModelTensor(msgspec.Struct, frozen=True, kw_only=True):
     # Of an input to the shape that the model gets, of an output from the one that it returns.
     reshape: Reshape | None = None
     is_ragged: bool = False  # requests with different shapes of this input may share a batch
+
+
+def reshapes(tensors: Mapping[str, ModelTensor]) -> dict[str, Reshape]:
+    """Returns the reshapes of those tensors that have one, by name."""
+    return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
 
 
 class QueueTimeoutAction(enum.IntEnum):

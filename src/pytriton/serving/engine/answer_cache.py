@@ -63,7 +63,6 @@ class CacheKeys:
         self._beginnings: dict[Any, bytes] = {}  # empty if an input is too large for the key
 
     def key(self, request: InferRequest) -> bytes:
-        """Returns the key of a request."""
         if (
             self._has_plain_inputs
             and not request.parameters

@@ -205,6 +205,3 @@ class BatchStart:
             self._gather_timer.set(self._gather_until_ns)
         else:
             self._form_batches()
-
-    def __repr__(self) -> str:
-        return f"<BatchStart is_due={self._is_due} gathers until {self._gather_until_ns}>"

@@ -11,7 +11,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
-from typing import Protocol
+from typing import Union
 
 from pytriton.base.errors import ServerError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec, QueueTimeoutAction
@@ -241,7 +241,6 @@ class RequestQueue:
         return self._rejected[0].deadline_ns if self._rejected else self._deadlines.earliest_ns()
 
     def take_all(self) -> list[Inference]:
-        """Empty the queue and return all its requests."""
         waiting = list(self._in_order())
         for inference in waiting:
             self.remove(inference)
@@ -338,44 +337,10 @@ class RequestQueue:
 Decision = list[Inference] | int | None
 
 
-class Batcher(Protocol):
-    """The queue of a model and the rule that divides it into batches."""
-
-    def add(self, inference: Inference, now_ns: int) -> None:
-        """Queue a request and set its `queued_ns` and `deadline_ns`.
-
-        Raises UnavailableError if its priority level is full.
-        """
-
-    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
-        """Queue requests like `add`; returns those that were refused, each with its error."""
-
-    def put_back(self, inferences: Sequence[Inference], now_ns: int) -> None:
-        """Queue requests again that an instance has lost: first of all with their priority."""
-
-    def remove(self, inference: Inference) -> bool:
-        """Remove a cancelled request; returns False if it is not in this queue."""
-
-    def expire(self, now_ns: int) -> list[Inference]:
-        """Remove the requests whose queue timeout is over; the caller rejects them."""
-
-    def next(self, now_ns: int) -> Decision:
-        """Decide what a free instance does now.
-
-        Requests in a returned list have left the queue, and none of them has expired.
-        """
-
-    def next_deadline_ns(self) -> int:
-        """Returns the time at which to call `expire`; 0: never."""
-
-    def take_all(self) -> list[Inference]:
-        """Empty the queue of a model that will not run again; the caller answers the requests."""
-
-    def check_integrity(self) -> None:
-        """Check the invariants, as `Scheduler.check_integrity` does."""
-
-    def __len__(self) -> int:
-        """Returns the number of waiting requests."""
+# The queue of a model and the rule that divides it into batches. `RequestQueue` says what the
+# methods promise; `next` decides what a free instance does now. Requests in a list that it returns
+# have left the queue, and none of them has expired.
+Batcher = Union["FifoBatcher", "GreedyBatcher", "DelayingBatcher"]
 
 
 def make_batcher(spec: ModelSpec) -> Batcher:
@@ -465,7 +430,8 @@ class GreedyBatcher(RequestQueue):
     def next(self, now_ns: int) -> Decision:
         if self._has_timeouts:
             self._apply_timeouts(now_ns)
-        waiting = self._in_order()
+        fifos = self._fifos
+        waiting = iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
         first = next(waiting, None)
         if first is None:
             return None

@@ -423,7 +423,6 @@ class Model(VersionLifecycle):
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
-        """See `ServedModel`."""
         try:
             if self._cache is not None:
                 inferences, hits = self._cache.answer_members(inferences)
@@ -467,11 +466,9 @@ class Model(VersionLifecycle):
                 refuse(inference, InternalError(UNEXPECTED))
 
     def is_start_due(self, count: int) -> bool:
-        """See `ServedModel`."""
         return self._start.is_early(count)
 
     def waits_for(self, inference: Inference) -> WaitsFor | None:
-        """See `QueueOwner`."""
         return WaitsFor(instances=self.instances, more_follow=self._missing_instances > 0)
 
     def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
@@ -636,7 +633,14 @@ class Model(VersionLifecycle):
         """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
         now_ns = time.monotonic_ns()
         try:
-            passed_on = self._settle(batch, outcomes, times_ns, now_ns)
+            if batch.is_traced:
+                record_traces(batch, outcomes, times_ns)
+            if self.spec.iterative:
+                passed_on = self._settle_round(batch, outcomes, times_ns, now_ns)
+            else:
+                passed_on = self._scheduler.finished(batch, outcomes, now_ns)
+            if batch.is_rescheduled and len(passed_on) != len(outcomes):
+                self._on_queued_again(batch, len(outcomes) - len(passed_on))
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it scheduled the answers of a batch")
             passed_on = _as_failures(batch, outcomes)
@@ -648,19 +652,13 @@ class Model(VersionLifecycle):
         if passed_on or batch.answered:  # it is empty if the instance only reports that it is free
             self._finish(batch, passed_on, times_ns, now_ns)
 
-    def _settle(
+    def _settle_round(
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int
     ) -> list[Outcome]:
-        """Tell the scheduler about outcomes; returns those to pass on to clients."""
-        if batch.is_traced:
-            record_traces(batch, outcomes, times_ns)
-        if self.spec.iterative:  # first, as the scheduler queues requests again: each round counts
-            self._record(batch, outcomes, times_ns, now_ns)
+        """Count a round of an iterative model, then let the scheduler queue requests again."""
+        self._record(batch, outcomes, times_ns, now_ns)
         passed_on = self._scheduler.finished(batch, outcomes, now_ns)
-        if self.spec.iterative:
-            record_late_failures(self.statistics, batch, outcomes, passed_on, now_ns)
-        if batch.is_rescheduled and len(passed_on) != len(outcomes):
-            self._on_queued_again(batch, len(outcomes) - len(passed_on))
+        record_late_failures(self.statistics, batch, outcomes, passed_on, now_ns)
         return passed_on
 
     def _use_again(self, instance: Instance) -> None:

@@ -12,7 +12,6 @@ import bisect
 import itertools
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,10 +73,14 @@ class Contender:
     """An instance as the limiter knows it; `ResourceLimiter.add` makes it.
 
     It takes turns by its start tag, the smallest first. The tag grows by the priority with each
-    batch, so with all instances waiting it is the number of executions times the priority.
+    batch, so with all instances waiting it is the number of executions times the priority. The
+    instance that has this place now may die and be replaced.
     """
 
-    __slots__ = ("end_tag", "group_key", "held", "limits", "needs", "priority", "waiting")
+    __slots__ = (
+        "end_tag", "group_key", "held", "instance", "limits", "needs", "priority", "start",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, group_key: Hashable, limits: InstanceLimits) -> None:
         self.group_key = group_key
@@ -87,6 +90,8 @@ class Contender:
         self.end_tag = 0  # the start tag of its last batch, plus the priority
         self.held = 0  # the number of batches for which it holds its resources
         self.waiting: _Place | None = None
+        self.instance: Instance | None = None
+        self.start: Callable[[], bool] | None = None  # starts a batch; False if none is ready
 
     def __repr__(self) -> str:
         return f"<Contender needs={self.needs} held={self.held} waiting={self.waiting}>"
@@ -308,20 +313,9 @@ class ResourceLimiter:
         """How much of each pool is in use, and how much there is."""
         return {pool: (self._used.get(pool, 0), count) for pool, count in self._capacity.items()}
 
-    def __repr__(self) -> str:
-        return f"<RateLimiter {self.pools} waiting={len(self.waiting)}>"
-
 
 def _group_keys(contender: Contender) -> list[Hashable]:
     return [contender.group_key, *contender.needs]
-
-
-@dataclass(slots=True, eq=False)
-class _Seat:
-    """A contender, and the instance that has its place now; that may die and be replaced."""
-
-    contender: Contender
-    instance: Instance | None = None
 
 
 class Turns:
@@ -330,7 +324,6 @@ class Turns:
     def __init__(self, limiter: ResourceLimiter, loop: asyncio.AbstractEventLoop) -> None:
         self.limiter = limiter
         self._loop = loop
-        self._starts: dict[Contender, Callable[[], bool]] = {}
         self._contenders: dict[Instance, Contender] = {}
         self._is_running = False
         self._is_due = False
@@ -350,14 +343,14 @@ class Turns:
         return model
 
     def enable(self, instance: Instance, contender: Contender, start: Callable[[], bool]) -> None:
-        """Call `start` when it is the instance's turn; it returns whether it started a batch."""
+        """Give an instance turns: `start` is called then, and returns whether a batch started."""
+        contender.instance, contender.start = instance, start
         self._contenders[instance] = contender
-        self._starts[contender] = start
 
     def disable(self, instance: Instance) -> None:
         """Give an instance no more turns."""
         contender = self._contenders.pop(instance)
-        del self._starts[contender]
+        contender.instance = contender.start = None
         self.limiter.withdraw(contender)
         self.run_soon()  # those behind it may not have to wait any more
 
@@ -382,7 +375,8 @@ class Turns:
         self._is_running = True
         try:
             while (contender := self.limiter.next()) is not None:
-                if not self._starts[contender]():
+                assert contender.start is not None, f"nobody starts {contender}"
+                if not contender.start():
                     self.limiter.withdraw(contender)  # it has nothing to do now
         finally:
             self._is_running = False
@@ -400,15 +394,14 @@ class Turns:
     def check_integrity(self) -> None:
         """Check that who waits cannot start, and has somebody who starts it; for tests."""
         self.limiter.check_integrity()
+        for instance, contender in self._contenders.items():
+            assert contender.instance is instance, f"{contender} has another instance"
+        known = set(self._contenders.values())
         for place in self.limiter.waiting:
-            assert place.contender in self._starts, f"nobody starts {place.contender}"
-        assert self._starts.keys() == set(self._contenders.values()), "an instance has no start"
+            assert place.contender in known, f"nobody starts {place.contender}"
         if not self._is_due and not self._is_running:
             ready = self.limiter.next()
             assert ready is None, f"{ready} waits although it could start"
-
-    def __repr__(self) -> str:
-        return f"<Turns of {self.limiter!r}>"
 
 
 class ModelTurns:
@@ -417,18 +410,18 @@ class ModelTurns:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._limiter = turns.limiter
-        self._seats: list[_Seat] = []
-        self._taken: dict[Instance, _Seat] = {}
+        self._seats: list[Contender] = []
+        self._taken: dict[Instance, Contender] = {}
         self._is_closed = False
 
     @property
     def pools(self) -> frozenset[Pool]:
         """The resources that its instances need."""
-        return frozenset(pool for seat in self._seats for pool in seat.contender.needs)
+        return frozenset(pool for seat in self._seats for pool in seat.needs)
 
-    def add_seat(self, limits: InstanceLimits) -> _Seat:
+    def add_seat(self, limits: InstanceLimits) -> Contender:
         """Add an instance that will be started, and started again when it dies."""
-        seat = _Seat(self._limiter.add(self, limits))
+        seat = self._limiter.add(self, limits)
         self._seats.append(seat)
         return seat
 
@@ -441,16 +434,11 @@ class ModelTurns:
         `start` starts a batch on the instance; it returns False if none is ready.
         """
         free = (
-            seat
-            for seat in self._seats
-            if seat.instance is None and limits in (None, seat.contender.limits)
+            seat for seat in self._seats if seat.instance is None and limits in (None, seat.limits)
         )
         seat = next(free, None) or self.add_seat(limits or InstanceLimits())
-        seat.instance = instance
         self._taken[instance] = seat
-        self._turns.enable(
-            instance, seat.contender, lambda: self._start(instance, seat.contender, start)
-        )
+        self._turns.enable(instance, seat, lambda: self._start(instance, seat, start))
 
     def _start(
         self, instance: Instance, contender: Contender, start: Callable[[Instance], bool]
@@ -468,7 +456,7 @@ class ModelTurns:
     def wait(self, free: Iterable[Instance]) -> None:
         """Let free instances of a model with requests wait for their turns, and start what can."""
         for instance in free:
-            self._limiter.wait(self._taken[instance].contender)
+            self._limiter.wait(self._taken[instance])
         self._turns.run()
 
     def settle(self, instance: Instance) -> None:
@@ -477,10 +465,10 @@ class ModelTurns:
         if seat is not None:
             self._give_back(seat, len(instance.executing_batches))
 
-    def _give_back(self, seat: _Seat, executing_count: int) -> None:
-        has_changed = seat.contender.held > executing_count
-        while seat.contender.held > executing_count:
-            self._limiter.end(seat.contender)
+    def _give_back(self, seat: Contender, executing_count: int) -> None:
+        has_changed = seat.held > executing_count
+        while seat.held > executing_count:
+            self._limiter.end(seat)
         if has_changed:
             self._turns.run_soon()
 
@@ -492,7 +480,6 @@ class ModelTurns:
         seat = self._taken.pop(instance, None)
         if seat is None:
             return
-        seat.instance = None
         self._turns.disable(instance)
         self._give_back(seat, 0)
         if self._is_closed or with_seat:
@@ -505,10 +492,7 @@ class ModelTurns:
             if seat.instance is None:
                 self._drop(seat)
 
-    def _drop(self, seat: _Seat) -> None:
+    def _drop(self, seat: Contender) -> None:
         self._seats.remove(seat)
-        self._limiter.remove(seat.contender)
+        self._limiter.remove(seat)
         self._turns.run_soon()
-
-    def __repr__(self) -> str:
-        return f"<ModelTurns of {len(self._taken)} instances, {len(self._seats)} seats>"

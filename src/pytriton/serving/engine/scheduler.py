@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import CancelledError, InternalError, ServerError, UnavailableError
@@ -132,7 +133,7 @@ class SharedQueue:
         return f"<{type(self).__name__} of {self._batcher!r}>"
 
 
-class IterativeScheduler:
+class IterativeScheduler(SharedQueue):
     """A shared queue to which a request returns until its model has answered it.
 
     Each request is a sequence of its own. Its first execution has the flag for the start of a
@@ -140,22 +141,13 @@ class IterativeScheduler:
     """
 
     def __init__(self, batcher: Batcher, inputs: IterativeInputs | None = None) -> None:
-        self._batcher = batcher
+        super().__init__(batcher)
         self._inputs = inputs  # None if the model gets no control inputs and states
-        self._queue = SharedQueue(batcher)
         self._sequence_ids = itertools.count(1)  # for requests without a correlation id
-        self.add_instance = self._queue.add_instance
-        self.retire_instance = self._queue.retire_instance
-        self.holds = self._queue.holds
-        self.remove_instance = self._queue.remove_instance
-        self.remove = self._queue.remove
-        self.expire = self._queue.expire
-        self.next = self._queue.next
-        self.next_deadline_ns = batcher.next_deadline_ns
-        self.take_all = batcher.take_all
-        self.check_integrity = batcher.check_integrity
+        self.add = self._add_first
+        self.add_all = partial(add_each, self._add_first)
 
-    def add(self, inference: Inference, now_ns: int) -> None:
+    def _add_first(self, inference: Inference, now_ns: int) -> None:
         """Queue a request as the first one of its sequence."""
         request = inference.request
         request.correlation_id = request.correlation_id or next(self._sequence_ids)
@@ -163,10 +155,6 @@ class IterativeScheduler:
         if self._inputs is not None:
             self._inputs.add(request)
         self._batcher.add(inference, now_ns)
-
-    def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
-        """Queue requests, each as the first one of its sequence."""
-        return add_each(self.add, inferences, now_ns)
 
     def finished(self, batch: RunningBatch, outcomes: list[Outcome], now_ns: int) -> list[Outcome]:
         """Queue those requests again that their model wants to execute once more."""
@@ -208,9 +196,3 @@ class IterativeScheduler:
         except ServerError as error:
             return error
         return None
-
-    def __len__(self) -> int:
-        return len(self._batcher)
-
-    def __repr__(self) -> str:
-        return f"<IterativeScheduler of {self._batcher!r}>"

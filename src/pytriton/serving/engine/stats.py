@@ -115,7 +115,6 @@ class _ComputeTotals:
     output_ns: int = 0
 
     def add(self, other: _ComputeTotals) -> None:
-        """Add those of other executions."""
         self.count += other.count
         self.input_ns += other.input_ns
         self.infer_ns += other.infer_ns

@@ -91,7 +91,7 @@ def validate(request: InferRequest, spec: ModelSpec) -> None:  # noqa: C901  one
         dims = shape[1:] if is_batched else shape
         if dtype is not expected.dtype:
             _refuse_dtype(request, tensor, expected, spec)
-        if not _fits(dims, expected.dims) if expected.has_variable_dims else dims != expected.dims:
+        if not fits(dims, expected.dims) if expected.has_variable_dims else dims != expected.dims:
             _refuse_shape(request, tensor, expected, spec)
         if dtype is dtypes.BYTES:
             _check_strings(request, tensor, spec)
@@ -174,7 +174,8 @@ def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
     raise _error(request, f"inference request batch-size must be {limit} for '{spec.name}'")
 
 
-def _fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+def fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Returns whether dimensions are those that a configuration expects, in which -1 is any."""
     if len(dims) != len(expected):
         return False
     for given, size in zip(dims, expected, strict=True):
@@ -235,7 +236,7 @@ def _refuse_shape(
     raise _error(
         request,
         f"unexpected shape for input '{tensor.name}' for model '{spec.name}'. "
-        f"Expected {_shape_text(expected.shape)}, got {_shape_text(tensor.shape)}. {note}",
+        f"Expected {shape_text(expected.shape)}, got {shape_text(tensor.shape)}. {note}",
     )
 
 
@@ -243,7 +244,7 @@ def _refuse_negative(request: InferRequest, tensor: InferTensor, spec: ModelSpec
     raise _error(
         request,
         f"All input dimensions should be specified for input '{tensor.name}' for model "
-        f"'{spec.name}', got {_shape_text(tensor.shape)}",
+        f"'{spec.name}', got {shape_text(tensor.shape)}",
     )
 
 
@@ -270,5 +271,5 @@ def _quoted(names: Iterable[str]) -> str:
     return ",".join(f"'{name}'" for name in names)
 
 
-def _shape_text(shape: tuple[int, ...]) -> str:
+def shape_text(shape: Iterable[int]) -> str:
     return f"[{','.join(map(str, shape))}]"

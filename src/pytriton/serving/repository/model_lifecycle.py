@@ -58,55 +58,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RetiringVersions:
-    """Stops versions of one model in the background."""
-
-    def __init__(self, name: str, loads: LoadCoordinator) -> None:
-        self._name = name
-        self._loads = loads
-        self._running: dict[asyncio.Task[None], Collection[LoadedVersion]] = {}
-
-    def start(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
-        """Stop versions when they have finished their requests."""
-        task = asyncio.ensure_future(self._stop_all(versions, directory))
-        self._running[task] = versions
-        task.add_done_callback(self._running.pop)
-
-    async def end(self, timeout_s: float | None) -> None:
-        """Wait until all are stopped; requests that are not finished in time get an error."""
-        versions = [version for running in self._running.values() for version in running]
-        # This timeout replaces an earlier, longer one; `_stop` logs the errors.
-        stops = (version.drain_and_stop(timeout_s) for version in versions)
-        await asyncio.gather(*stops, return_exceptions=True)
-        if self._running:
-            await asyncio.wait(self._running)
-
-    async def _stop_all(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
-        try:
-            # The last requests of ensembles may still need them.
-            await asyncio.gather(*(self._loads.steps_released(each.model) for each in versions))
-            await asyncio.gather(*(self._stop(version) for version in versions))
-        finally:
-            if directory is not None:
-                remove_files(directory)
-
-    async def _stop(self, version: LoadedVersion) -> None:
-        try:
-            await version.drain_and_stop(self._loads.settings.drain_timeout_s)
-        except Exception:  # no caller gets this error, and the other versions are stopped as well
-            logger.exception("model '%s' could not be stopped properly", self._name)
-        finally:
-            self._loads.engine.end_draining(version.model)
-        number = version.model.spec.version
-        logger.info("successfully unloaded '%s' version %d", self._name, number)
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def __repr__(self) -> str:
-        return f"<RetiringVersions of {self._name}: {len(self)}>"
-
-
 _REFUSAL = "failed to load '{}', failed to poll from model repository"
 
 
@@ -125,7 +76,8 @@ class ModelLifecycle:
         self._failure: StepsError | str = ""  # of the last attempt to load it
         self._loaded: dict[int, LoadedVersion] = {}
         self._placeholders: dict[int, Model] = {}  # of versions that are not loaded
-        self._retiring = RetiringVersions(self.name, loads)
+        # Versions that get no new requests, by the task that stops them.
+        self._retiring: dict[asyncio.Task[None], Collection[LoadedVersion]] = {}
 
     async def load(
         self,
@@ -197,12 +149,12 @@ class ModelLifecycle:
 
     @property
     def wanted_config(self) -> Any | None:
-        """See `TrackedModel`."""
+        """The configuration with which it should serve; None if it was unloaded or never read."""
         return None if self._wanted is None else self._wanted.config
 
     @property
     def failure(self) -> StepsError | str:
-        """See `TrackedModel`."""
+        """Why it does not serve; for an ensemble that does not fit its steps, the error."""
         if self._failure:
             return self._failure
         reasons = {
@@ -276,7 +228,12 @@ class ModelLifecycle:
     async def stop(self, timeout_s: float | None) -> None:
         """Stop all versions; requests that are not finished in time get an error."""
         await self.unload()
-        await self._retiring.end(timeout_s)
+        versions = [version for running in self._retiring.values() for version in running]
+        # This timeout replaces an earlier, longer one; `_stop_version` logs the errors.
+        stops = (version.drain_and_stop(timeout_s) for version in versions)
+        await asyncio.gather(*stops, return_exceptions=True)
+        if self._retiring:
+            await asyncio.wait(self._retiring)
 
     # Reading
 
@@ -450,8 +407,29 @@ class ModelLifecycle:
             self._loads.engine.begin_draining(loaded.model)
         directory = source.place.directory if source is not None and source.is_temporary else None
         if old or directory is not None:
-            self._retiring.start(tuple(old.values()), directory)
+            self._retire(tuple(old.values()), directory)
 
-    def __repr__(self) -> str:
-        loaded, unloading = sorted(self._loaded), len(self._retiring)
-        return f"<ModelLifecycle {self.name} {loaded=} {unloading=}>"
+    def _retire(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
+        """Stop versions when they have finished their requests; then remove their directory."""
+        task = asyncio.ensure_future(self._stop_all(versions, directory))
+        self._retiring[task] = versions
+        task.add_done_callback(self._retiring.pop)
+
+    async def _stop_all(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
+        try:
+            # The last requests of ensembles may still need them.
+            await asyncio.gather(*(self._loads.steps_released(each.model) for each in versions))
+            await asyncio.gather(*(self._stop_version(version) for version in versions))
+        finally:
+            if directory is not None:
+                remove_files(directory)
+
+    async def _stop_version(self, version: LoadedVersion) -> None:
+        try:
+            await version.drain_and_stop(self._loads.settings.drain_timeout_s)
+        except Exception:  # no caller gets this error, and the other versions are stopped as well
+            logger.exception("model '%s' could not be stopped properly", self.name)
+        finally:
+            self._loads.engine.end_draining(version.model)
+        number = version.model.spec.version
+        logger.info("successfully unloaded '%s' version %d", self.name, number)

@@ -200,7 +200,7 @@ class ModelRepositories:
         """Returns whether every model that should be ready is ready."""
         return self._loads.table.is_ready() and not self._finder.problem
 
-    # For models that clients add; see `RepositoryControl`
+    # For models that clients add; see `Registrations`
 
     @property
     def is_explicit(self) -> bool:
@@ -360,12 +360,6 @@ class ModelRepositories:
         gone = [name for name, seen in known.items() if seen is not None and name not in places]
         await self._models.unload(gone)
         await self._load_all(changed, places)
-
-    def __repr__(self) -> str:
-        return (
-            f"<ModelRepositories {self._settings.control_mode.value}: "
-            f"{self._models!r}, {len(self._operations)} operations>"
-        )
 
 
 def _joined(failures: Sequence[BaseException]) -> BaseException:

@@ -438,9 +438,6 @@ class ModelSet:
         if self._following is not None:
             await asyncio.wait({self._following})
 
-    def __repr__(self) -> str:
-        return f"<ModelSet {len(self.lifecycles)} models>"
-
 
 def _step_names(config: Any) -> list[str]:
     return [name for name, _ in composing_models(config)]

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,7 +32,7 @@ from pytriton.serving.repository.reading.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pytriton.serving.repository.model_repositories import ModelRepositories
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -42,26 +41,6 @@ class Registration(msgspec.Struct, frozen=True):
     name: str
     url: str  # the folder, as the client wrote it
     places: dict[str, ModelPlace]  # of this model, and of others in its repository
-
-
-class RepositoryControl(Protocol):
-    """What registrations need of the repositories."""
-
-    @property
-    def is_explicit(self) -> bool:
-        """Whether clients may load models."""
-
-    def knows(self, name: str) -> bool:
-        """Returns whether a model of this name is served, or should have been."""
-
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model."""
-
-    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Unload a model."""
-
-    async def forget(self, names: Sequence[str]) -> None:
-        """Wait until models that were unloaded have stopped, and drop all records of them."""
 
 
 def read_registration(name: str, url: str) -> Registration:
@@ -83,7 +62,7 @@ def read_registration(name: str, url: str) -> Registration:
 class Registrations:
     """The models that clients have added, by name."""
 
-    def __init__(self, control: RepositoryControl) -> None:
+    def __init__(self, control: ModelRepositories) -> None:
         self._control = control
         self._found: dict[str, Registration] = {}
         self._pending: dict[str, str] = {}  # folders of those that are being added

@@ -8,42 +8,25 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.model import ModelState
 
+if TYPE_CHECKING:
+    from pytriton.serving.engine.served_model import ManagedModel
+
 DUPLICATE = "model appears in two or more repositories"
-
-
-class VersionState(Protocol):
-    """The part of an engine model that is read here."""
-
-    @property
-    def state(self) -> ModelState:
-        """The state of the version."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is not ready."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it serves with all its instances."""
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """Whether it was unloaded on purpose."""
 
 
 class StateTable:
     """The states of all models that were loaded or should have been."""
 
     def __init__(self) -> None:
-        self._versions: dict[str, dict[int, VersionState]] = {}
+        self._versions: dict[str, dict[int, ManagedModel]] = {}
         self._problems: dict[str, str] = {}  # of models that could not be read
 
-    def put(self, name: str, version: int, state: VersionState) -> None:
+    def put(self, name: str, version: int, state: ManagedModel) -> None:
         """Set the engine model of a version."""
         self._versions.setdefault(name, {})[version] = state
 
@@ -86,6 +69,3 @@ class StateTable:
     def _serves(self, name: str) -> bool:
         versions = self._versions.get(name, {}).values()
         return any(state.state is ModelState.READY for state in versions)
-
-    def __repr__(self) -> str:
-        return f"<StateTable {len(self._versions)} models, {len(self._problems)} not readable>"

@@ -8,7 +8,7 @@ tensor. A member that cannot go on in this way continues as an ordinary request.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
 from pytriton.base.messages import InferRequest, InferTensor
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferResponse, ResponseSink
     from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkSink
     from pytriton.runtime.executor.inference import Inference
+    from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.engine.stats import BatchRecord
@@ -117,7 +118,6 @@ class Slab:
         return Slab(plan, self.chunk, extent, sources, position + 1, self.compute_ns)
 
     def part(self, first: int, end: int) -> Slab:
-        """Returns the slab of some of its members."""
         extent = (first, end)
         return Slab(self.plan, self.chunk, extent, self.sources, self.position, self.compute_ns)
 
@@ -170,31 +170,6 @@ class Slab:
 _MAX_SIGNATURES = 256
 
 
-class ColumnOwner(Protocol):
-    """The ensemble, as its chunks see it."""
-
-    def find(self, step: Step) -> ManagedModel | None:
-        """Returns the model of a step, if it is ready."""
-
-    def on_members_answered(
-        self, members: Sequence[Inference], compute_ns: tuple[int, int, int]
-    ) -> None:
-        """Count members whose answers are passed on now."""
-
-    def fail_member(self, member: Inference, error: ServerError) -> None:
-        """End a member with an error."""
-
-    def continue_member(
-        self,
-        member: Inference,
-        plan: Plan,
-        values: dict[str, InferTensor],
-        done: int,
-        compute_ns: tuple[int, int, int],
-    ) -> None:
-        """Run the rest of the steps of a member as those of an ordinary request."""
-
-
 class StepChunk:
     """The members of a slab as requests to the model of a step; see `Chunk`."""
 
@@ -234,12 +209,10 @@ class StepChunk:
         ]
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
-        """See `Chunk`."""
         offset = self.slab.first
         return self._sources[column].pieces(first + offset, end + offset)
 
     def member_sink(self, index: int) -> ResponseSink:
-        """See `Chunk`."""
         return MemberSink(self, index)
 
     def end(self, count: int) -> bool:
@@ -263,7 +236,7 @@ class StepChunk:
 class ColumnRuns:
     """The chunks that run through the steps of one ensemble; it is the sink of their steps."""
 
-    def __init__(self, owner: ColumnOwner) -> None:
+    def __init__(self, owner: EnsembleModel) -> None:
         self.running = 0  # members
         self._owner = owner
         # By step, rows and columns of inputs. None: such a request does not fit to the model.

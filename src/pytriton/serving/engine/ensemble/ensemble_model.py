@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor
-from pytriton.base.model_spec import sequence_parameters
+from pytriton.base.model_spec import reshapes, sequence_parameters
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.delivery import deliver, not_ready_error
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytriton.base.model_spec import ModelSpec, ModelTensor, Reshape
+    from pytriton.base.model_spec import ModelSpec, Reshape
     from pytriton.runtime.executor.inference import Inference, Instance
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
@@ -93,8 +93,8 @@ class Reshaping:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._batching = spec.max_batch_size > 0
-        self._inputs = _reshapes(spec.inputs)
-        self._outputs = _reshapes(spec.outputs)
+        self._inputs = reshapes(spec.inputs)
+        self._outputs = reshapes(spec.outputs)
 
     def __bool__(self) -> bool:
         """Whether any tensor is reshaped."""
@@ -125,10 +125,6 @@ class Reshaping:
                 f"output tensor shape does not match size of output for '{tensor.name}'"
             )
         return InferTensor(tensor.name, tensor.dtype, shape, tensor.data, tensor.strings)
-
-
-def _reshapes(tensors: Mapping[str, ModelTensor]) -> dict[str, Reshape]:
-    return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
 
 
 T = TypeVar("T")
@@ -180,9 +176,6 @@ class StepGate(Generic[T]):
             return False
         del self._waiting[each]
         return True
-
-    def __repr__(self) -> str:
-        return f"<StepGate {len(self._running)} of {self._limit} run, {len(self._waiting)} wait>"
 
 
 def make_gates(graph: EnsembleGraph, start: Callable[[T], None]) -> dict[int, StepGate[T]]:
@@ -354,7 +347,6 @@ class EnsembleModel(VersionLifecycle):
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
-        """See `ServedModel`."""
         for inference in inferences:
             inference.queued_ns = now_ns
         chunk = inferences[0].chunk

@@ -25,32 +25,9 @@ if TYPE_CHECKING:
         TracedSink,
     )
     from pytriton.base.model_spec import ModelSpec
+    from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
-    from pytriton.serving.engine.ensemble.run import EnsembleAnswer
     from pytriton.serving.engine.served_model import ManagedModel
-
-
-class RequestOwner(Protocol):
-    """The ensemble, as its requests see it."""
-
-    def submit_step(self, step: RunningStep) -> None:
-        """Submit a step to its model, now or when its turn comes."""
-
-    @property
-    def may_pause_sources(self) -> bool:
-        """Whether a decoupled step may wait for one after it."""
-
-    def on_step_ended(self, step: RunningStep) -> None:
-        """Note the end of a step."""
-
-    def give_up_step(self, step: RunningStep) -> bool:
-        """Forget a step that waits for its turn; returns whether it did."""
-
-    def on_answer(self, request: EnsembleRequest, answer: EnsembleAnswer) -> None:
-        """Pass an answer on to the client."""
-
-    def on_failed(self, request: EnsembleRequest, error: ServerError) -> None:
-        """End the request with an error."""
 
 
 class BeginStepTrace(Protocol):
@@ -81,7 +58,7 @@ class EnsembleRequest:
     )
 
     def __init__(
-        self, owner: RequestOwner, plan: Plan, inference: Inference, started_ns: int
+        self, owner: EnsembleModel, plan: Plan, inference: Inference, started_ns: int
     ) -> None:
         self.plan = plan
         self.inference = inference

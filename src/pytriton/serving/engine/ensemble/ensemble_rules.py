@@ -12,8 +12,14 @@ from typing import Any
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.protos import model_config_pb2
+from pytriton.serving.engine.validation import shape_text
 
-NEWEST = -1  # the version in a step that stands for the newest one
+NEWEST = -1  # the version in a step or a call that stands for the newest one
+
+
+def version_text(version: int) -> str:
+    """Returns a version as requests name it: the newest one has an empty name."""
+    return "" if version == NEWEST else str(version)
 
 
 @dataclass(slots=True)
@@ -262,8 +268,8 @@ def _check_tensor(
     # more dimension, or the second has the batch dimension as one of its own.
     if not _fits(known.dims, new.dims) and not _fits(known.full_dims, new.full_dims):
         raise InvalidArgumentError(
-            f"{label} shape: {_shape_text(known.full_dims)} is inferred from model {known.model} "
-            f"while {_shape_text(new.full_dims)} is inferred from model {new.model}"
+            f"{label} shape: {shape_text(known.full_dims)} is inferred from model {known.model} "
+            f"while {shape_text(new.full_dims)} is inferred from model {new.model}"
         )
 
 
@@ -277,10 +283,6 @@ def _fits(first: Sequence[int], second: Sequence[int]) -> bool:
 
 def _type_name(tensor: _Inferred) -> str:
     return str(model_config_pb2.DataType.Name(tensor.data_type))
-
-
-def _shape_text(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _check_decoupled_sources(config: Any, models: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pytriton.serving.engine.ensemble.ensemble_rules import NEWEST
+from pytriton.serving.engine.ensemble.ensemble_rules import version_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _step(index: int, step: Any, model: Any, identifiers: Mapping[str, str]) -> 
     return Step(
         index=index,
         model_name=identifiers.get(step.model_name, step.model_name),
-        version="" if step.model_version == NEWEST else str(step.model_version),
+        version=version_text(step.model_version),
         inputs=tuple(
             StepInput(tensor.name, step.input_map[tensor.name], len(tensor.dims))
             for tensor in model.input

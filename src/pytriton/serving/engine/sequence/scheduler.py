@@ -23,10 +23,10 @@ from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, QueueRef
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pytriton.base.messages import InferRequest
-    from pytriton.base.model_spec import ModelSpec, SequenceSpec
+    from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Instance, RunningBatch
     from pytriton.serving.engine.scheduling import Decision
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
@@ -85,53 +85,6 @@ def best_slots(all_slots: Iterable[InstanceSlots]) -> InstanceSlots | None:
     return best
 
 
-_START = 1
-
-
-class SequenceOpening:
-    """The rules for a request of a sequence that is not known, with Triton's words."""
-
-    def __init__(self, model_name: str, spec: SequenceSpec) -> None:
-        self._model_name = model_name
-        self._max_queue_size = spec.max_queue_size
-        self._generates_ids = spec.generates_ids
-        self._ids = itertools.count(1)
-        self._has_text_ids = any(
-            control.kind is SequenceControlKind.CORRID and control.dtype is dtypes.BYTES
-            for control in spec.controls
-        )
-
-    def admit(self, request: InferRequest, known: Container[int | str]) -> bool:
-        """Check that a request may start a sequence; returns whether it got an id that is new.
-
-        `known` has the ids of open sequences. Raises InvalidArgumentError if the request has no id,
-        or does not say that it starts a sequence.
-        """
-        if request.correlation_id:
-            if not request.flags & _START:
-                raise InvalidArgumentError(
-                    f"inference request for sequence {request.correlation_id} to model "
-                    f"'{self._model_name}' must specify the START flag on the first request of "
-                    "the sequence"
-                )
-            return False
-        if not self._generates_ids:
-            raise InvalidArgumentError(
-                f"inference request to model '{self._model_name}' must specify a non-zero or "
-                "non-empty correlation ID"
-            )
-        candidates = map(str, self._ids) if self._has_text_ids else self._ids
-        request.correlation_id = next(each for each in candidates if each not in known)
-        request.flags |= _START
-        return True
-
-    def check_backlog(self, request: InferRequest, size: int) -> None:
-        """Check that one more sequence may wait for a slot."""
-        if 0 < self._max_queue_size <= size:
-            request_id = request.id or "<id_unknown>"
-            raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
-
-
 class Backlog:
     """Sequences in the order of their arrival. A request may limit how long its sequence waits."""
 
@@ -177,9 +130,6 @@ class Backlog:
 
     def __len__(self) -> int:
         return len(self._sequences)
-
-    def __repr__(self) -> str:
-        return f"<Backlog {len(self)} sequences, {len(self._deadlines)} timeouts>"
 
 
 class SequencePhase(enum.Enum):
@@ -289,7 +239,14 @@ class SequenceScheduler:
         settings = spec.sequence
         self._adds_inputs = bool(settings.controls or settings.states)
         self._reads_answers = bool(settings.states or settings.generates_ids)
-        self._opening = SequenceOpening(spec.name, settings)
+        self._max_queue_size = settings.max_queue_size
+        self._generates_ids = settings.generates_ids
+        ids = itertools.count(1)
+        has_text_ids = any(
+            control.kind is SequenceControlKind.CORRID and control.dtype is dtypes.BYTES
+            for control in settings.controls
+        )
+        self._new_ids: Iterator[int | str] = map(str, ids) if has_text_ids else ids
         self._idle_ns = 1000 * settings.idle_us
         self._slots: dict[Instance, InstanceSlots] = {}
         self._open_slots: dict[Instance, InstanceSlots] = {}  # those that take new sequences
@@ -311,7 +268,6 @@ class SequenceScheduler:
         self._open_slots.pop(instance, None)
 
     def holds(self, instance: Instance) -> bool:
-        """Returns whether an instance has sequences."""
         slots = self._slots.get(instance)
         return slots is not None and any(slots.sequences)
 
@@ -540,11 +496,12 @@ class SequenceScheduler:
 
     def _begin(self, request: InferRequest) -> LiveSequence:
         """Start the sequence of a request, in a slot or in the backlog."""
-        is_generated = self._opening.admit(request, self._open)
+        is_generated = self._admit(request)
         # The backlog is first.
         slots = None if self._backlog else best_slots(self._open_slots.values())
-        if slots is None:
-            self._opening.check_backlog(request, len(self._backlog))
+        if slots is None and 0 < self._max_queue_size <= len(self._backlog):
+            request_id = request.id or "<id_unknown>"
+            raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
         state = _BACKLOG if slots is None else _IDLE
         sequence = LiveSequence(request.correlation_id, state, self._no_states)
         sequence.has_generated_id = is_generated
@@ -554,6 +511,28 @@ class SequenceScheduler:
         else:
             self._enter(sequence, slots)
         return sequence
+
+    def _admit(self, request: InferRequest) -> bool:
+        """Check that a request may start a sequence; returns whether it got an id that is new.
+
+        The errors of a request of a sequence that is not known have Triton's words.
+        """
+        if request.correlation_id:
+            if not request.flags & START:
+                raise InvalidArgumentError(
+                    f"inference request for sequence {request.correlation_id} to model "
+                    f"'{self._name}' must specify the START flag on the first request of "
+                    "the sequence"
+                )
+            return False
+        if not self._generates_ids:
+            raise InvalidArgumentError(
+                f"inference request to model '{self._name}' must specify a non-zero or "
+                "non-empty correlation ID"
+            )
+        request.correlation_id = next(each for each in self._new_ids if each not in self._open)
+        request.flags |= START
+        return True
 
     def _enter(self, sequence: LiveSequence, slots: InstanceSlots) -> None:
         slots.take(sequence)

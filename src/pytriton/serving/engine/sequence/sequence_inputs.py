@@ -17,6 +17,7 @@ from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.model_spec import SequenceControlKind
 from pytriton.runtime.transport.payload import unshareable
+from pytriton.serving.engine.validation import fits
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
@@ -88,7 +89,6 @@ class SequenceInputs:
         self._null_inputs: dict[str, InferTensor] = {}  # of the last null request
 
     def new_states(self) -> SequenceStates:
-        """Returns the states of a sequence at its start."""
         return SequenceStates(self._initial.copy(), self._initial_key)
 
     def states_of(self, request: InferRequest) -> SequenceStates:
@@ -186,7 +186,7 @@ class SequenceInputs:
                 f"state '{state.output_name}' of model '{self._name}' has data-type "
                 f"'{output.dtype.name}', expected '{state.dtype.name}'"
             )
-        if shape != expected and not _fits(shape, expected):
+        if shape != expected and not fits(shape, expected):
             raise InternalError(
                 f"state '{state.output_name}' of model '{self._name}' has shape "
                 f"{list(shape)}, expected {list(expected)}"
@@ -243,19 +243,12 @@ def added_input_names(spec: ModelSpec) -> list[str]:
 
 
 def state_output_names(spec: ModelSpec) -> list[str]:
-    """Returns the names of the outputs that have the next states."""
     return [state.output_name for state in spec.sequence.states] if spec.sequence else []
 
 
 def _zeros(name: str, dtype: DataType, shape: tuple[int, ...]) -> InferTensor:
     # The bytes of an empty BYTES element are its length.
     return InferTensor(name, dtype, shape, bytes(math.prod(shape) * (dtype.itemsize or 4)))
-
-
-def _fits(dims: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    return len(dims) == len(expected) and all(
-        size in (given, -1) for given, size in zip(dims, expected, strict=True)
-    )
 
 
 class _Key(NamedTuple):

@@ -57,7 +57,6 @@ class DirectSlots:
 
     @property
     def sequences(self) -> Iterable[LiveSequence]:
-        """The sequences that occupy slots."""
         return self._occupied.values()
 
     def take(self, sequence: LiveSequence) -> None:
@@ -71,7 +70,6 @@ class DirectSlots:
         self._occupied[slot] = sequence
 
     def release(self, sequence: LiveSequence) -> None:
-        """Free the slot of a sequence."""
         del self._occupied[sequence.slot]
         heapq.heappush(self._freed, sequence.slot)
 
@@ -161,7 +159,6 @@ class OldestSlots:
 
     @property
     def sequences(self) -> Iterable[LiveSequence]:
-        """The candidates."""
         return self._candidates
 
     def take(self, sequence: LiveSequence) -> None:
@@ -169,7 +166,6 @@ class OldestSlots:
         self._candidates[sequence] = None
 
     def release(self, sequence: LiveSequence) -> None:
-        """Forget a sequence."""
         del self._candidates[sequence]
 
     def add_ready(self, sequence: LiveSequence) -> None:

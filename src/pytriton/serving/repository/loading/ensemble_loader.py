@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -14,16 +14,17 @@ from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.config import config_from_dict, config_to_json, spec_from_config
 from pytriton.serving.engine.ensemble.ensemble_rules import (
-    NEWEST,
     circular_dependency,
     complete_ensemble,
     composing_models,
+    version_text,
 )
 from pytriton.serving.repository.reading.layout import ModelNames
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
+    from pytriton.serving.repository.model_lifecycle import ModelLifecycle
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.cache import ResponseStore
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.plans import VersionPlan
+    from pytriton.serving.repository.model_lifecycle import ModelLifecycle
 
     MakeEnsemble = Callable[[VersionPlan, "StepModels"], ManagedModel]
 else:
@@ -95,9 +97,6 @@ class EnsembleVersion:
             self.model.stop()
         finally:
             self._use.end(self)
-
-    def __repr__(self) -> str:
-        return f"<EnsembleVersion {self.model!r}>"
 
 
 class EnsembleLoader:
@@ -166,18 +165,6 @@ class StepsError(InvalidArgumentError):
         self.is_awaited = is_awaited
 
 
-class TrackedModel(Protocol):
-    """A model of the repositories that was loaded, should have been, or was unloaded."""
-
-    @property
-    def wanted_config(self) -> Any | None:
-        """The configuration with which it should serve; None if it was unloaded or never read."""
-
-    @property
-    def failure(self) -> StepsError | str:
-        """Why it does not serve; for an ensemble that does not fit its steps, the error."""
-
-
 @dataclass(frozen=True)
 class StepModels:
     """The models that an ensemble is made of at one moment."""
@@ -201,7 +188,7 @@ class StepFinder:
     def __init__(
         self,
         engine: Engine,
-        tracked: Mapping[str, TrackedModel],
+        tracked: Mapping[str, ModelLifecycle],
         names: ModelNames | None = None,
     ) -> None:
         self._engine = engine
@@ -237,7 +224,7 @@ class StepFinder:
         """Returns whether the steps would find the same models again."""
         return all(
             (identifier := self.named(name, steps.namespace)) is not None
-            and self._engine.find(identifier, _version_text(version)) is model
+            and self._engine.find(identifier, version_text(version)) is model
             for (name, version), model in steps.models.items()
         )
 
@@ -285,7 +272,7 @@ class StepFinder:
         return identifier
 
     def _find(self, ensemble: str, model: str, version: int) -> ManagedModel:
-        served = self._engine.find(model, _version_text(version))
+        served = self._engine.find(model, version_text(version))
         if served is not None:
             return served
         if self._engine.ready_versions(model):
@@ -306,10 +293,6 @@ class StepFinder:
         if failure:
             text += f" Model '{model}' loading failed with error: {failure}"
         raise StepsError(text)
-
-
-def _version_text(version: int) -> str:
-    return "" if version == NEWEST else str(version)
 
 
 def _config_of(model: ManagedModel) -> Any:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,12 +15,11 @@ from pytriton.base.errors import ServerError
 from pytriton.serving.engine.model import ModelState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Callable
 
-    from pytriton.runtime.executor.inference import WorkerInstance
     from pytriton.runtime.executor.worker import Recovery
-    from pytriton.serving.engine.model import Model
     from pytriton.serving.repository.loading.plans import InstancePlan
+    from pytriton.serving.repository.loading.python_version import PythonVersion
 
 FIRST_RETRY_S = 5.0  # after a start that failed; each further one in a row doubles it
 MAX_RETRY_S = 120.0
@@ -131,40 +130,11 @@ class ScalingPolicy:
         while now_s - peaks[0][0] >= self.settings.down_after_s and len(peaks) > 1:
             peaks.popleft()
 
-    def __repr__(self) -> str:
-        settings = self.settings
-        return f"<ScalingPolicy wants {self.wanted} of {settings.minimum} to {settings.maximum}>"
-
 
 logger = logging.getLogger(__name__)
 
 BUSY_INTERVAL_S = 0.5
 IDLE_INTERVAL_S = 2.0
-
-
-class ScaledVersion(Protocol):
-    """What a scaler needs of the version whose instances it scales."""
-
-    @property
-    def model(self) -> Model:
-        """The engine's model."""
-
-    @property
-    def serving(self) -> Collection[WorkerInstance]:
-        """The instances that get requests, the newest one last."""
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of all instances that are being started, serve, or have not ended yet."""
-
-    def start_another(self, plan: InstancePlan) -> Awaitable[None]:
-        """Start one more instance and put it in service; may be cancelled."""
-
-    def retire(self, instance: WorkerInstance) -> None:
-        """End an instance when it has answered its requests."""
-
-    def cancel_replacement(self) -> bool:
-        """Start one instance less of those that replace others; returns False if there is none."""
 
 
 class InstanceScaler:
@@ -186,7 +156,7 @@ class InstanceScaler:
         self,
         settings: ScalingSettings,
         make_plan: Callable[[int], InstancePlan],
-        version: ScaledVersion,
+        version: PythonVersion,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         *,
@@ -337,6 +307,3 @@ class InstanceScaler:
             load.pending,
             load.running,
         )
-
-    def __repr__(self) -> str:
-        return f"<InstanceScaler {self._policy!r}, {len(self._starts)} starting>"

@@ -38,25 +38,19 @@ class HeldVersion:
 
     @property
     def model(self) -> ManagedModel:
-        """See `LoadedVersion`."""
         return self._version.model
 
     @property
     def is_current(self) -> bool:
-        """See `LoadedVersion`."""
         return self._version.is_current
 
     async def drain_and_stop(self, timeout_s: float | None = None) -> None:
-        """See `LoadedVersion`."""
         try:
             await self._version.drain_and_stop(timeout_s)
         finally:
             holder, self._holder = self._holder, None  # this may be called twice
             if holder is not None:
                 holder.release()
-
-    def __repr__(self) -> str:
-        return f"<HeldVersion {self._version!r}>"
 
 
 def hold(version: LoadedVersion, holder: Holder | None) -> LoadedVersion:
@@ -268,9 +262,6 @@ class LoadDependencies:
     def __len__(self) -> int:
         return sum(wants.total() for wants in self._waits.values())
 
-    def __repr__(self) -> str:
-        return f"<LoadDependencies {len(self)} loads>"
-
     def _path(self, start: str, end: str) -> list[str]:
         """Returns the models on the path from `start` to `end`, both included; empty if none."""
         paths = {start: [start]}
@@ -282,3 +273,6 @@ class LoadDependencies:
                     paths[wanted] = [*paths[name], wanted]
                     pending.append(wanted)
         return paths.get(end, [])
+
+    def __repr__(self) -> str:
+        return f"<LoadDependencies {len(self)} loads>"

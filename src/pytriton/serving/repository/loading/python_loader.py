@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.log_switches import LogFeed
+from pytriton.base.model_spec import reshapes
 from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.runtime.executor.inference import ModelLabels
@@ -51,9 +54,9 @@ from pytriton.serving.repository.reading.instances import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
-    from pytriton.base.model_spec import ModelSpec, ModelTensor, Reshape
+    from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.worker import Placement
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
@@ -202,12 +205,19 @@ class PythonLoader:
         )
         spec = with_deadline(plan, spec)
         launch = _VersionLaunch(
-            self, plan, spec, config_to_json(config), code, environment, launcher
+            plan=plan,
+            spec=spec,
+            config_json=config_to_json(config),
+            code=code,
+            environment=environment,
+            launcher=launcher,
+            limits=limits_of(plan, scaling),
+            memory=MemoryTrimmer(self._loop),
+            labels=_labels(spec),
         )
-        launch.limits = limits_of(plan, scaling)
         version = PythonVersion(
-            launch.make_model,
-            launch.start,
+            partial(self._make_model, launch),
+            partial(self._start_instance, launch),
             self._loop,
             plan.load_timeout_s,
             recovery=launcher.recovery,
@@ -288,7 +298,7 @@ class PythonLoader:
                     preloaded_modules(code),
                     None if placement is None else completion_placement(placement),
                 ),
-                self.initialize_frame(plan, code, arguments, []),
+                self._initialize_frame(plan, code, arguments, []),
                 self._loop,
                 self._make_services(plan, name),
             )
@@ -318,7 +328,7 @@ class PythonLoader:
             namespace=plan.namespace,
         )
 
-    def initialize_frame(
+    def _initialize_frame(
         self, plan: VersionPlan, code: BackendCode, arguments: dict[str, str], outputs: list[str]
     ) -> Initialize:
         """Returns the first message to a process of a version."""
@@ -336,13 +346,13 @@ class PythonLoader:
             sharing=plan.sharing if plan.on_ray else "",
         )
 
-    async def start_instance(
+    async def _start_instance(
         self, launch: _VersionLaunch, instance_plan: InstancePlan
     ) -> PythonInstance:
         """Start one instance and run its warm-up; it is not in service yet."""
-        return await _retried(lambda: self._start_instance(launch, instance_plan))
+        return await _retried(lambda: self._try_instance(launch, instance_plan))
 
-    async def _start_instance(
+    async def _try_instance(
         self, launch: _VersionLaunch, instance_plan: InstancePlan
     ) -> PythonInstance:
         services = self._make_services(launch.plan, instance_plan.name)
@@ -358,7 +368,7 @@ class PythonLoader:
                 preloaded_modules(launch.code),
                 instance_plan.placement,
             ),
-            launch.initialize_frame(instance_plan),
+            self._instance_frame(launch, instance_plan),
             launch.labels,
             launch.memory,
             self._loop,
@@ -377,7 +387,25 @@ class PythonLoader:
         services.is_loading = False
         return instance
 
-    def make_model(self, launch: _VersionLaunch, supervisor: InstanceSupervisor) -> Model:
+    def _instance_frame(self, launch: _VersionLaunch, plan: InstancePlan) -> Initialize:
+        """Returns the first message to the process of an instance."""
+        spec = launch.spec
+        arguments = {
+            "model_config": launch.config_json.decode(),
+            "model_instance_kind": plan.kind,
+            "model_instance_name": plan.name,
+            "model_instance_device_id": str(plan.device_id),
+            "model_repository": str(launch.plan.model_directory),
+            "model_version": str(spec.version),
+            "model_name": spec.name,
+        }
+        outputs = list(dict.fromkeys((*spec.outputs, *state_output_names(spec))))
+        frame = self._initialize_frame(launch.plan, launch.code, arguments, outputs)
+        frame.is_decoupled = spec.decoupled
+        frame.is_batching = spec.max_batch_size > 0
+        return frame
+
+    def _make_model(self, launch: _VersionLaunch, supervisor: InstanceSupervisor) -> Model:
         """Make the engine's model of a version, without instances."""
         turns = None
         if self._turns is not None:
@@ -393,71 +421,34 @@ class PythonLoader:
         )
 
 
-class _VersionLaunch:
+class _VersionLaunch(msgspec.Struct, kw_only=True):
     """What all instances of one version share."""
 
-    def __init__(
-        self,
-        loader: PythonLoader,
-        plan: VersionPlan,
-        spec: ModelSpec,
-        config_json: bytes,
-        code: BackendCode,
-        environment: PythonEnvironment | None,
-        launcher: Launcher,
-    ) -> None:
-        self._loader = loader
-        self.launcher = launcher
-        self.limits: list[InstanceLimits] = []  # of all instances that it may have at a time
-        self.code = code
-        self.plan = plan
-        self.spec = spec
-        self.config_json = config_json
-        self.environment = environment
-        self.memory = MemoryTrimmer(loader._loop)  # noqa: SLF001  a part of the loader
-        self.labels = ModelLabels(
-            spec.name,
-            str(spec.version),
-            [*spec.inputs, *added_input_names(spec)],
-            batching=spec.max_batch_size > 0,
-            is_model_file=True,
-            state_outputs=state_output_names(spec),
-            in_sequences=spec.sequence is not None,
-            input_reshapes=_reshapes(spec.inputs),
-            output_reshapes=_reshapes(spec.outputs),
-            ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
-            keeps_inputs=spec.is_idempotent,
-        )
-
-    def make_model(self, supervisor: InstanceSupervisor) -> Model:
-        """Make the engine's model; its supervisor starts and replaces the instances."""
-        return self._loader.make_model(self, supervisor)
-
-    async def start(self, plan: InstancePlan) -> PythonInstance:
-        """Start an instance, also to replace one that died."""
-        return await self._loader.start_instance(self, plan)
-
-    def initialize_frame(self, plan: InstancePlan) -> Initialize:
-        """Returns the first message to the instance's process."""
-        spec = self.spec
-        arguments = {
-            "model_config": self.config_json.decode(),
-            "model_instance_kind": plan.kind,
-            "model_instance_name": plan.name,
-            "model_instance_device_id": str(plan.device_id),
-            "model_repository": str(self.plan.model_directory),
-            "model_version": str(spec.version),
-            "model_name": spec.name,
-        }
-        outputs = list(dict.fromkeys((*spec.outputs, *state_output_names(spec))))
-        frame = self._loader.initialize_frame(self.plan, self.code, arguments, outputs)
-        frame.is_decoupled = spec.decoupled
-        frame.is_batching = spec.max_batch_size > 0
-        return frame
+    plan: VersionPlan
+    spec: ModelSpec
+    config_json: bytes
+    code: BackendCode
+    environment: PythonEnvironment | None
+    launcher: Launcher
+    limits: list[InstanceLimits]  # of all instances that it may have at a time
+    memory: MemoryTrimmer
+    labels: ModelLabels
 
 
-def _reshapes(tensors: Mapping[str, ModelTensor]) -> dict[str, Reshape]:
-    return {name: each.reshape for name, each in tensors.items() if each.reshape is not None}
+def _labels(spec: ModelSpec) -> ModelLabels:
+    return ModelLabels(
+        spec.name,
+        str(spec.version),
+        [*spec.inputs, *added_input_names(spec)],
+        batching=spec.max_batch_size > 0,
+        is_model_file=True,
+        state_outputs=state_output_names(spec),
+        in_sequences=spec.sequence is not None,
+        input_reshapes=reshapes(spec.inputs),
+        output_reshapes=reshapes(spec.outputs),
+        ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
+        keeps_inputs=spec.is_idempotent,
+    )
 
 
 async def _retried(start: Callable[[], Awaitable[_T]]) -> _T:

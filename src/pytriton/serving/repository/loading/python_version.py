@@ -212,9 +212,6 @@ class PythonVersion:
         if self._running_processes:
             await asyncio.wait(self._running_processes)
 
-    def __repr__(self) -> str:
-        return f"<PythonVersion {self._model!r} restarting={len(self._restarts)}>"
-
     @property
     def has_ready_check(self) -> bool:
         """Whether the model has its own readiness check."""
@@ -239,7 +236,7 @@ class PythonVersion:
         """Forget an instance that was to be ended."""
         self._release_name(self._members.pop(instance))
 
-    # What is scaled: see `ScaledVersion`
+    # What is scaled: see `InstanceScaler`
 
     @property
     def serving(self) -> list[WorkerInstance]:

@@ -234,7 +234,6 @@ def _read_placement(config: Any, start_timeout_s: float) -> Placement:
 
 
 def _gpus(config: Any, group: Any) -> float:
-    """Returns the GPUs of each actor of a group."""
     if group.kind == _KINDS.KIND_CPU:
         return 0.0
     gpus = _quantity(config, NUM_GPUS, 1.0 if group.kind == _KINDS.KIND_GPU else 0.0)

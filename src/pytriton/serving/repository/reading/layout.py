@@ -331,16 +331,12 @@ class LocalFinder:
         self._namespaces = tuple(namespaces)
 
     def find(self) -> dict[str, list[ModelPlace]]:
-        """See `PlaceFinder`."""
         return find_models(self._repositories, self._namespaces)
 
     known = find
 
     def close(self) -> None:
         """See `PlaceFinder`."""
-
-    def __repr__(self) -> str:
-        return f"<LocalFinder {self._repositories!r}>"
 
 
 class ModelNames:
@@ -380,6 +376,3 @@ class ModelNames:
             return own
         found = [each for each in self.identifiers(name) if is_known(each)]
         return found[0] if len(found) == 1 else None
-
-    def __repr__(self) -> str:
-        return f"<ModelNames of {len(self._namespaces)} namespaces>"

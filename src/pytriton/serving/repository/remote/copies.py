@@ -65,9 +65,6 @@ class LocalCopy:
         if self._is_abandoned and not self._user_count:
             self._remove()
 
-    def __repr__(self) -> str:
-        return f"<LocalCopy {self.directory}>"
-
 
 class LocalCopies:
     """The folder of one server, in the system's folder for temporary files or a given one."""
@@ -141,9 +138,6 @@ class LocalCopies:
         for entry in found:
             with contextlib.suppress(OSError):  # somebody else removes it
                 _remove_if_stale(Path(entry.path))
-
-    def __repr__(self) -> str:
-        return f"<LocalCopies in {self._root}>"
 
 
 def _remove_if_stale(directory: Path) -> None:

@@ -41,16 +41,13 @@ class CopiedPlace(ModelPlace, frozen=True):
     address: str  # of the model it is a copy of
 
     def holder(self) -> Holder | None:
-        """See `ModelPlace`."""
         return self.copy
 
     def abandon(self) -> None:
-        """See `ModelPlace`."""
         self.copy.abandon()
 
     @property
     def sharing(self) -> str:
-        """See `ModelPlace`."""
         variable = MOUNT_DIRECTORIES[self.address.partition(":")[0]]
         return (
             "the server has copied the model to its own machine; to run it on Ray, set the "
@@ -58,7 +55,6 @@ class CopiedPlace(ModelPlace, frozen=True):
         )
 
     def explain(self, text: str) -> str:
-        """See `ModelPlace`."""
         return text.replace(str(self.directory), self.address)
 
 
@@ -70,7 +66,6 @@ class RemotePlace(ModelPlace, frozen=True):
     pool: Executor  # for downloads of whole models
 
     def listed(self) -> RemotePlace:
-        """See `ModelPlace`."""
         if self.files is not None:
             return self
         return RemotePlace(
@@ -82,11 +77,9 @@ class RemotePlace(ModelPlace, frozen=True):
         )
 
     def snapshot(self) -> Snapshot:
-        """See `ModelPlace`."""
         return snapshot_of(self.files or ())
 
     def begin_config(self) -> Callable[[], ModelPlace]:
-        """See `ModelPlace`."""
         try:
             files = self.listed().files or ()
             finish = self.remote.begin_config(self.directory.name, files)
@@ -100,7 +93,6 @@ class RemotePlace(ModelPlace, frozen=True):
         return wait
 
     async def fetch(self, choose: ChooseVersions) -> ModelPlace:
-        """See `ModelPlace`."""
         given_up = threading.Event()
         name, files = self.directory.name, self.files or ()
         loop = asyncio.get_running_loop()
@@ -113,14 +105,6 @@ class RemotePlace(ModelPlace, frozen=True):
             raise
         address = f"{self.remote.address}/{name}"
         return CopiedPlace(copy.directory.parent, copy.directory, copy, address)
-
-
-def remote_place(
-    remote: RemoteRepository, name: str, files: Files | None, pool: Executor
-) -> RemotePlace:
-    """Returns the place of a model."""
-    repository = Path(remote.address)
-    return RemotePlace(repository, repository / name, remote, files, pool)
 
 
 logger = logging.getLogger(__name__)
@@ -180,12 +164,10 @@ class RemoteFinder:
 
     @property
     def problem(self) -> str:
-        """See `PlaceFinder`."""
         problems = (each.problem for each in self._remotes if not each.was_listed)
         return "; ".join(problem for problem in problems if problem)
 
     def find(self) -> dict[str, list[ModelPlace]]:
-        """See `PlaceFinder`."""
         listings = [
             self._models.submit(remote.list_models, with_files=self._with_files)
             for remote in self._remotes
@@ -195,7 +177,6 @@ class RemoteFinder:
         return self.known()
 
     def known(self) -> dict[str, list[ModelPlace]]:
-        """See `PlaceFinder`."""
         models: dict[str, list[ModelPlace]] = {}
         for repository, namespace in zip(self._repositories, self._namespaces, strict=True):
             if isinstance(repository, Path):
@@ -203,12 +184,12 @@ class RemoteFinder:
                     models.setdefault(name, []).extend(places)
             else:
                 for name, files in repository.models().items():
-                    place = remote_place(repository, name, files, self._models)
+                    path = Path(repository.address)
+                    place = RemotePlace(path, path / name, repository, files, self._models)
                     models.setdefault(identifier_of(namespace, name), []).append(place)
         return dict(sorted(models.items()))
 
     def close(self) -> None:
-        """See `PlaceFinder`."""
         for remote in self._remotes:
             remote.stop()
         self._models.shutdown(wait=True, cancel_futures=True)
@@ -227,9 +208,6 @@ class RemoteFinder:
             copies.open()
             self._copies[parent] = copies
         return copies
-
-    def __repr__(self) -> str:
-        return f"<RemoteFinder {self._repositories!r}>"
 
 
 def open_finder(

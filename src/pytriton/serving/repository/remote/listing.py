@@ -137,12 +137,10 @@ def shared_files(files: Iterable[RemoteFile]) -> list[RemoteFile]:
 
 
 def files_of_versions(files: Iterable[RemoteFile], versions: Collection[int]) -> list[RemoteFile]:
-    """Returns the files of some versions."""
     return [file for file in files if version_of(file) in versions]
 
 
 def version_folders(files: Iterable[RemoteFile]) -> dict[int, str]:
-    """Returns the names of all version folders."""
     folders = {file.path.partition("/")[0] for file in files if version_of(file) is not None}
     return {int(name): name for name in sorted(folders, key=int)}
 

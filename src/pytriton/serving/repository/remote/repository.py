@@ -321,6 +321,3 @@ class RemoteRepository:
     def stop(self) -> None:
         """End all downloads."""
         self._stopped.set()
-
-    def __repr__(self) -> str:
-        return f"<RemoteRepository {self.address}: {len(self._models)} models>"

@@ -169,9 +169,6 @@ class RemoteStore:
             text = text.replace(secret, "***")
         return FetchError(text)
 
-    def __repr__(self) -> str:
-        return f"<RemoteStore {self._location.address}>"
-
 
 class CancelledFetchError(FetchError):
     """A download was given up, because nobody waits for it any more."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest
 from pytriton.runtime.executor.inference import Instance
+from pytriton.serving.engine.ensemble.ensemble_rules import version_text
 from pytriton.serving.engine.served_model import WaitsFor, queue_owner
 
 if TYPE_CHECKING:
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
         InferResponse,
         InferTensor,
         ResponseSink,
-        TraceContext,
         TracedSink,
     )
-    from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.frames import InferCallFrame
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.rate_limiter import Turns
     from pytriton.serving.engine.served_model import ServedModel
 
@@ -194,16 +194,6 @@ logger = logging.getLogger(__name__)
 
 # The maximum depth of calls; a longer chain is assumed to be an endless recursion.
 MAX_DEPTH = 64
-_NEWEST = -1
-
-
-class BeginTrace(Protocol):
-    """Begins the trace of a call, if requests are traced."""
-
-    def __call__(
-        self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
-    ) -> TracedSink | None:
-        """Trace a request as a child of the calling request's span."""
 
 
 class CallingInstance(Instance, Protocol):
@@ -222,7 +212,7 @@ class ModelCaller:
         loop: asyncio.AbstractEventLoop,
         *,
         max_depth: int = MAX_DEPTH,
-        begin_trace: BeginTrace | None = None,
+        begin_trace: BeginStepTrace | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.engine = engine
@@ -264,7 +254,7 @@ class ModelCaller:
 
     def _find(self, call: InferCallFrame, name: str) -> ServedModel:
         try:
-            model = self.engine.lookup(name, _version(call))
+            model = self.engine.lookup(name, version_text(call.model_version))
         except ServerError as error:
             if call.keeps_errors:
                 raise
@@ -294,7 +284,7 @@ class ModelCaller:
             )
         return InferRequest(
             model_name=call.model_name,
-            model_version=_version(call),
+            model_version=version_text(call.model_version),
             inputs=inputs,
             id=call.id,
             outputs=tuple(call.outputs) or None,
@@ -417,7 +407,6 @@ class RunningBlsCall:
             self._is_over = final
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
         self._stop_waiting()
         if not self._is_over:
             self._is_over = final
@@ -434,7 +423,6 @@ class RunningBlsCall:
     # Called for the worker
 
     def cancel(self) -> None:
-        """Cancel the call."""
         if self._check is not None:
             self._check.cancel()
             self._check = None
@@ -451,9 +439,6 @@ class RunningBlsCall:
         """Let the called model continue."""
         if self._inference is not None:
             self._inference.resume()
-
-    def __repr__(self) -> str:
-        return f"<ModelCall of {self._model_name} over={self._is_over}>"
 
     def _stop_waiting(self) -> None:
         self._has_answer = True
@@ -482,10 +467,6 @@ def _wait(caller: CallingInstance | None, call: InferCallFrame) -> BlockedBatch 
     if call.blocked_batch:
         return BlockedBatch(caller, call.blocked_batch, is_blocking=True)
     return BlockedBatch(caller, call.batch, is_blocking=False) if call.batch else None
-
-
-def _version(call: InferCallFrame) -> str:
-    return "" if call.model_version == _NEWEST else str(call.model_version)
 
 
 def _not_ready(model_name: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
+from pytriton.serving.engine.config_rules import are_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -52,7 +53,6 @@ class SharedMetric:
         self._total += value
 
     def set(self, value: float) -> None:
-        """Set a gauge."""
         if self.kind != _GAUGE:
             raise self._unsupported("Set")
         self._total = value
@@ -165,20 +165,17 @@ class WorkerMetrics:
         self._metrics: dict[int, tuple[int, SharedMetric]] = {}  # with the family's number
 
     def new_family(self, family: int, name: str, description: str, kind: str) -> None:
-        """Use a family."""
         self._families[family] = self._shared.acquire(name, description, kind)
 
     def new_metric(
         self, family: int, metric: int, labels: dict[str, str], buckets: list[float] | None
     ) -> None:
-        """Use a metric of a family."""
         owner = self._families.get(family)
         if owner is None:
             raise InvalidArgumentError("the metric's family has been deleted")
         self._metrics[metric] = (family, owner.acquire(labels, buckets))
 
     def delete_family(self, family: int) -> None:
-        """Release a family and its metrics."""
         owner = self._families.pop(family, None)
         if owner is None:
             return
@@ -197,7 +194,6 @@ class WorkerMetrics:
         self._metric(metric).increment(value)
 
     def set(self, metric: int, value: float) -> None:
-        """Set a gauge."""
         self._metric(metric).set(value)
 
     def observe(self, metric: int, value: float) -> None:
@@ -237,7 +233,6 @@ def _checked_bounds(buckets: Sequence[float]) -> list[float]:
     bounds = [float(bound) for bound in buckets]
     if bounds and bounds[-1] == math.inf:  # every histogram has this bucket anyway
         bounds.pop()
-    rising = all(low < high for low, high in pairwise(bounds))
-    if not rising or not all(map(math.isfinite, bounds)):
+    if not are_bounds(bounds):
         raise InvalidArgumentError("Bucket Boundaries must be strictly sorted")
     return bounds

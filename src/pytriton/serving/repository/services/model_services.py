@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import InferCallFrame, WorkerLogLine
     from pytriton.serving.engine.client import ModelControl
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.rate_limiter import Turns
-    from pytriton.serving.repository.services.bls import BeginTrace, CallingInstance, RunningBlsCall
+    from pytriton.serving.repository.services.bls import CallingInstance, RunningBlsCall
     from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 
     Reply = Callable[[Any, str | None], None]
@@ -54,7 +55,7 @@ class SharedServices:
         loop: asyncio.AbstractEventLoop,
         *,
         load_dependencies: LoadDependencies | None = None,
-        begin_trace: BeginTrace | None = None,
+        begin_trace: BeginStepTrace | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.engine = engine
@@ -131,9 +132,6 @@ class ModelServices:
     def close(self) -> None:
         """Release everything of a worker that has ended."""
         self._metrics.close()
-
-    def __repr__(self) -> str:
-        return f"<ModelServices of {self._instance_name}>"
 
     def _answer(
         self,
