@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which requests run together and when. There is no I/O; the caller passes the time.
+"""The waiting requests of a model, and the rules that divide them into batches.
+
+`RequestQueue` keeps requests in order: priority levels, queue policies and deadlines. A batcher
+decides which of them run together and when. There is no I/O; the caller passes the time.
 
 A scheduler adds requests, calls `next` whenever an instance is free, and calls `expire` at
 `next_deadline_ns`, whether an instance is free or not.

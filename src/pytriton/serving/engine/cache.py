@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response cache: the most recently used responses of all models, bounded by bytes.
 
-It stores bytes by keys, which `serving.engine.cache_key` makes. The engine decides when to look up
-and what to count.
+It stores bytes by keys, which `serving.engine.answer_cache` makes and uses.
 """
 
 from __future__ import annotations

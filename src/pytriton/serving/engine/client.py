@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of the engine to its callers, such as front ends.
+"""The interfaces of the engine and of model control to their callers, such as front ends.
 
 In the engine's process that is `serving.server.api.local_client.LocalClient`, which calls the
 engine directly; in a front end with its own process

@@ -2,8 +2,8 @@
 """Reads a model's configuration, fills in defaults, and prints it as Triton does.
 
 Inside the engine a configuration is Triton's `ModelConfig` message; the hot path reads a
-`ModelSpec` instead. The rules for configurations are in `pytriton.serving.engine.config_rules`;
-`validate_config` can be imported from either module.
+`ModelSpec` instead, which is made here. All functions raise InvalidArgumentError for values that
+cannot be used. The rules are in `serving.engine.config_rules`.
 """
 
 from __future__ import annotations
@@ -49,154 +49,6 @@ __all__ = [
     "spec_from_config",
     "validate_config",
 ]
-
-_UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
-_UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
-_CUTOFF = 0.75  # names that are less alike are no misspellings
-
-
-def hint(problem: str) -> str:
-    """Returns the sentence that helps with a problem that protobuf names; "" if there is none."""
-    pool: Any = model_config_pb2.DESCRIPTOR.pool
-    if found := _UNKNOWN_FIELD.search(problem):
-        fields = list(pool.FindMessageTypeByName(found[1]).fields_by_name)
-        near = difflib.get_close_matches(found[2], fields, n=1, cutoff=_CUTOFF)
-        return f' Did you mean "{near[0]}"?' if near else ""
-    if found := _UNKNOWN_VALUE.search(problem):
-        values = pool.FindEnumTypeByName(found[1]).values_by_name
-        names = [name for name in values if not name.endswith("_INVALID")]
-        return f" Expected one of {', '.join(names)}."
-    return ""
-
-
-IDEMPOTENT_PARAMETER = "IDEMPOTENT"
-NO_INSTANCE_PARAMETER = "RAY_NO_INSTANCE_TIMEOUT_S"
-
-_ANSWERS = {"true": True, "false": False}
-
-
-def is_idempotent(config: Any) -> bool:
-    """Returns whether requests may run again if their instance is lost before it answers."""
-    if IDEMPOTENT_PARAMETER not in config.parameters:
-        return False
-    text = config.parameters[IDEMPOTENT_PARAMETER].string_value
-    answer = _ANSWERS.get(text.strip().lower())
-    if answer is None:
-        raise InvalidArgumentError(
-            f"expected 'true' or 'false' as parameter {IDEMPOTENT_PARAMETER} of model "
-            f"'{config.name}', got '{text}'"
-        )
-    if answer and config.HasField("sequence_batching"):
-        raise InvalidArgumentError(
-            f"parameter {IDEMPOTENT_PARAMETER} of model '{config.name}' cannot be 'true': its "
-            "requests belong to sequences, and the state of a sequence ends with its instance"
-        )
-    return answer
-
-
-def no_instance_timeout_s(config: Any) -> float:
-    """Returns how long requests wait while a model has no instance; 0: as long as it takes."""
-    return seconds_parameter(config, NO_INSTANCE_PARAMETER, 0.0)
-
-
-def seconds_parameter(config: Any, name: str, default_s: float) -> float:
-    """Returns the seconds that a parameter of a model says."""
-    if name not in config.parameters:
-        return default_s
-    text = config.parameters[name].string_value
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.0 <= seconds < math.inf:
-        raise InvalidArgumentError(
-            f"expected a number of seconds as parameter {name} of model '{config.name}', "
-            f"got '{text}'"
-        )
-    return seconds
-
-
-MESSAGES = "messages"
-PROMPTS = ("prompt", "text_input", "text", "input")
-TEXTS = ("text", "text_output", "output")
-EMBEDDINGS = ("embedding", "embeddings")
-
-_TEXT_TYPES = frozenset({dtypes.BYTES})
-_FLOAT_TYPES = frozenset({dtypes.FP16, dtypes.BF16, dtypes.FP32, dtypes.FP64})
-
-
-def openai_spec(
-    config: Any, inputs: Mapping[str, ModelTensor], outputs: Mapping[str, ModelTensor]
-) -> OpenAISpec | None:
-    """Returns which routes serve a model, and by which tensors; None if it has not opted in."""
-    if ROUTES_PARAMETER not in config.parameters:
-        return None
-    parameters = {
-        key: config.parameters[key].string_value
-        for key in (ROUTES_PARAMETER, TEMPLATE_PARAMETER)
-        if key in config.parameters
-    }
-    try:
-        openai = read_openai_parameters(parameters)
-    except PyTritonBadParameterError as error:
-        raise InvalidArgumentError(
-            f"parameter '{ROUTES_PARAMETER}' of model '{config.name}': {error}"
-        ) from error
-    assert openai is not None
-    required = {name: tensor for name, tensor in inputs.items() if not tensor.optional}
-    spec = OpenAISpec(
-        chat=openai.chat,
-        completions=openai.completions,
-        embeddings=openai.embeddings,
-        template=openai.template,
-        messages=_named(inputs, (MESSAGES,), _TEXT_TYPES),
-        prompt=_named(inputs, PROMPTS, _TEXT_TYPES) or _only(required, _TEXT_TYPES, MESSAGES),
-        text=_named(outputs, TEXTS, _TEXT_TYPES) or _only(outputs, _TEXT_TYPES),
-        embedding=_named(outputs, EMBEDDINGS, _FLOAT_TYPES) or _only(outputs, _FLOAT_TYPES),
-    )
-    problem = _problem(openai, spec)
-    if problem:
-        raise InvalidArgumentError(f"model '{config.name}' cannot serve OpenAI's routes: {problem}")
-    return spec
-
-
-def _named(
-    tensors: Mapping[str, ModelTensor],
-    names: Sequence[str],
-    types: frozenset[dtypes.DataType],
-) -> str:
-    """Returns the first of these names that a tensor of a type has; empty if there is none."""
-    return next((each for each in names if each in tensors and tensors[each].dtype in types), "")
-
-
-def _only(
-    tensors: Mapping[str, ModelTensor], types: frozenset[dtypes.DataType], other: str = ""
-) -> str:
-    """Returns the name of the only tensor of a type; empty if there are none or several."""
-    names = [name for name, each in tensors.items() if each.dtype in types and name != other]
-    return names[0] if len(names) == 1 else ""
-
-
-def _problem(openai: OpenAI, spec: OpenAISpec) -> str:
-    if openai.chat and not (spec.messages or spec.prompt):
-        return f"chat expects an input {MESSAGES} or {' or '.join(PROMPTS)} of strings, got none"
-    if (openai.completions or openai.embeddings) and not spec.prompt:
-        return (
-            "completions and embeddings expect an input "
-            f"{' or '.join(PROMPTS)}, or one required input, of strings, got none"
-        )
-    if (openai.chat or openai.completions) and not spec.text:
-        return (
-            f"chat and completions expect an output {' or '.join(TEXTS)}, or one output, of "
-            "strings, got none"
-        )
-    if openai.embeddings and not spec.embedding:
-        return (
-            f"embeddings expect an output {' or '.join(EMBEDDINGS)}, or one output, of floats, "
-            "got none"
-        )
-    return ""
-
 
 _TWO_CPU_INSTANCES = frozenset({"onnxruntime", "tensorflow"})  # backends with this default
 _DEFAULT_SEQUENCE_IDLE_US = 1_000_000
@@ -456,3 +308,151 @@ def _value_to_plain(field: Any, value: Any) -> Any:
             return int(value)
         return float(str(np.float32(value))) if field.type == field.TYPE_FLOAT else value
     return str(value) if field.full_name in _PRINTED_AS_STRINGS else value
+
+
+_UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
+_UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\w+)')
+_CUTOFF = 0.75  # names that are less alike are no misspellings
+
+
+def hint(problem: str) -> str:
+    """Returns the sentence that helps with a problem that protobuf names; "" if there is none."""
+    pool: Any = model_config_pb2.DESCRIPTOR.pool
+    if found := _UNKNOWN_FIELD.search(problem):
+        fields = list(pool.FindMessageTypeByName(found[1]).fields_by_name)
+        near = difflib.get_close_matches(found[2], fields, n=1, cutoff=_CUTOFF)
+        return f' Did you mean "{near[0]}"?' if near else ""
+    if found := _UNKNOWN_VALUE.search(problem):
+        values = pool.FindEnumTypeByName(found[1]).values_by_name
+        names = [name for name in values if not name.endswith("_INVALID")]
+        return f" Expected one of {', '.join(names)}."
+    return ""
+
+
+IDEMPOTENT_PARAMETER = "IDEMPOTENT"
+NO_INSTANCE_PARAMETER = "RAY_NO_INSTANCE_TIMEOUT_S"
+
+_ANSWERS = {"true": True, "false": False}
+
+
+def is_idempotent(config: Any) -> bool:
+    """Returns whether requests may run again if their instance is lost before it answers."""
+    if IDEMPOTENT_PARAMETER not in config.parameters:
+        return False
+    text = config.parameters[IDEMPOTENT_PARAMETER].string_value
+    answer = _ANSWERS.get(text.strip().lower())
+    if answer is None:
+        raise InvalidArgumentError(
+            f"expected 'true' or 'false' as parameter {IDEMPOTENT_PARAMETER} of model "
+            f"'{config.name}', got '{text}'"
+        )
+    if answer and config.HasField("sequence_batching"):
+        raise InvalidArgumentError(
+            f"parameter {IDEMPOTENT_PARAMETER} of model '{config.name}' cannot be 'true': its "
+            "requests belong to sequences, and the state of a sequence ends with its instance"
+        )
+    return answer
+
+
+def no_instance_timeout_s(config: Any) -> float:
+    """Returns how long requests wait while a model has no instance; 0: as long as it takes."""
+    return seconds_parameter(config, NO_INSTANCE_PARAMETER, 0.0)
+
+
+def seconds_parameter(config: Any, name: str, default_s: float) -> float:
+    """Returns the seconds that a parameter of a model says."""
+    if name not in config.parameters:
+        return default_s
+    text = config.parameters[name].string_value
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < math.inf:
+        raise InvalidArgumentError(
+            f"expected a number of seconds as parameter {name} of model '{config.name}', "
+            f"got '{text}'"
+        )
+    return seconds
+
+
+MESSAGES = "messages"
+PROMPTS = ("prompt", "text_input", "text", "input")
+TEXTS = ("text", "text_output", "output")
+EMBEDDINGS = ("embedding", "embeddings")
+
+_TEXT_TYPES = frozenset({dtypes.BYTES})
+_FLOAT_TYPES = frozenset({dtypes.FP16, dtypes.BF16, dtypes.FP32, dtypes.FP64})
+
+
+def openai_spec(
+    config: Any, inputs: Mapping[str, ModelTensor], outputs: Mapping[str, ModelTensor]
+) -> OpenAISpec | None:
+    """Returns which routes serve a model, and by which tensors; None if it has not opted in."""
+    if ROUTES_PARAMETER not in config.parameters:
+        return None
+    parameters = {
+        key: config.parameters[key].string_value
+        for key in (ROUTES_PARAMETER, TEMPLATE_PARAMETER)
+        if key in config.parameters
+    }
+    try:
+        openai = read_openai_parameters(parameters)
+    except PyTritonBadParameterError as error:
+        raise InvalidArgumentError(
+            f"parameter '{ROUTES_PARAMETER}' of model '{config.name}': {error}"
+        ) from error
+    assert openai is not None
+    required = {name: tensor for name, tensor in inputs.items() if not tensor.optional}
+    spec = OpenAISpec(
+        chat=openai.chat,
+        completions=openai.completions,
+        embeddings=openai.embeddings,
+        template=openai.template,
+        messages=_named(inputs, (MESSAGES,), _TEXT_TYPES),
+        prompt=_named(inputs, PROMPTS, _TEXT_TYPES) or _only(required, _TEXT_TYPES, MESSAGES),
+        text=_named(outputs, TEXTS, _TEXT_TYPES) or _only(outputs, _TEXT_TYPES),
+        embedding=_named(outputs, EMBEDDINGS, _FLOAT_TYPES) or _only(outputs, _FLOAT_TYPES),
+    )
+    problem = _problem(openai, spec)
+    if problem:
+        raise InvalidArgumentError(f"model '{config.name}' cannot serve OpenAI's routes: {problem}")
+    return spec
+
+
+def _named(
+    tensors: Mapping[str, ModelTensor],
+    names: Sequence[str],
+    types: frozenset[dtypes.DataType],
+) -> str:
+    """Returns the first of these names that a tensor of a type has; empty if there is none."""
+    return next((each for each in names if each in tensors and tensors[each].dtype in types), "")
+
+
+def _only(
+    tensors: Mapping[str, ModelTensor], types: frozenset[dtypes.DataType], other: str = ""
+) -> str:
+    """Returns the name of the only tensor of a type; empty if there are none or several."""
+    names = [name for name, each in tensors.items() if each.dtype in types and name != other]
+    return names[0] if len(names) == 1 else ""
+
+
+def _problem(openai: OpenAI, spec: OpenAISpec) -> str:
+    if openai.chat and not (spec.messages or spec.prompt):
+        return f"chat expects an input {MESSAGES} or {' or '.join(PROMPTS)} of strings, got none"
+    if (openai.completions or openai.embeddings) and not spec.prompt:
+        return (
+            "completions and embeddings expect an input "
+            f"{' or '.join(PROMPTS)}, or one required input, of strings, got none"
+        )
+    if (openai.chat or openai.completions) and not spec.text:
+        return (
+            f"chat and completions expect an output {' or '.join(TEXTS)}, or one output, of "
+            "strings, got none"
+        )
+    if openai.embeddings and not spec.embedding:
+        return (
+            f"embeddings expect an output {' or '.join(EMBEDDINGS)}, or one output, of floats, "
+            "got none"
+        )
+    return ""

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules that a model configuration must follow, with Triton's error messages.
 
-They are checked on the normalised message; `serving.engine.config` reads and normalises it.
+They are checked on the normalised message, which `serving.engine.config` makes. Each check raises
+InvalidArgumentError for the first rule that is broken. `batch_input` and `batch_output` are for
+backends of compiled frameworks; a model of the Python backend does not see such tensors.
 """
 
 from __future__ import annotations

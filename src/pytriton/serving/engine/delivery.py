@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes outcomes to the sinks of their requests, so that each request ends exactly once."""
+"""Delivers outcomes to the sinks of their requests, so that each request ends exactly once.
+
+`Answers` does it for a model: in the order of arrival if the model preserves it, and with credit
+for more responses of decoupled models as clients take them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distributions of a model's latencies: histograms, and summaries with quantiles.
+"""The distributions of a model's latencies: histograms, and quantiles of the last minute.
 
 `serving.engine.stats` has the sums of the same durations. Requests that ended together and took
 equally long are counted in one step.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which instances may start a batch when they share resources.
+"""The rate limiter: decides which instances may start a batch when they share resources.
 
-Resources are names with counts: "this instance needs two of R while it runs". The limiter only
-decides: it has no clock and does no I/O, and it knows neither models nor processes.
-`pytriton.serving.engine.rate_limiter` connects it with models.
+Resources are names with counts: "this instance needs two of R while it runs". `ResourceLimiter`
+only decides: it has no clock and does no I/O, and it knows neither models nor processes. A server
+has one `Turns` if its rate limiter is on, and each model a `ModelTurns`; without them, an instance
+starts a batch as soon as it is free.
 """
 
 from __future__ import annotations

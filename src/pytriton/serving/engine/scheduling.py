@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model and its scheduler agree on: questions, decisions and refusals.
+"""The interface between a model and its scheduler: events, decisions and refusals.
 
 A scheduler only decides: it has no clock, no timers and no I/O. `Model` reports events to it and
 asks for decisions.

@@ -2,7 +2,7 @@
 """The statistics of a model version since it was loaded: counts and durations.
 
 The engine adds to plain integers, once per batch; readers get them as the durations of Triton's
-statistics messages. The caller passes all times.
+statistics messages. The functions at the end add the outcomes of batches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs chunks of small requests through an ensemble whose steps follow one another.
 
-A chunk for the next step is made of the columns of a slab (`slab`), without a record for each
-tensor. A member that cannot go on in this way continues as an ordinary request.
+The members that a batch of one step has answered are a slab: their tensors are rows of the columns
+of batches, and the next step takes them together, without a record for each tensor. A member that
+cannot go on in this way continues as an ordinary request.
 """
 
 from __future__ import annotations

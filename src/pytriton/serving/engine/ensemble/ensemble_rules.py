@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that the configuration of an ensemble must follow on its own, with Triton's messages.
+"""The rules for ensembles and the models of their steps, with Triton's messages.
 
-Whether it fits to the models of its steps is checked in `step_rules`.
+All configurations are normalised messages; those of nested ensembles are complete: they say whether
+the ensemble is decoupled. Each check raises InvalidArgumentError for the first broken rule.
 """
 
 from __future__ import annotations

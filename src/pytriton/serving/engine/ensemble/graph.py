@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of an ensemble and the tensors between them, read once from the configurations."""
+"""The steps of an ensemble and the tensors between them, read once from the configurations.
+
+A plan has what the requests for certain outputs have in common.
+"""
 
 from __future__ import annotations
 

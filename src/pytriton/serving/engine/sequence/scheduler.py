@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules requests that belong to sequences: in order, one at a time, on one instance.
 
-What is common to the strategies is here: the sequences that are known, the backlog of those that
-wait for a slot, the end of those that are idle. A strategy decides which slots run together.
+It has the known sequences, the backlog of those that wait for a slot, and the end of idle ones. A
+strategy (`strategies`) has the slots of an instance and decides which of them run together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the sequence batcher's settings from a model configuration.
+"""Settings of the sequence batcher in a configuration, and their rules with Triton's messages.
 
-The rules that it must follow are in `pytriton.serving.engine.sequence.sequence_config`.
+What makes Triton hang, crash or read foreign memory later is refused here in words of our own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 """The inputs that the server adds to the requests of sequence models: control inputs and states.
 
 What a request leaves in a state's output is the state's input of the next request of its sequence.
-It stays in the memory where the instance has written it.
+It stays in the memory where the instance has written it. In an iterative model each request is a
+sequence of its own, and keeps its states between its executions as inputs.
 """
 
 from __future__ import annotations

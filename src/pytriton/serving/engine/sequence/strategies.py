@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the strategy of a sequence model."""
+"""The strategies of sequence models: direct slots, or a batcher for the oldest requests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads versions of ensembles. They have no instances: the models of their steps do the work."""
+"""Loads versions of ensembles, which have no instances: the models of their steps do the work.
+
+`StepFinder` finds these models, or says in Triton's words why an ensemble cannot be served.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and retires instances of a model version as its load asks for."""
+"""Starts and retires instances of a model version as its load asks for.
+
+`ScalingPolicy` decides how many there should be; `InstanceScaler` acts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all models of the repositories share: settings, engine, states, and the limit on loads."""
+"""The load of versions: the limit on concurrent loads, retries, and what came of them.
+
+All models of the repositories share one `LoadCoordinator`.
+"""
 
 from __future__ import annotations
 
@@ -26,71 +29,6 @@ if TYPE_CHECKING:
     from pytriton.serving.repository.loading.plans import LoadedVersion, Loaders
     from pytriton.serving.repository.reading.layout import Holder
     from pytriton.serving.repository.settings import RepositorySettings
-
-
-class HeldVersion:
-    """Passes everything on to a version. Implements `LoadedVersion`."""
-
-    def __init__(self, version: LoadedVersion, holder: Holder) -> None:
-        self._version = version
-        self._holder: Holder | None = holder
-        holder.retain()
-
-    @property
-    def model(self) -> ManagedModel:
-        return self._version.model
-
-    @property
-    def is_current(self) -> bool:
-        return self._version.is_current
-
-    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
-        try:
-            await self._version.drain_and_stop(timeout_s)
-        finally:
-            holder, self._holder = self._holder, None  # this may be called twice
-            if holder is not None:
-                holder.release()
-
-
-def hold(version: LoadedVersion, holder: Holder | None) -> LoadedVersion:
-    """Returns a version that keeps its files, if somebody has to know that."""
-    return version if holder is None else HeldVersion(version, holder)
-
-
-class LackOfResources(str):
-    """Why a version could not be loaded now: its machine had no resources for that."""
-
-    __slots__ = ()
-
-
-def outcome_of(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
-    """Returns what a load that has ended came to: a version, or why there is none."""
-    return UNLOADED if load.cancelled() else load.result()
-
-
-def failure_of(outcome: LoadedVersion | str) -> str:
-    """Returns why a version cannot serve: the load failed, or its instances died already."""
-    if isinstance(outcome, str):
-        return outcome
-    is_alive = outcome.model.state is ModelState.LOADING
-    return "" if is_alive else f"Internal: {outcome.model.reason}"
-
-
-def list_failures(failures: Mapping[int, str], end: str = "\n") -> str:
-    """Returns the text about versions that cannot serve, by version."""
-    return "".join(
-        f"version {version} is at UNAVAILABLE state: {reason};{end}"
-        for version, reason in sorted(failures.items())
-    )
-
-
-def given_up(name: str) -> UnavailableError:
-    """Returns the error for a load that was not finished."""
-    return UnavailableError(
-        f"load failed for model '{name}': it was given up, as the model was unloaded or its files "
-        "changed"
-    )
 
 
 logger = logging.getLogger(__name__)
@@ -276,3 +214,68 @@ class LoadDependencies:
 
     def __repr__(self) -> str:
         return f"<LoadDependencies {len(self)} loads>"
+
+
+class HeldVersion:
+    """Passes everything on to a version. Implements `LoadedVersion`."""
+
+    def __init__(self, version: LoadedVersion, holder: Holder) -> None:
+        self._version = version
+        self._holder: Holder | None = holder
+        holder.retain()
+
+    @property
+    def model(self) -> ManagedModel:
+        return self._version.model
+
+    @property
+    def is_current(self) -> bool:
+        return self._version.is_current
+
+    async def drain_and_stop(self, timeout_s: float | None = None) -> None:
+        try:
+            await self._version.drain_and_stop(timeout_s)
+        finally:
+            holder, self._holder = self._holder, None  # this may be called twice
+            if holder is not None:
+                holder.release()
+
+
+def hold(version: LoadedVersion, holder: Holder | None) -> LoadedVersion:
+    """Returns a version that keeps its files, if somebody has to know that."""
+    return version if holder is None else HeldVersion(version, holder)
+
+
+class LackOfResources(str):
+    """Why a version could not be loaded now: its machine had no resources for that."""
+
+    __slots__ = ()
+
+
+def outcome_of(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
+    """Returns what a load that has ended came to: a version, or why there is none."""
+    return UNLOADED if load.cancelled() else load.result()
+
+
+def failure_of(outcome: LoadedVersion | str) -> str:
+    """Returns why a version cannot serve: the load failed, or its instances died already."""
+    if isinstance(outcome, str):
+        return outcome
+    is_alive = outcome.model.state is ModelState.LOADING
+    return "" if is_alive else f"Internal: {outcome.model.reason}"
+
+
+def list_failures(failures: Mapping[int, str], end: str = "\n") -> str:
+    """Returns the text about versions that cannot serve, by version."""
+    return "".join(
+        f"version {version} is at UNAVAILABLE state: {reason};{end}"
+        for version, reason in sorted(failures.items())
+    )
+
+
+def given_up(name: str) -> UnavailableError:
+    """Returns the error for a load that was not finished."""
+    return UnavailableError(
+        f"load failed for model '{name}': it was given up, as the model was unloaded or its files "
+        "changed"
+    )

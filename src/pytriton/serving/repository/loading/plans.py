@@ -2,7 +2,7 @@
 """The interface between deciding what to load and loading it: loaders turn plans into versions.
 
 `ModelRepositories` makes plans and calls a `VersionLoader`. It depends on neither processes nor
-channels.
+channels. The time limit of a load is here, too.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a version whose model runs in workers: starts its processes, makes the engine's model."""
+"""Loads a version whose model runs in workers: starts its processes, makes the engine's model.
+
+The functions at the end say what the kind of its code, and a Ray cluster, change about that.
+"""
 
 from __future__ import annotations
 
@@ -71,79 +74,9 @@ _PRELOADED_FOR_LIBRARIES = ("pytriton.runtime.native_backend.worker",)
 _FORBIDDEN_IN_NAMES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
-def check_code(plan: VersionPlan, code: BackendCode) -> None:
-    """Refuse code that no worker can run."""
-    is_own = code.kind is CodeKind.MODEL
-    if is_own and code.path.suffix != ".py":
-        filename = plan.config.default_model_filename
-        raise InternalError(f"Model name must end with '.py'. Model name is \"{filename}\".")
-    # A rule of Triton's Python backend.
-    if code.kind is not CodeKind.LIBRARY and not code.is_ours:
-        for instance in plan.instances:
-            if _FORBIDDEN_IN_NAMES.intersection(instance.name):
-                raise InvalidArgumentError("Invalid stub name: contains invalid characters")
-    if is_own and not code.path.is_file():
-        raise InternalError(f"Python model file not found in '{code.path}'")
-
-
-def model_directory(plan: VersionPlan, code: BackendCode) -> Path:
-    """Returns what `get_model_dir` returns to the code of a backend."""
-    if code.is_ours or code.kind is CodeKind.LIBRARY:
-        return plan.version_directory
-    # As in Triton, it is the directory of the model's file, which may be further down.
-    return (plan.version_directory / (plan.config.default_model_filename or MODEL_FILE)).parent
-
-
-def code_path(plan: VersionPlan, code: BackendCode) -> str:
-    """Returns the path of the code, as the process of an instance finds it."""
-    if not plan.on_ray:
-        return str(code.path)
-    path = code.path.absolute()  # processes there have another working directory
-    if path.is_relative_to(PACKAGE_FOLDER):
-        return f"{PACKAGE_FILE}{path.relative_to(PACKAGE_FOLDER)}"
-    return str(path)
-
-
-def preloaded_modules(code: BackendCode) -> tuple[str, ...]:
-    """Returns the modules that are imported once for all processes that run this kind of code."""
-    if code.kind is CodeKind.LIBRARY:
-        return _PRELOADED_FOR_LIBRARIES
-    return _PRELOADED.get(code.backend, ()) if code.is_ours else ()
-
-
-def may_complete_config(code: BackendCode) -> bool:
-    """Returns whether the code may complete a configuration; a library decides that itself."""
-    if code.kind is CodeKind.LIBRARY:
-        return True
-    return may_complete(code.path.read_text(encoding="utf-8", errors="replace"))
-
-
 async def no_cluster() -> Launcher:
     """Refuse to run models elsewhere, in a server that has no cluster."""
     raise UnsupportedError("this server has no Ray cluster that models could run on")
-
-
-def check_completed(plan: VersionPlan, config: Any) -> ScalingSettings | None:
-    """Check a completed configuration; returns how the model is scaled, None: it is not."""
-    if not plan.on_ray:
-        validate_config(config, plan.gpu_ids)
-        return None
-    validate_contents(config)
-    return read_scaling(config)
-
-
-def with_deadline(plan: VersionPlan, spec: ModelSpec) -> ModelSpec:
-    """Returns the specification with a deadline for requests that find no instance on Ray."""
-    if not plan.on_ray or NO_INSTANCE_TIMEOUT in plan.config.parameters:
-        return spec
-    return structs.replace(spec, no_instance_timeout_s=DEFAULT_NO_INSTANCE_TIMEOUT_S)
-
-
-def limits_of(plan: VersionPlan, scaling: ScalingSettings | None) -> list[InstanceLimits]:
-    """Returns the limits of all instances that a version may have at a time."""
-    if scaling is not None:
-        return [plan.instances[0].limits] * scaling.maximum
-    return [each.limits for each in plan.instances]
 
 
 _T = TypeVar("_T")
@@ -465,3 +398,73 @@ def _loads_in_parallel(config: Any) -> bool:
     if _PARALLEL_PARAMETER not in config.parameters:
         return True
     return bool(config.parameters[_PARALLEL_PARAMETER].string_value.lower() != "no")
+
+
+def check_code(plan: VersionPlan, code: BackendCode) -> None:
+    """Refuse code that no worker can run."""
+    is_own = code.kind is CodeKind.MODEL
+    if is_own and code.path.suffix != ".py":
+        filename = plan.config.default_model_filename
+        raise InternalError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    # A rule of Triton's Python backend.
+    if code.kind is not CodeKind.LIBRARY and not code.is_ours:
+        for instance in plan.instances:
+            if _FORBIDDEN_IN_NAMES.intersection(instance.name):
+                raise InvalidArgumentError("Invalid stub name: contains invalid characters")
+    if is_own and not code.path.is_file():
+        raise InternalError(f"Python model file not found in '{code.path}'")
+
+
+def model_directory(plan: VersionPlan, code: BackendCode) -> Path:
+    """Returns what `get_model_dir` returns to the code of a backend."""
+    if code.is_ours or code.kind is CodeKind.LIBRARY:
+        return plan.version_directory
+    # As in Triton, it is the directory of the model's file, which may be further down.
+    return (plan.version_directory / (plan.config.default_model_filename or MODEL_FILE)).parent
+
+
+def code_path(plan: VersionPlan, code: BackendCode) -> str:
+    """Returns the path of the code, as the process of an instance finds it."""
+    if not plan.on_ray:
+        return str(code.path)
+    path = code.path.absolute()  # processes there have another working directory
+    if path.is_relative_to(PACKAGE_FOLDER):
+        return f"{PACKAGE_FILE}{path.relative_to(PACKAGE_FOLDER)}"
+    return str(path)
+
+
+def preloaded_modules(code: BackendCode) -> tuple[str, ...]:
+    """Returns the modules that are imported once for all processes that run this kind of code."""
+    if code.kind is CodeKind.LIBRARY:
+        return _PRELOADED_FOR_LIBRARIES
+    return _PRELOADED.get(code.backend, ()) if code.is_ours else ()
+
+
+def may_complete_config(code: BackendCode) -> bool:
+    """Returns whether the code may complete a configuration; a library decides that itself."""
+    if code.kind is CodeKind.LIBRARY:
+        return True
+    return may_complete(code.path.read_text(encoding="utf-8", errors="replace"))
+
+
+def check_completed(plan: VersionPlan, config: Any) -> ScalingSettings | None:
+    """Check a completed configuration; returns how the model is scaled, None: it is not."""
+    if not plan.on_ray:
+        validate_config(config, plan.gpu_ids)
+        return None
+    validate_contents(config)
+    return read_scaling(config)
+
+
+def with_deadline(plan: VersionPlan, spec: ModelSpec) -> ModelSpec:
+    """Returns the specification with a deadline for requests that find no instance on Ray."""
+    if not plan.on_ray or NO_INSTANCE_TIMEOUT in plan.config.parameters:
+        return spec
+    return structs.replace(spec, no_instance_timeout_s=DEFAULT_NO_INSTANCE_TIMEOUT_S)
+
+
+def limits_of(plan: VersionPlan, scaling: ScalingSettings | None) -> list[InstanceLimits]:
+    """Returns the limits of all instances that a version may have at a time."""
+    if scaling is not None:
+        return [plan.instances[0].limits] * scaling.maximum
+    return [each.limits for each in plan.instances]

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loaded version of a Python backend model: its instances, which are replaced when they crash."""
+"""A loaded version of a Python backend model: its instances, which are replaced when they crash.
+
+`RestartPolicy` decides when, and when no more.
+"""
 
 from __future__ import annotations
 

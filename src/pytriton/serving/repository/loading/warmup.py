@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs warm-up samples on an instance before it is in service, without scheduler and statistics."""
+"""Warm-up: makes the tensors of samples, and runs them before an instance is in service.
+
+It needs neither scheduler nor statistics.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which backend a model belongs to and which file runs it, in Triton's order and words.
+"""Decides which backend a model has and which file runs it, in Triton's order and words.
 
 It is pure: what lies in the folders is given as data or asked with a function. `config_files` and
 `source` read the folders.

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a model's configuration from its file or a client, or infers it from the model's files."""
+"""Reads a model's configuration from its file or a client, or infers it from the model's files.
+
+What a model's own `auto_complete_config` returns is applied here.
+"""
 
 from __future__ import annotations
 

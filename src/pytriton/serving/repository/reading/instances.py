@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the instances of a model's instance groups, and the devices that each instance gets."""
+"""Plans the instances of a model: their devices, or their places on a Ray cluster.
+
+On Ray, the number of actors is that of instances, and Ray chooses their nodes and GPUs, so the
+machine of the server needs no GPU. Settings for Ray are parameters of the model.
+"""
 
 from __future__ import annotations
 

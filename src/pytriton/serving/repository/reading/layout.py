@@ -3,6 +3,8 @@
 
 It only reads directories. Links may point from one place in the repositories to another, but not
 outside, unless a setting allows that. Files that a configuration names may never be outside.
+
+Each repository may be a namespace; identifiers of models then have both names.
 """
 
 from __future__ import annotations

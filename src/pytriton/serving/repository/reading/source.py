@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a model: its files and configuration as they were read at one moment."""
+"""The source of a model: its files and configuration as they were read at one moment.
+
+Clients may send files and configurations to be loaded instead of the repository's. Repository
+agents check files before they are loaded: there is one, `checksum`, with Triton's parameters and
+messages.
+"""
 
 from __future__ import annotations
 
@@ -54,114 +59,6 @@ AGENTS = {CHECKSUM: __file__}
 # By the lower-case name before the colon of a parameter. Triton's agent has only the first.
 _ALGORITHMS = {"md5": "MD5", "sha256": "SHA256"}
 _CHUNK_BYTES = 1 << 20  # hashlib lets other threads run while it works on that much
-
-
-def run_agents(config: Any, place: ModelPlace, agent_directory: str) -> None:
-    """Let the agents of a model look at its files; reads all files that they name.
-
-    `agent_directory` is where Triton would look for plug-ins.
-    """
-    for agent in config.model_repository_agents.agents:
-        if agent.name != CHECKSUM:
-            raise InvalidArgumentError(
-                f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent "
-                f"'{agent.name}', searched: {agent_directory}; this server has its own agent "
-                f"'{CHECKSUM}' and loads no plug-ins"
-            )
-        for key in sorted(agent.parameters):
-            _check_file(place, key, agent.parameters[key])
-
-
-def _check_file(place: ModelPlace, key: str, expected: str) -> None:
-    algorithm, colon, name = key.partition(":")
-    if not colon:
-        raise InvalidArgumentError(f"failed to parse key: {key}")
-    known = _ALGORITHMS.get(algorithm.lower())
-    if known is None:
-        raise UnsupportedError(f"Unsupported checksum algorithm: {algorithm}")
-    got = _digest(place, name, known)
-    if got != expected.strip().lower():
-        raise InvalidArgumentError(
-            f"Mismatched {known} hash for file {name}, expect: {expected}, got: {got}"
-        )
-
-
-def _digest(place: ModelPlace, name: str, algorithm: str) -> str:
-    # Not for secrets: whoever writes the configuration chooses the algorithm.
-    digest = hashlib.new(algorithm.lower(), usedforsecurity=False)
-    try:
-        path = contained_file(place, name)
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
-            raise InvalidArgumentError(f"file '{name}' has no checksum: it is no regular file")
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"failed to open text file for read {name}: {error.strerror}"
-        ) from error
-    return digest.hexdigest()
-
-
-# Of a path that no file can have, alone or beside the others.
-_PATH_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST, errno.ENOTDIR})
-
-
-class Override(msgspec.Struct, frozen=True):
-    """A configuration as JSON, and files by their path in the model's directory."""
-
-    config: str
-    files: Mapping[str, bytes]
-
-
-def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
-    """Returns what to load instead of the repository's files; None if the client sent nothing."""
-    for path in files:
-        if not is_inside(path) or os.path.normpath(path) == os.curdir:
-            raise InvalidArgumentError(
-                f"Invalid file parameter 'file:{path}' with normalized path "
-                f"'{os.path.normpath(path)}' must stay within model directory."
-            )
-    if config is not None:
-        return Override(config, files)
-    if files:
-        raise InvalidArgumentError(
-            "Load parameter 'config' must be specified for model file override"
-        )
-    return None
-
-
-def write_files(override: Override) -> ModelPlace:
-    """Write the files to a new directory that only this user may read."""
-    directory = Path(tempfile.mkdtemp(prefix="tritonserver_model_"))
-    try:
-        for name, content in override.files.items():
-            _write(directory / os.path.normpath(name), name, content)
-    except BaseException:
-        remove_files(directory)
-        raise
-    return ModelPlace(directory, directory)
-
-
-def _write(path: Path, name: str, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:  # its own text has the directory, which clients need not know
-        if error.errno in _PATH_ERRORS:
-            raise InvalidArgumentError(
-                f"expected the path of a file in load parameter 'file:{name}', got one that cannot "
-                f"be written: {error.strerror}"
-            ) from None
-        raise InternalError(
-            f"load parameter 'file:{name}' with {len(content)} bytes cannot be written: "
-            f"{error.strerror}"
-        ) from error
-
-
-def remove_files(directory: Path) -> None:
-    """Remove such a directory, as far as possible."""
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 logger = logging.getLogger(__name__)
@@ -364,3 +261,111 @@ def make_plan(source: SourceFiles, version: int, settings: RepositorySettings) -
         on_ray=source.on_ray,
         sharing=source.place.sharing if not source.is_temporary else _SENT_FILES,
     )
+
+
+def run_agents(config: Any, place: ModelPlace, agent_directory: str) -> None:
+    """Let the agents of a model look at its files; reads all files that they name.
+
+    `agent_directory` is where Triton would look for plug-ins.
+    """
+    for agent in config.model_repository_agents.agents:
+        if agent.name != CHECKSUM:
+            raise InvalidArgumentError(
+                f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent "
+                f"'{agent.name}', searched: {agent_directory}; this server has its own agent "
+                f"'{CHECKSUM}' and loads no plug-ins"
+            )
+        for key in sorted(agent.parameters):
+            _check_file(place, key, agent.parameters[key])
+
+
+def _check_file(place: ModelPlace, key: str, expected: str) -> None:
+    algorithm, colon, name = key.partition(":")
+    if not colon:
+        raise InvalidArgumentError(f"failed to parse key: {key}")
+    known = _ALGORITHMS.get(algorithm.lower())
+    if known is None:
+        raise UnsupportedError(f"Unsupported checksum algorithm: {algorithm}")
+    got = _digest(place, name, known)
+    if got != expected.strip().lower():
+        raise InvalidArgumentError(
+            f"Mismatched {known} hash for file {name}, expect: {expected}, got: {got}"
+        )
+
+
+def _digest(place: ModelPlace, name: str, algorithm: str) -> str:
+    # Not for secrets: whoever writes the configuration chooses the algorithm.
+    digest = hashlib.new(algorithm.lower(), usedforsecurity=False)
+    try:
+        path = contained_file(place, name)
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
+            raise InvalidArgumentError(f"file '{name}' has no checksum: it is no regular file")
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"failed to open text file for read {name}: {error.strerror}"
+        ) from error
+    return digest.hexdigest()
+
+
+# Of a path that no file can have, alone or beside the others.
+_PATH_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST, errno.ENOTDIR})
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A configuration as JSON, and files by their path in the model's directory."""
+
+    config: str
+    files: Mapping[str, bytes]
+
+
+def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
+    """Returns what to load instead of the repository's files; None if the client sent nothing."""
+    for path in files:
+        if not is_inside(path) or os.path.normpath(path) == os.curdir:
+            raise InvalidArgumentError(
+                f"Invalid file parameter 'file:{path}' with normalized path "
+                f"'{os.path.normpath(path)}' must stay within model directory."
+            )
+    if config is not None:
+        return Override(config, files)
+    if files:
+        raise InvalidArgumentError(
+            "Load parameter 'config' must be specified for model file override"
+        )
+    return None
+
+
+def write_files(override: Override) -> ModelPlace:
+    """Write the files to a new directory that only this user may read."""
+    directory = Path(tempfile.mkdtemp(prefix="tritonserver_model_"))
+    try:
+        for name, content in override.files.items():
+            _write(directory / os.path.normpath(name), name, content)
+    except BaseException:
+        remove_files(directory)
+        raise
+    return ModelPlace(directory, directory)
+
+
+def _write(path: Path, name: str, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:  # its own text has the directory, which clients need not know
+        if error.errno in _PATH_ERRORS:
+            raise InvalidArgumentError(
+                f"expected the path of a file in load parameter 'file:{name}', got one that cannot "
+                f"be written: {error.strerror}"
+            ) from None
+        raise InternalError(
+            f"load parameter 'file:{name}' with {len(content)} bytes cannot be written: "
+            f"{error.strerror}"
+        ) from error
+
+
+def remove_files(directory: Path) -> None:
+    """Remove such a directory, as far as possible."""
+    shutil.rmtree(directory, ignore_errors=True)

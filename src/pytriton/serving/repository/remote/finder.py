@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds models in repositories of which some are in object stores."""
+"""Finds models in repositories of which some are in object stores, and brings them here."""
 
 from __future__ import annotations
 

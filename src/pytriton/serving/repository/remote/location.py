@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the addresses of model repositories in object stores, in all forms that Triton takes."""
+"""The addresses of model repositories in object stores, and the credentials to reach them.
+
+The forms of both are Triton's. Nothing here is written to a log, and no error repeats a secret.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One repository in an object store: what was listed last, and copies of its models.
 
-All methods may wait for the network, so they are called in threads, also at the same time.
+All methods may wait for the network, so they are called in threads, also at the same time. Files
+are brought several at once, each one complete or not there.
 """
 
 from __future__ import annotations

@@ -3,6 +3,14 @@
 
 A call is refused with the messages of Triton's Python backend. After the engine has accepted it,
 the responses of the called model are passed on unchanged, errors with their codes.
+
+Calls that wait for one another in a cycle are refused, too. A model waits for its call in one of
+two ways. Either a thread is blocked that the instance also needs for other batches. Or a coroutine
+awaits the call: other batches continue, but this batch still counts as one of those that the
+instance may run at a time, until one of its calls is answered. A request to an ensemble waits for
+the requests to the models of its steps. `WaitGraph` stores which batch waits for which request;
+whether a request is queued or running, it reads from the request. Whatever it cannot know, such as
+a thread that a model started, counts as able to continue, and a call then waits without a limit.
 """
 
 from __future__ import annotations
