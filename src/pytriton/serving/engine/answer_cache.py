@@ -164,10 +164,7 @@ class CacheKeys:
 
     The key of a plain request is a beginning, which is the same for all requests of its shape, and
     the bytes of its inputs: 0.5 us instead of the 1.5 us of `cache_key`.
-
-    Args:
-        spec: The model.
-        load_id: Another number for each load of any model.
+    `load_id` is another number for each load of any model.
     """
 
     __slots__ = ("_beginnings", "_has_plain_inputs", "_load_id", "_names", "_spec")

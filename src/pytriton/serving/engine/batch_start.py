@@ -78,13 +78,8 @@ class BatchStart:
     clients of a small model.py get 17 % more throughput. A model with longer executions gains
     nothing from that and is better off with the larger batch.
 
-    Args:
-        spec: The model.
-        statistics: Has the number of waiting requests.
-        instances: All instances of the model.
-        free: Those that can take a batch; the next one to use is first.
-        loop: The event loop.
-        form_batches: Forms batches and sends them; it calls `began`.
+    It calls `form_batches`, which forms batches, sends them and calls `began`. Of the `free`
+    instances, the next one to use is first.
 
     Attributes:
         is_quick: Whether the last batch took less time than sending one.

@@ -201,15 +201,12 @@ def _scheduling(config: Any, scheduler: str | None) -> BatcherSpec | None:
     if not config.sequence_batching.iterative_sequence:
         return None
     # An iterative sequence has one request; each of its executions may share a batch with others.
-    strategy = getattr(config.sequence_batching, _strategy(config.sequence_batching))
+    choice = config.sequence_batching.WhichOneof("strategy_choice") or "direct"
+    strategy = getattr(config.sequence_batching, choice)
     return BatcherSpec(
         preferred_batch_sizes=(max(config.max_batch_size, 1),),
         max_queue_delay_us=strategy.max_queue_delay_microseconds,
     )
-
-
-def _strategy(sequences: Any) -> str:
-    return sequences.WhichOneof("strategy_choice") or "direct"
 
 
 def _tensor_specs(

@@ -30,8 +30,12 @@ def check_batch_tensors(config: Any) -> None:
     input_names = {tensor.name for tensor in config.input}
     for batch_input in config.batch_input:
         _check_source(config, "input", batch_input, input_names)
+        if batch_input.data_type == model_config_pb2.TYPE_INVALID:
+            raise InvalidArgumentError("unexpected batch input data type 'TYPE_INVALID'")
         if batch_input.data_type not in _COUNT_TYPES:
-            raise InvalidArgumentError(_data_type_problem(config, batch_input.data_type))
+            raise InvalidArgumentError(
+                f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}"
+            )
     output_names = {tensor.name for tensor in config.output}
     for batch_output in config.batch_output:
         _check_source(config, "output", batch_output, input_names)
@@ -50,12 +54,6 @@ def _check_source(config: Any, kind: str, tensor: Any, input_names: set[str]) ->
         )
     if sources[0] not in input_names:
         raise InvalidArgumentError(f"unknown source input name '{sources[0]}' for {config.name}")
-
-
-def _data_type_problem(config: Any, data_type: int) -> str:
-    if data_type == model_config_pb2.TYPE_INVALID:
-        return "unexpected batch input data type 'TYPE_INVALID'"
-    return f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}"
 
 
 def _check_targets(config: Any, batch_output: Any, output_names: set[str]) -> None:

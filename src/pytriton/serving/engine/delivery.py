@@ -184,7 +184,6 @@ class Answers:
         is_ordered: Whether answers are held back until all earlier requests are answered.
 
     Attributes:
-        credit: See above.
         running: The number of requests sent to instances whose final answer was not passed on yet.
         is_ordered: Whether requests need a ticket.
     """

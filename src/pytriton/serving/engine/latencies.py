@@ -177,13 +177,7 @@ class Summaries:
 
 
 class Latencies:
-    """Records the latencies of one loaded model version.
-
-    Args:
-        plan: What is recorded.
-        spec: The model.
-        clock: Returns the time in nanoseconds, for summaries.
-    """
+    """Records the latencies of one loaded model version."""
 
     __slots__ = (
         "_clock",

@@ -407,13 +407,10 @@ class ModelLifecycle:
             self._loads.engine.begin_draining(loaded.model)
         directory = source.place.directory if source is not None and source.is_temporary else None
         if old or directory is not None:
-            self._retire(tuple(old.values()), directory)
-
-    def _retire(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
-        """Stop versions when they have finished their requests; then remove their directory."""
-        task = asyncio.ensure_future(self._stop_all(versions, directory))
-        self._retiring[task] = versions
-        task.add_done_callback(self._retiring.pop)
+            versions = tuple(old.values())
+            task = asyncio.ensure_future(self._stop_all(versions, directory))
+            self._retiring[task] = versions
+            task.add_done_callback(self._retiring.pop)
 
     async def _stop_all(self, versions: Collection[LoadedVersion], directory: Path | None) -> None:
         try:

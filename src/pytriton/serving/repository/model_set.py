@@ -120,7 +120,8 @@ class ModelSet:
                 await self._refresh(name)
                 return
             try:
-                self._check_wanted(name, unload_counts[name])
+                if self._unload_counts[name] != unload_counts[name]:
+                    raise given_up(name)  # it was unloaded while the load waited for others
                 await self._load_one(
                     name, places.get(name, ()), overrides.get(name), is_limited=is_limited
                 )
@@ -150,11 +151,6 @@ class ModelSet:
         except Exception:
             logger.exception("model '%s' could not be loaded", name)
             raise
-
-    def _check_wanted(self, name: str, unload_count: int) -> None:
-        """Give a load up if the model was unloaded while the load waited for others."""
-        if self._unload_counts[name] != unload_count:
-            raise given_up(name)
 
     async def unload(self, names: Collection[str]) -> None:
         """Unload models; ensembles on top of them leave the service first."""

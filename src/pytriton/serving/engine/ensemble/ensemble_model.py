@@ -83,11 +83,7 @@ def record_trace(inference: Inference, started_ns: int, now_ns: int) -> None:
 
 
 class Reshaping:
-    """Converts the shapes of tensors where a request enters and leaves an ensemble.
-
-    Args:
-        spec: The specification of the ensemble.
-    """
+    """Converts the shapes of tensors where a request enters and leaves an ensemble."""
 
     __slots__ = ("_batching", "_inputs", "_outputs")
 
@@ -195,14 +191,7 @@ _MAX_PLANS = 256
 class EnsembleModel(VersionLifecycle):
     """A version of an ensemble. Used on the event loop's thread only.
 
-    Args:
-        spec: The specification by which requests are validated.
-        graph: Its steps.
-        engine: Has the models of the steps.
-        loop: The event loop.
-        cache: Stores responses, if the configuration enables the response cache.
-        config_json: The configuration as clients read it.
-        begin_trace: Begins the trace of a step of a traced request.
+    It finds the models of its steps in `engine`. `begin_trace` begins the trace of a step.
     """
 
     prefers_columns = False  # for a single request, a chunk takes more time

@@ -113,7 +113,13 @@ class EnsembleRequest:
         try:
             answers = self._run.take_answers()
         except StuckError:
-            self.fail(self._stuck_error())
+            request_id = self.inference.request.id or "<id_unknown>"
+            self.fail(
+                InvalidArgumentError(
+                    f"[request id: {request_id}] unexpected deadlock, at least one output is not "
+                    "set while no more ensemble steps can be made"
+                )
+            )
             return
         for answer in answers:
             if self.is_over:
@@ -138,12 +144,6 @@ class EnsembleRequest:
                 step.inference.end()
             else:
                 step.inference.cancel()
-
-    def _stuck_error(self) -> ServerError:
-        return InvalidArgumentError(
-            f"[request id: {self.inference.request.id or '<id_unknown>'}] unexpected deadlock, at "
-            "least one output is not set while no more ensemble steps can be made"
-        )
 
     # Called by steps
 

@@ -18,7 +18,7 @@ from pytriton.runtime.transport.arena import give_up
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES, unshareable
 
 if TYPE_CHECKING:
-    from pytriton.serving.engine.ensemble.graph import Plan, Step, StepInput
+    from pytriton.serving.engine.ensemble.graph import Plan, Step
 
 
 class StuckError(Exception):
@@ -136,7 +136,7 @@ class EnsembleRun:
                 continue
             shape, data = value.shape, value.data
             if plan.converted and each in plan.converted:
-                shape = _input_shape(shape, each, batches=step.batches)
+                shape = _converted(shape, each.rank, batches=step.batches)
             if each.tensor in plan.shared:
                 data = unshareable(data)
             else:
@@ -195,10 +195,6 @@ class EnsembleRun:
             outputs.append(InferTensor(name, value.dtype, shape, value.data))
         frame.values.clear()
         return outputs
-
-
-def _input_shape(shape: tuple[int, ...], each: StepInput, *, batches: bool) -> tuple[int, ...]:
-    return _converted(shape, each.rank, batches=batches)
 
 
 def _converted(shape: tuple[int, ...], rank: int, *, batches: bool) -> tuple[int, ...]:

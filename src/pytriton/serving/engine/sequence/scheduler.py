@@ -216,13 +216,7 @@ _ENDED = SequencePhase.ENDED
 
 
 class SequenceScheduler:
-    """Gives sequences slots of instances, and executes the requests of each one after the other.
-
-    Args:
-        spec: The model.
-        inputs: Adds what a model's requests need of their sequences.
-        make_slots: Makes the slots of a new instance.
-    """
+    """Gives sequences slots of instances, and executes the requests of each one after the other."""
 
     def __init__(
         self,

@@ -25,12 +25,7 @@ class DirectSlots:
 
     Null requests fill the slots between that have no request. A request with another shape than
     the others waits for a later batch, in which it is the oldest.
-
-    Args:
-        instance: The instance that executes the batches.
-        spec: The settings: utilisation and delay.
-        slot_count: The number of slots.
-        is_exclusive: Whether a batch has to end before the next one begins.
+    If it is exclusive, a batch has to end before the next one begins.
     """
 
     def __init__(
@@ -94,7 +89,7 @@ class DirectSlots:
         if len(chosen) == 1 or _have_one_key(chosen.values()):
             ready.clear()
         else:
-            oldest = min(chosen.values(), key=_queued_ns)
+            oldest = min(chosen.values(), key=lambda each: each.queued_ns)
             key = oldest.request.batch_key
             chosen = {slot: one for slot, one in chosen.items() if one.request.batch_key == key}
             for slot in chosen:
@@ -124,18 +119,8 @@ def _have_one_key(inferences: Iterable[Inference]) -> bool:
     return keys.count(keys[0]) == len(keys)
 
 
-def _queued_ns(inference: Inference) -> int:
-    return inference.queued_ns
-
-
 class OldestSlots:
-    """The candidates of one instance. A batch has at most one request of each, and no empty slot.
-
-    Args:
-        instance: The instance that executes the batches.
-        spec: The settings: the number of candidates, preferred sizes, delay and order.
-        max_batch_size: That of the model.
-    """
+    """The candidates of one instance; a batch has at most one request of each, no empty slot."""
 
     def __init__(self, instance: Instance, spec: SequenceSpec, max_batch_size: int) -> None:
         self.instance = instance

@@ -180,13 +180,7 @@ class StepModels:
 
 
 class StepFinder:
-    """Finds the models of steps in the engine, also bound ones.
-
-    Args:
-        engine: The engine.
-        tracked: The models of the repositories by identifier.
-        names: Finds the models that steps name.
-    """
+    """Finds the models of steps in the engine, also bound ones."""
 
     def __init__(
         self,
@@ -214,7 +208,10 @@ class StepFinder:
             (model, version): self._find(identifier, identifiers[model], version)
             for model, version in steps[::-1]
         }
-        configs = {model: _config_of(served) for (model, _), served in models.items()}
+        configs = {
+            model: config_from_dict(orjson.loads(served.config_json))
+            for (model, _), served in models.items()
+        }
         try:
             complete = complete_ensemble(config, configs)
         except StepsError:
@@ -296,7 +293,3 @@ class StepFinder:
         if failure:
             text += f" Model '{model}' loading failed with error: {failure}"
         raise StepsError(text)
-
-
-def _config_of(model: ManagedModel) -> Any:
-    return config_from_dict(orjson.loads(model.config_json))

@@ -145,14 +145,8 @@ class InstanceScaler:
 
     A start that waits for a free place is left waiting until the instance is not wanted any more:
     a cluster that adds nodes on demand sees it.
-
-    Args:
-        settings: Between which numbers it scales, and when.
-        make_plan: Returns the plan of the instance with a number from 0.
-        version: The version.
-        loop: The event loop.
-        clock: Returns the time in seconds.
-        recovery: Tells when a start that failed should be tried again at once.
+    `make_plan` returns the plan of the instance with a number from 0. `recovery` tells when a start
+    that failed should be tried again at once.
     """
 
     def __init__(
