@@ -39,7 +39,7 @@ class TraceContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TraceOrigin(msgspec.Struct, array_like=True, gc=False):
-    """What a front end knows of a request that may be traced."""
+    """The origin of a request that may be traced, from its front end."""
 
     protocol: str  # HTTP or GRPC
     traceparent: str = ""  # of the client, as are those below

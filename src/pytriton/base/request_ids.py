@@ -2,7 +2,7 @@
 """The ids of the requests that the current code works for, which lines of the log show.
 
 They are set while a model runs for a batch, and follow its tasks as other context variables do.
-Clients choose ids, so what is shown of them is short, and whoever writes them has to escape them.
+Clients choose ids, so they are shown shortened, and writers of lines have to escape them.
 """
 
 from __future__ import annotations

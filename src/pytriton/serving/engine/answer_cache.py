@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytriton.base.messages import InferRequest
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import Chunk, ChunkRun
     from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch

@@ -29,7 +29,7 @@ _MIN_USES = 1024
 
 
 class _StoredTensor(msgspec.Struct, array_like=True, gc=False):
-    """What the head of an entry says about an output; its bytes come after the head."""
+    """An output in the head of an entry; its bytes come after the head."""
 
     name: str
     dtype: int

@@ -8,14 +8,12 @@ engine directly; in a front end with its own process
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.served_model import ServedModel

@@ -18,7 +18,7 @@ from pytriton.base.errors import (
     resource_error,
 )
 from pytriton.base.request_ids import request_ids
-from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome
+from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Outcome, RunningBatch
 from pytriton.runtime.transport.credit import is_grant_due
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import ChunkRun
-    from pytriton.runtime.executor.inference import Inference, RunningBatch
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
         else:
             _log(inference, error)
         if not is_final:
-            inference.cancel()  # nobody will receive what the model sends after this
+            inference.cancel()  # later responses of the model have no receiver
             inference.end()
 
 

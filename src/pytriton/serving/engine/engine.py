@@ -21,7 +21,7 @@ from pytriton.base.errors import (
 from pytriton.base.model_spec import identifier_of
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.delivery import refuse
-from pytriton.serving.engine.latencies import plan_latencies
+from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
 from pytriton.serving.engine.model_state import ModelState
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
 from pytriton.serving.engine.string_count import StringCounter
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
-    from pytriton.serving.engine.latencies import LatencyPlan
 
 _M = TypeVar("_M", bound=ServedModel)
 
@@ -40,7 +39,7 @@ _MAX_REASON_CHARS = 500  # of the reason why a version is not ready, in the erro
 
 
 def _do_nothing(*_: object) -> None:
-    """Report no change: nobody has asked for it."""
+    """Report no change: there is no listener."""
 
 
 class RequestEngine(Generic[_M]):
@@ -163,7 +162,7 @@ class RequestEngine(Generic[_M]):
         return self._latest[name]
 
     def known(self, name: str, version: str = "") -> _M | None:
-        """Returns what `lookup` returns if that is found at once; any thread may ask."""
+        """Like `lookup`, but None if the answer is not in memory; any thread may call it."""
         if version:
             versions = self._bound.get(name) or self._from_repositories.get(name) or {}
             model = versions.get(int(version)) if version.isdecimal() else None

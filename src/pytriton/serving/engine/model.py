@@ -20,7 +20,7 @@ from pytriton.base.errors import (
     ServerError,
     UnavailableError,
 )
-from pytriton.runtime.executor.inference import Outcome, RunningBatch
+from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
 from pytriton.serving.engine.delivery import (
@@ -39,8 +39,8 @@ from pytriton.serving.engine.model_state import (
     VersionLifecycle,
 )
 from pytriton.serving.engine.scheduler import make_scheduler
-from pytriton.serving.engine.scheduling import Dispatch
-from pytriton.serving.engine.served_model import WaitsFor
+from pytriton.serving.engine.scheduling import Dispatch, QueueRefusal
+from pytriton.serving.engine.served_model import InstanceSupervisor, WaitsFor
 from pytriton.serving.engine.stats import (
     FailureReason,
     ModelStatistics,
@@ -56,11 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.inference import Inference, Instance
+    from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
-    from pytriton.serving.engine.scheduling import QueueRefusal
-    from pytriton.serving.engine.served_model import InstanceSupervisor
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
 

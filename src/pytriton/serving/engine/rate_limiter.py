@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +21,6 @@ from pytriton.base.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from pytriton.runtime.executor.inference import Instance
 
@@ -46,7 +45,7 @@ class ResourceNeed(msgspec.Struct, frozen=True):
 
 
 class InstanceLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration of an instance says to the rate limiter."""
+    """The settings of an instance for the rate limiter."""
 
     resources: tuple[ResourceNeed, ...] = ()
     priority: int = 1  # an instance with 2 gets half the turns of one with 1; 0 counts as 1
@@ -118,7 +117,7 @@ class _Place(msgspec.Struct, order=True, frozen=True):
 class ResourceLimiter:
     """The resources of a server, and the instances that wait for them.
 
-    Whoever waits keeps its resources from all that are behind it, so nobody is overtaken for ever.
+    An instance that waits reserves its resources against all behind it, so none starves.
     Instances that need none of these resources pass.
 
     A contender that did not wait for some time gets no turns for that: its start tag is at least
@@ -376,7 +375,7 @@ class Turns:
         self._is_running = True
         try:
             while (contender := self.limiter.next()) is not None:
-                assert contender.start is not None, f"nobody starts {contender}"
+                assert contender.start is not None, f"{contender} has no start"
                 if not contender.start():
                     self.limiter.withdraw(contender)  # it has nothing to do now
         finally:
@@ -393,13 +392,13 @@ class Turns:
         self.run()
 
     def check_integrity(self) -> None:
-        """Check that who waits cannot start, and has somebody who starts it; for tests."""
+        """Check that waiting instances cannot start yet, and have a start; for tests."""
         self.limiter.check_integrity()
         for instance, contender in self._contenders.items():
             assert contender.instance is instance, f"{contender} has another instance"
         known = set(self._contenders.values())
         for place in self.limiter.waiting:
-            assert place.contender in known, f"nobody starts {place.contender}"
+            assert place.contender in known, f"{place.contender} has no start"
         if not self._is_due and not self._is_running:
             ready = self.limiter.next()
             assert ready is None, f"{ready} waits although it could start"

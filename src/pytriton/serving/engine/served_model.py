@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
-from pytriton.runtime.executor.inference import InferenceOwner
+from pytriton.runtime.executor.inference import Inference, InferenceOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.inference import Inference, Instance
+    from pytriton.runtime.executor.inference import Instance
     from pytriton.serving.engine.model_state import ModelState
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.stats import ModelStatistics
@@ -150,7 +150,7 @@ class ManagedModel(ServedModel, Protocol):
 
 
 class WaitsFor(msgspec.Struct, gc=False):
-    """What a request that no instance executes waits for: one of both is empty."""
+    """The reasons why a request is not executed yet: instances, or requests of an ensemble."""
 
     instances: Sequence[Instance] = ()  # a free slot of one of these
     more_follow: bool = False  # instances that are being replaced
@@ -164,7 +164,7 @@ class QueueOwner(InferenceOwner, Protocol):
     """
 
     def waits_for(self, inference: Inference) -> WaitsFor | None:
-        """Returns what a request waits for; None: it continues by itself, or that is not known."""
+        """Returns the reasons why a request waits; None if it is unknown or waits for nothing."""
 
     def call_when_dispatched(self, inference: Inference, callback: Callable[[], None]) -> None:
         """Call back once the next model or instance has the request; never if it ends before."""

@@ -138,7 +138,7 @@ class ModelStatistics:
     last_inference_ms: int = 0  # since the epoch; 0: none yet
     pending_count: int = 0  # requests that are queued and not executing; `Model` updates it
     load_ns: int = 0
-    lost_instances: int = 0  # those that ended although nobody stopped them
+    lost_instances: int = 0  # instances that ended without being stopped
     requeued_requests: int = 0  # requests of lost instances that another one got
     scale_ups: int = 0  # instances that were started because of the load
     scale_downs: int = 0  # and those that were ended because of it

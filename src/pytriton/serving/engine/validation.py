@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, NoReturn
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, UINT64
 from pytriton.base.errors import InvalidArgumentError
-from pytriton.base.model_spec import SequenceControlKind
+from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceControlKind, SequenceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytriton.base.messages import InferRequest, InferTensor
-    from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceSpec
 
 
 def check_correlation_id(request: InferRequest, model_name: str, sequence: SequenceSpec) -> None:

@@ -142,7 +142,7 @@ class ModelLifecycle:
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether it should not serve, and nobody is loading it."""
+        """Whether it should not serve, and no load of it runs."""
         return self._wanted is None and not self._attempts
 
     # Ensembles

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import ServerError
 from pytriton.serving.engine.config_rules import ENSEMBLE
 from pytriton.serving.engine.ensemble.ensemble_rules import composing_models
-from pytriton.serving.repository.loading.ensemble_loader import EnsembleLoader, StepFinder, StepUse
+from pytriton.serving.repository.loading.ensemble_loader import (
+    EnsembleLoader,
+    MakeEnsemble,
+    StepFinder,
+    StepUse,
+)
 from pytriton.serving.repository.loading.load_coordinator import (
     LoadCoordinator,
     LoadDependencies,
@@ -25,13 +30,11 @@ from pytriton.serving.repository.loading.load_coordinator import (
 )
 from pytriton.serving.repository.model_lifecycle import ModelLifecycle
 from pytriton.serving.repository.reading.config_files import read_ensemble
-from pytriton.serving.repository.reading.layout import ModelNames
+from pytriton.serving.repository.reading.layout import ModelNames, ModelPlace
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
     from pytriton.serving.repository.loading.plans import Loaders
-    from pytriton.serving.repository.reading.layout import ModelPlace
     from pytriton.serving.repository.reading.source import Override
     from pytriton.serving.repository.settings import RepositorySettings
 
@@ -44,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 def _ignore(finished: int, total: int) -> None:
-    """Report no progress: nobody has asked for it."""
+    """Report no progress: there is no listener."""
 
 
 class ModelSet:
@@ -154,7 +157,7 @@ class ModelSet:
 
     async def unload(self, names: Collection[str]) -> None:
         """Unload models; ensembles on top of them leave the service first."""
-        # Kept here, because somebody else may drop the records of one that is unloaded meanwhile.
+        # Kept here, because another task may drop the records of an unloaded model meanwhile.
         known = {name: self.lifecycles[name] for name in names if name in self.lifecycles}
         self._unload_counts.update(known.keys())
         steps = self.steps()
@@ -169,7 +172,7 @@ class ModelSet:
         await self._refresh_all(above)  # one that was loaded again meanwhile
 
     async def forget(self, names: Iterable[str]) -> None:
-        """Wait until models that nobody wants have stopped, and drop all records of them."""
+        """Wait until unwanted models have stopped, and drop all records of them."""
         unwanted = {
             name: lifecycle
             for name in names
@@ -219,7 +222,7 @@ class ModelSet:
                 yield name, config
 
     def superfluous_steps(self, name: str, kept: Collection[str]) -> set[str]:
-        """Returns the models of an ensemble's steps that nobody needs without it."""
+        """Returns the models of an ensemble's steps that are not needed without it."""
         steps = {}
         for each, config in self._ensembles():
             namespace, _ = self.names.split(each)
@@ -352,7 +355,7 @@ async def run_in_order(
     except BaseException:
         for task in tasks.values():
             task.cancel()
-            task.add_done_callback(_outcome)  # nobody else asks for it
+            task.add_done_callback(_outcome)  # so that it counts as retrieved
         await asyncio.wait(tasks.values())
         raise
     return {name: _outcome(task) for name, task in tasks.items()}
@@ -409,7 +412,7 @@ def bottom_up(names: Iterable[str], steps: Steps) -> list[str]:
 
 
 def superfluous(name: str, steps: Steps, kept: Collection[str]) -> set[str]:
-    """Returns the models of an ensemble's steps that nobody needs without this ensemble.
+    """Returns the models of an ensemble's steps that are not needed without this ensemble.
 
     `kept` are the models that are needed in any case: clients have loaded them.
     """
@@ -428,7 +431,7 @@ def superfluous(name: str, steps: Steps, kept: Collection[str]) -> set[str]:
 
 
 def _reached(names: Iterable[str], edges: Steps) -> set[str]:
-    """Returns what can be reached from these names; they themselves only if a cycle leads back."""
+    """Returns all names reachable from these; the names themselves only through a cycle."""
     reached: set[str] = set()
     pending = list(names)
     while pending:

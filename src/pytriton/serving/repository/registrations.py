@@ -88,7 +88,7 @@ class Registrations:
     async def register(self, name: str, url: str) -> None:
         """Load a model from a folder; returns when it is ready.
 
-        If it cannot be loaded, it is as if nobody had asked for it.
+        If it cannot be loaded, no trace of it is left.
         """
         if not self._control.is_explicit:
             raise InvalidArgumentError(
@@ -129,13 +129,13 @@ class Registrations:
     async def _remove(self, found: Registration) -> None:
         """Unload a model, once for all who ask for it at the same time.
 
-        Its name is free when nothing is left of it. Whoever asked later must not remove the next
+        Its name is free when nothing is left of it. A later caller must not remove the next
         model of this name.
         """
         leaving = self._leaving.get(found.name)
         if leaving is None:
             if self._found.get(found.name) is not found:
-                return  # somebody has removed it, which ended its load
+                return  # another call has removed it, which ended its load
             leaving = asyncio.ensure_future(self._unload(found))
             self._leaving[found.name] = leaving
             leaving.add_done_callback(lambda _: self._leaving.pop(found.name))

@@ -12,10 +12,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor, ResponseSink
 from pytriton.runtime.executor.columns import (
+    Buffer,
+    Chunk,
     ChunkRun,
     ChunkSignature,
+    ChunkSink,
     InputColumn,
     MemberSink,
     OutputColumn,
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
-    from pytriton.base.messages import InferResponse, ResponseSink
-    from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step

@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor
-from pytriton.base.model_spec import reshapes, sequence_parameters
-from pytriton.runtime.executor.inference import Outcome, RunningBatch
+from pytriton.base.model_spec import ModelSpec, Reshape, reshapes, sequence_parameters
+from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.delivery import deliver, not_ready_error
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, takes_step_chunks
-from pytriton.serving.engine.ensemble.ensemble_request import EnsembleRequest
-from pytriton.serving.engine.ensemble.graph import make_plan
+from pytriton.serving.engine.ensemble.ensemble_request import (
+    BeginStepTrace,
+    EnsembleRequest,
+    RunningStep,
+)
+from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step, make_plan
 from pytriton.serving.engine.model_state import IdleWait, ModelState, VersionLifecycle
-from pytriton.serving.engine.served_model import WaitsFor
+from pytriton.serving.engine.served_model import ManagedModel, WaitsFor
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytriton.base.model_spec import ModelSpec, Reshape
-    from pytriton.runtime.executor.inference import Inference, Instance
+    from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace, RunningStep
-    from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step
     from pytriton.serving.engine.ensemble.run import EnsembleAnswer
     from pytriton.serving.engine.rate_limiter import Pool
-    from pytriton.serving.engine.served_model import ManagedModel
 
 
 def record_success(

@@ -8,26 +8,25 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import CancelledError, InvalidArgumentError, ServerError
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import (
+    InferRequest,
+    InferResponse,
+    InferTensor,
+    ResponseSink,
+    TraceContext,
+    TracedSink,
+)
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.payload import unshareable
 from pytriton.serving.engine.ensemble.run import EnsembleRun, StepCall, StuckError
-from pytriton.serving.engine.served_model import queue_owner
+from pytriton.serving.engine.served_model import ManagedModel, queue_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from pytriton.base.messages import (
-        InferResponse,
-        InferTensor,
-        ResponseSink,
-        TraceContext,
-        TracedSink,
-    )
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
-    from pytriton.serving.engine.served_model import ManagedModel
 
 
 class BeginStepTrace(Protocol):

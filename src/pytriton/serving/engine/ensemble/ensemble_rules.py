@@ -173,7 +173,7 @@ _VARIABLE = -1
 
 @dataclass(frozen=True, slots=True)
 class _Inferred:
-    """What one model says about a tensor of the ensemble."""
+    """The type and shape of an ensemble's tensor, according to one model."""
 
     model: str
     data_type: int

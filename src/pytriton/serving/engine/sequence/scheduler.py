@@ -15,20 +15,28 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
-from pytriton.base.messages import InferTensor
-from pytriton.base.model_spec import SequenceControlKind
-from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Outcome
+from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.model_spec import ModelSpec, SequenceControlKind
+from pytriton.runtime.executor.inference import (
+    CLOSED_SINK,
+    Inference,
+    Instance,
+    Outcome,
+    RunningBatch,
+)
 from pytriton.serving.engine.batcher import DeadlineHeap, add_each
-from pytriton.serving.engine.scheduling import NOT_ITERATIVE, Dispatch, QueueRefusal, refuse_each
+from pytriton.serving.engine.scheduling import (
+    NOT_ITERATIVE,
+    Decision,
+    Dispatch,
+    QueueRefusal,
+    refuse_each,
+)
 from pytriton.serving.engine.stats import FailureReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from pytriton.base.messages import InferRequest
-    from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.inference import Instance, RunningBatch
-    from pytriton.serving.engine.scheduling import Decision
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs, SequenceStates
 
 
@@ -133,7 +141,7 @@ class Backlog:
 
 
 class SequencePhase(enum.Enum):
-    """What a sequence does; docs/sequences.md has a picture."""
+    """The phases of a sequence; docs/sequences.md has a picture."""
 
     BACKLOG = 0  # it has requests and waits for a slot
     IDLE = 1  # in a slot, without a request
@@ -446,7 +454,7 @@ class SequenceScheduler:
         self._waiting_count -= len(inferences)
         null_count = len(choice) - len(inferences)
         if null_count:
-            # One for all: nobody waits for the answers.
+            # One null request for all empty slots: its answers are dropped.
             null = Inference(self._null_request(inferences[0]), CLOSED_SINK)
             inferences = [null if inference is None else inference for inference in choice]
         return Dispatch(instance, inferences, null_count)

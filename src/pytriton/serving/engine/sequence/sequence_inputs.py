@@ -15,22 +15,20 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.model_spec import SequenceControlKind
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.model_spec import ControlSpec, ModelSpec, SequenceControlKind, StateSpec
 from pytriton.runtime.transport.payload import unshareable
 from pytriton.serving.engine.validation import fits
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
-    from pytriton.base.messages import InferResponse
-    from pytriton.base.model_spec import ControlSpec, ModelSpec, StateSpec
 
 # Smaller states are copied: they would keep the message alive that they came in.
 _SMALL_STATE_BYTES = 32 << 10
 
 
 class SequenceStates:
-    """What the server keeps of a sequence between its requests.
+    """The state of a sequence that the server keeps between its requests.
 
     Attributes:
         tensors: The states, by input.
@@ -166,7 +164,7 @@ class SequenceInputs:
                 taken[state.input_name] = self._state_tensor(state, output, rows)
                 if not self._is_wanted(output.name, wanted):
                     continue
-                # Whoever gets it must not write to the memory that the state is in.
+                # The reader of the output must not write to the memory of the state.
                 output.data = unshareable(output.data)
             passed_on.append(output)
         states.tensors.update(taken)

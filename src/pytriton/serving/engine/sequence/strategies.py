@@ -7,17 +7,22 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
-from pytriton.base.model_spec import BatcherSpec
+from pytriton.base.model_spec import BatcherSpec, ModelSpec, SequenceSpec
 from pytriton.serving.engine.batcher import make_dynamic_batcher
-from pytriton.serving.engine.sequence.scheduler import FULL, SequencePhase, SequenceScheduler
+from pytriton.serving.engine.sequence.scheduler import (
+    FULL,
+    Choice,
+    InstanceSlots,
+    LiveSequence,
+    SequencePhase,
+    SequenceScheduler,
+)
 from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytriton.base.model_spec import ModelSpec, SequenceSpec
     from pytriton.runtime.executor.inference import Inference, Instance
-    from pytriton.serving.engine.sequence.scheduler import Choice, InstanceSlots, LiveSequence
 
 
 class DirectSlots:

@@ -47,7 +47,7 @@ class ScalingSettings(msgspec.Struct, frozen=True):
 
 
 class InstanceLoad(msgspec.Struct, frozen=True):
-    """What the instances of a model have to do at one moment.
+    """The load of a model's instances at one moment.
 
     Attributes:
         pending: The number of requests that wait.
@@ -221,7 +221,7 @@ class InstanceScaler:
         return bool(load.pending or load.running or surplus or not self._policy.is_at_rest)
 
     def load(self) -> InstanceLoad:
-        """Returns what the instances have to do."""
+        """Returns the load of the instances."""
         version, model = self._version, self._version.model
         serving = version.serving
         spec = model.spec

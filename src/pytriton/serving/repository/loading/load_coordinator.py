@@ -18,7 +18,12 @@ from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableE
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.worker import InstanceUnavailableError, ResourceLackError
 from pytriton.serving.engine.model import UNLOADED, Model, ModelState
-from pytriton.serving.repository.loading.plans import find_loader, load_within
+from pytriton.serving.repository.loading.plans import (
+    LoadedVersion,
+    Loaders,
+    find_loader,
+    load_within,
+)
 from pytriton.serving.repository.reading.source import SourceFiles, make_plan
 from pytriton.serving.repository.states import StateTable
 
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.repository.loading.ensemble_loader import StepFinder, StepUse
-    from pytriton.serving.repository.loading.plans import LoadedVersion, Loaders
     from pytriton.serving.repository.reading.layout import Holder
     from pytriton.serving.repository.settings import RepositorySettings
 
@@ -242,7 +246,7 @@ class HeldVersion:
 
 
 def hold(version: LoadedVersion, holder: Holder | None) -> LoadedVersion:
-    """Returns a version that keeps its files, if somebody has to know that."""
+    """Returns a version that counts as a user of its files, if these are removed after use."""
     return version if holder is None else HeldVersion(version, holder)
 
 
@@ -253,7 +257,7 @@ class LackOfResources(str):
 
 
 def outcome_of(load: asyncio.Future[LoadedVersion | str]) -> LoadedVersion | str:
-    """Returns what a load that has ended came to: a version, or why there is none."""
+    """Returns the result of a load that has ended: a version, or why there is none."""
     return UNLOADED if load.cancelled() else load.result()
 
 

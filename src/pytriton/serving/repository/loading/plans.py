@@ -62,7 +62,7 @@ class WarmupSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loader needs to load one version of a model."""
+    """The input of a loader for one version of a model."""
 
     name: str
     namespace: str = ""

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.log_switches import LogFeed
-from pytriton.base.model_spec import reshapes
+from pytriton.base.model_spec import ModelSpec, reshapes
 from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.runtime.executor.environment import PARAMETER, EnvironmentStore, PythonEnvironment
 from pytriton.runtime.executor.inference import ModelLabels
@@ -59,7 +59,6 @@ from pytriton.serving.repository.reading.instances import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.worker import Placement
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
@@ -355,7 +354,7 @@ class PythonLoader:
 
 
 class _VersionLaunch(msgspec.Struct, kw_only=True):
-    """What all instances of one version share."""
+    """The common parts of all instances of one version."""
 
     plan: VersionPlan
     spec: ModelSpec
@@ -416,7 +415,7 @@ def check_code(plan: VersionPlan, code: BackendCode) -> None:
 
 
 def model_directory(plan: VersionPlan, code: BackendCode) -> Path:
-    """Returns what `get_model_dir` returns to the code of a backend."""
+    """Returns the directory that `get_model_dir` shows to the code of a backend."""
     if code.is_ours or code.kind is CodeKind.LIBRARY:
         return plan.version_directory
     # As in Triton, it is the directory of the model's file, which may be further down.

@@ -18,19 +18,16 @@ import msgspec
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import ServerError, UnavailableError
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Recovery, ResourceLackError
-from pytriton.serving.engine.model import ModelState
-from pytriton.serving.repository.loading.instance_scaler import InstanceScaler
-from pytriton.serving.repository.loading.plans import LoadTimeoutError, load_within
+from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.repository.loading.instance_scaler import InstanceScaler, ScalingSettings
+from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError, load_within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from collections.abc import Set as AbstractSet
 
     from pytriton.runtime.executor.inference import Instance, WorkerInstance
-    from pytriton.serving.engine.model import Model
     from pytriton.serving.engine.served_model import InstanceSupervisor
-    from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
-    from pytriton.serving.repository.loading.plans import InstancePlan
 
 FIRST_DELAY_S = 0.2  # before the second restart in a row; the first is immediate
 MAX_DELAY_S = 30.0

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.repository.loading.plans import WarmupSample
 from pytriton.serving.repository.reading.layout import ModelPlace, contained_file
@@ -23,7 +23,6 @@ from pytriton.serving.repository.reading.layout import ModelPlace, contained_fil
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytriton.base.messages import InferResponse
     from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
     from pytriton.runtime.executor.python_instance import PythonInstance
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs

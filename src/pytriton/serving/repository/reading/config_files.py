@@ -125,7 +125,7 @@ def read_ensemble(
 
 
 def version_chooser(override: str | None, config_name: str | None) -> ChooseVersions:
-    """Returns what chooses the versions whose files are needed, before the model is read."""
+    """Returns a function that chooses the versions to fetch, before the model is read."""
 
     def choose(directory: Path, available: Collection[int]) -> Collection[int]:
         try:
@@ -185,7 +185,7 @@ def _prefers_gpus(config: Any, place: ModelPlace, folders: BackendFolders | None
 
 
 def _first_entries(directory: Path) -> dict[str, bool]:
-    """Returns what the first subdirectory contains: whether it is a directory, by name."""
+    """Returns the entries of the first subdirectory: whether each is a directory, by name."""
     names = subdirectories(directory)
     if not names:
         return {}

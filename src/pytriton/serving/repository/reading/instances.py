@@ -214,7 +214,7 @@ def read_scaling(config: Any) -> ScalingSettings | None:
 
 
 def ineffective_parameters(config: Any) -> list[str]:
-    """Returns what an operator should know of parameters for Ray that change nothing."""
+    """Returns remarks for operators on parameters for Ray that have no effect."""
     remarks = []
     for name in sorted(config.parameters):
         what = f"parameter {name} of model '{config.name}'"

@@ -83,7 +83,7 @@ class ModelPlace(msgspec.Struct, frozen=True):
         return self
 
     def holder(self) -> Holder | None:
-        """Returns what has to know how long the files are used."""
+        """Returns the counter of the files' users, if they are removed after use."""
         return None
 
     def abandon(self) -> None:

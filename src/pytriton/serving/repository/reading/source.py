@@ -294,7 +294,7 @@ def _check_file(place: ModelPlace, key: str, expected: str) -> None:
 
 
 def _digest(place: ModelPlace, name: str, algorithm: str) -> str:
-    # Not for secrets: whoever writes the configuration chooses the algorithm.
+    # Not for secrets: the author of the configuration chooses the algorithm.
     digest = hashlib.new(algorithm.lower(), usedforsecurity=False)
     try:
         path = contained_file(place, name)
@@ -322,7 +322,7 @@ class Override(msgspec.Struct, frozen=True):
 
 
 def read_override(config: str | None, files: Mapping[str, bytes]) -> Override | None:
-    """Returns what to load instead of the repository's files; None if the client sent nothing."""
+    """Returns the override of the repository's files; None if the client sent nothing."""
     for path in files:
         if not is_inside(path) or os.path.normpath(path) == os.curdir:
             raise InvalidArgumentError(

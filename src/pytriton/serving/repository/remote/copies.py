@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local folders for copies of models: private, removed when nobody needs them, also after a crash.
+"""Local folders for copies of models: private, removed after their last use, also after a crash.
 
 A server locks its folder as long as it lives. What a killed server has left behind is not locked,
 and is removed by the next one.
@@ -136,7 +136,7 @@ class LocalCopies:
                 f"{error.strerror}"
             ) from error
         for entry in found:
-            with contextlib.suppress(OSError):  # somebody else removes it
+            with contextlib.suppress(OSError):  # another server removes it
                 _remove_if_stale(Path(entry.path))
 
 

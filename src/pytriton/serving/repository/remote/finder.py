@@ -218,7 +218,7 @@ def open_finder(
     retry_count: int = 0,
     namespacing: bool = False,
 ) -> PlaceFinder:
-    """Returns what finds the models of repositories."""
+    """Returns the finder of the models of repositories."""
     if not any(is_remote(path) for path in paths):
         return LocalFinder([Path(path) for path in paths], paths if namespacing else ())
     return RemoteFinder(

@@ -132,7 +132,7 @@ Credentials = Mapping[str, Mapping[str, Any]]
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file system of `fsspec` is made with. It is not printable."""
+    """The arguments of a file system of `fsspec`. They are not printable."""
 
     options: dict[str, Any]
     # A managed identity of Azure, which needs an object of its library; "" is the machine's own.

@@ -35,7 +35,7 @@ _MAX_PAUSE_S = 30.0
 
 
 class Ending:
-    """Tells downloads to end: the server stops, nobody needs them, or another one has failed."""
+    """Ends downloads: the server stops, they are not needed any more, or another one failed."""
 
     def __init__(self, *events: threading.Event) -> None:
         self._events = events
@@ -50,7 +50,7 @@ class Ending:
             raise CancelledFetchError("a download was given up")
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not longer than until nobody needs the downloads."""
+        """Wait, but not longer than the downloads are needed."""
         self._events[-1].wait(seconds)
 
 
@@ -230,7 +230,8 @@ class RemoteRepository:
         else:
             found = dict.fromkeys(self._store.list_names())
         if not found and not self.was_listed:
-            self._store.check_path()  # later on, somebody has removed the last model
+            # Later, an empty repository only means that the last model was removed.
+            self._store.check_path()
         return found
 
     def list_files(self, model: str) -> Files:

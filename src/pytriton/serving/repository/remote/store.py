@@ -171,7 +171,7 @@ class RemoteStore:
 
 
 class CancelledFetchError(FetchError):
-    """A download was given up, because nobody waits for it any more."""
+    """A download was cancelled, because it is not needed any more."""
 
 
 def _progress(check: Callable[[], None]) -> Any:

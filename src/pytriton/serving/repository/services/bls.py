@@ -17,32 +17,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import (
+    InferRequest,
+    InferResponse,
+    InferTensor,
+    ResponseSink,
+    TracedSink,
+)
 from pytriton.runtime.executor.inference import Instance
 from pytriton.serving.engine.ensemble.ensemble_rules import version_text
-from pytriton.serving.engine.served_model import WaitsFor, queue_owner
+from pytriton.serving.engine.served_model import ServedModel, WaitsFor, queue_owner
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
 
-    from pytriton.base.messages import (
-        InferResponse,
-        InferTensor,
-        ResponseSink,
-        TracedSink,
-    )
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.frames import InferCallFrame
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.rate_limiter import Turns
-    from pytriton.serving.engine.served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True)

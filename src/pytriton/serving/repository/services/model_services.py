@@ -15,8 +15,8 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InvalidArgumentError, ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
-from pytriton.serving.repository.services.bls import ModelCaller
-from pytriton.serving.repository.services.custom_metrics import WorkerMetrics
+from pytriton.serving.repository.services.bls import CallingInstance, ModelCaller, RunningBlsCall
+from pytriton.serving.repository.services.custom_metrics import CustomMetrics, WorkerMetrics
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.ensemble_request import BeginStepTrace
     from pytriton.serving.engine.rate_limiter import Turns
-    from pytriton.serving.repository.services.bls import CallingInstance, RunningBlsCall
-    from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 
     Reply = Callable[[Any, str | None], None]
 
@@ -45,7 +43,7 @@ _LEVELS = {
 
 
 class SharedServices:
-    """What the workers of all models share."""
+    """The common parts of all workers' services."""
 
     def __init__(
         self,
