@@ -12,7 +12,7 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble, StepsError
+from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.model_set import ModelSet
 from pytriton.serving.repository.reading.layout import (
     LocalFinder,
@@ -27,6 +27,7 @@ from pytriton.serving.repository.settings import ControlMode, RepositorySettings
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
     from pytriton.serving.repository.loading.load_coordinator import LoadDependencies
     from pytriton.serving.repository.loading.plans import Loaders
 

@@ -19,7 +19,6 @@ from pytriton.serving.engine.config_rules import ENSEMBLE
 from pytriton.serving.engine.ensemble.ensemble_rules import composing_models
 from pytriton.serving.repository.loading.ensemble_loader import (
     EnsembleLoader,
-    MakeEnsemble,
     StepFinder,
     StepUse,
 )
@@ -34,6 +33,7 @@ from pytriton.serving.repository.reading.layout import ModelNames, ModelPlace
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.engine import Engine
+    from pytriton.serving.repository.loading.ensemble_loader import MakeEnsemble
     from pytriton.serving.repository.loading.plans import Loaders
     from pytriton.serving.repository.reading.source import Override
     from pytriton.serving.repository.settings import RepositorySettings

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor, ResponseSink
 from pytriton.runtime.executor.columns import (
-    Buffer,
     Chunk,
     ChunkRun,
     ChunkSignature,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
+    from pytriton.runtime.executor.columns import Buffer
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
