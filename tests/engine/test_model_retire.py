@@ -120,6 +120,19 @@ def test_model_is_ready_when_the_connection_of_a_retired_instance_ends_before_it
     assert one.model.statistics.lost_instances == 0
 
 
+def test_model_is_ready_after_an_instance_was_lost_and_then_retired(scene, supervisor):
+    one = scene(instances=2, supervisor=supervisor)
+    lost = one.instances[1]
+    lost.lose()
+    one.model.retire(lost)
+    assert not one.model.is_ready
+
+    one.loop.run()
+
+    assert one.model.instances == one.instances[:1]
+    assert one.model.is_ready
+
+
 def test_passive_instance_retires(scene, supervisor):
     one = scene(supervisor=supervisor)
     passive = FakeInstance("m_0_7", one.model)

@@ -170,6 +170,19 @@ def test_dead_instance_gives_its_resources_back(server):
     assert server.running() == [[], [1]]
 
 
+def test_instance_behind_a_dead_one_starts_if_it_can(server):
+    running, large, small = server.add(ONE), server.add(TWO), server.add(ONE)
+    server.submit(running)
+    server.submit(large)  # it waits for both units, and keeps the free one
+    server.submit(small)
+    assert server.running() == [[1], [0], [0]]
+
+    large.instances[0].die()
+    server.loop.run()
+
+    assert server.running() == [[1], [], [1]]
+
+
 def test_replacement_has_the_place_of_the_dead_instance(server):
     first = server.add(ONE, supervisor=FakeSupervisor(replaces=True))
     second = server.add(ONE)
