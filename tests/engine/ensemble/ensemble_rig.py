@@ -52,7 +52,7 @@ class EnsembleRig:
             graph = make_graph(config, self.configs)
             spec = spec_from_config(config, 1)
             model: Any = EnsembleModel(
-                spec, graph, self.engine, self.loop, self._cache, begin_trace=self.begin_trace
+                spec, graph, self.engine, self._cache, begin_trace=self.begin_trace
             )
             self.ensembles[config.name] = model
         else:

@@ -65,7 +65,7 @@ class Scene:
         config = complete_ensemble(ensemble_config(*steps, **INT, **values), configs)
         graph = make_graph(config, configs)
         spec = spec_from_config(config, 1)
-        self.model = EnsembleModel(spec, graph, self.engine, self.loop, cache)
+        self.model = EnsembleModel(spec, graph, self.engine, cache)
         self.engine.add(self.model)
         self.engine.set_ready(self.model)
         self.ends = Ends()

@@ -40,7 +40,7 @@ class World:
         self.engine = Engine()
         self.use = StepUse()
         finder = StepFinder(self.engine, {})
-        self._loader = EnsembleLoader(finder, self.use, ensemble_maker(self.engine, loop, None))
+        self._loader = EnsembleLoader(finder, self.use, ensemble_maker(self.engine, None))
 
     def bind(self, name: str, text: str = "", labels=None) -> Model:
         config = parse(name, text or step_config())

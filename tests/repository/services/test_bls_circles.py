@@ -345,9 +345,7 @@ def add_ensemble(world, *steps):
         name: model_config(name, max_batch_size=0, data_type="TYPE_INT32", dims=[1])
         for name in steps
     }
-    model = EnsembleModel(
-        spec_from_config(config, 1), make_graph(config, models), world.engine, world.loop
-    )
+    model = EnsembleModel(spec_from_config(config, 1), make_graph(config, models), world.engine)
     world.engine.add(model)
     world.engine.set_ready(model)
     return model

@@ -128,7 +128,7 @@ class RepositoryCore(Core):
             self.engine,
             self.loaders,
             loop,
-            ensemble_maker(self.engine, loop, self.cache, begin_trace),
+            ensemble_maker(self.engine, self.cache, begin_trace),
             finder,
         )
         self._metrics = CustomMetrics(_reserved_names)

@@ -6,9 +6,8 @@ Each request has an `EnsembleRequest`; the order of the steps is decided in `run
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, ServerError
 from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor
@@ -66,22 +65,6 @@ def record_success(
         statistics.record_alike(record, requests.count(request), now_ms)
 
 
-def record_first_response(statistics: ModelStatistics, inference: Inference) -> None:
-    """Count the time to the first response of an ensemble that may have several."""
-    if statistics.latencies is not None and not inference.response_count:
-        elapsed_ns = time.monotonic_ns() - inference.request.received_ns
-        statistics.latencies.on_first_response(elapsed_ns)
-    inference.response_count += 1
-
-
-def record_trace(inference: Inference, started_ns: int, now_ns: int) -> None:
-    """Add the time of all steps to the trace of a request, if it has one."""
-    if inference.trace is not None:
-        inference.trace.add_execution(
-            ExecutionTimes(inference.queued_ns, started_ns, started_ns, now_ns, now_ns)
-        )
-
-
 class Reshaping:
     """Converts the shapes of tensors where a request enters and leaves an ensemble."""
 
@@ -123,27 +106,22 @@ class Reshaping:
         return InferTensor(tensor.name, tensor.dtype, shape, tensor.data, tensor.strings)
 
 
-T = TypeVar("T")
+class StepGate:
+    """Limits how many requests of one step run at a time, over all requests of its ensemble.
 
-
-class StepGate(Generic[T]):
-    """The requests of one step, over all requests of its ensemble.
-
-    Args:
-        limit: How many may run at a time.
-        start: Starts one that has waited; it may end before this returns.
+    `start` starts one that has waited; it may end before this returns.
     """
 
     __slots__ = ("_is_starting", "_limit", "_running", "_start", "_waiting")
 
-    def __init__(self, limit: int, start: Callable[[T], None]) -> None:
+    def __init__(self, limit: int, start: Callable[[RunningStep], None]) -> None:
         self._limit = limit
         self._start = start
-        self._running: set[T] = set()
-        self._waiting: dict[T, None] = {}  # in order
+        self._running: set[RunningStep] = set()
+        self._waiting: dict[RunningStep, None] = {}  # in order
         self._is_starting = False
 
-    def enter(self, each: T) -> bool:
+    def enter(self, each: RunningStep) -> bool:
         """Returns whether a request may run now; otherwise it waits."""
         if len(self._running) < self._limit:
             self._running.add(each)
@@ -151,7 +129,7 @@ class StepGate(Generic[T]):
         self._waiting[each] = None
         return False
 
-    def leave(self, each: T) -> None:
+    def leave(self, each: RunningStep) -> None:
         """Note that a request has ended; the next one starts."""
         self._running.discard(each)
         if self._is_starting:  # the loop below goes on: a call for each would nest too deep
@@ -166,7 +144,7 @@ class StepGate(Generic[T]):
         finally:
             self._is_starting = False
 
-    def give_up(self, each: T) -> bool:
+    def give_up(self, each: RunningStep) -> bool:
         """Remove a request that waits; returns whether it did."""
         if each not in self._waiting:
             return False
@@ -174,7 +152,7 @@ class StepGate(Generic[T]):
         return True
 
 
-def make_gates(graph: EnsembleGraph, start: Callable[[T], None]) -> dict[int, StepGate[T]]:
+def make_gates(graph: EnsembleGraph, start: Callable[[RunningStep], None]) -> dict[int, StepGate]:
     """Returns the gates of the steps whose number of requests a decoupled step decides."""
     if not graph.max_inflight:
         return {}
@@ -203,7 +181,6 @@ class EnsembleModel(VersionLifecycle):
         spec: ModelSpec,
         graph: EnsembleGraph,
         engine: Engine,
-        loop: asyncio.AbstractEventLoop,
         cache: ResponseStore | None = None,
         *,
         config_json: bytes = b"",
@@ -217,7 +194,6 @@ class EnsembleModel(VersionLifecycle):
         self.statistics = ModelStatistics()
         self._engine = engine
         self._begin_trace = begin_trace
-        self._loop = loop
         self._cache: AnswerCache | None = None
         if cache is not None and spec.response_cache:
             self._cache = AnswerCache(cache, spec, self.statistics)
@@ -460,7 +436,10 @@ class EnsembleModel(VersionLifecycle):
             if answer.outputs and request.plan.has_steps:
                 asked = inference.request
                 response.parameters = sequence_parameters(asked.correlation_id, asked.flags)
-            record_first_response(self.statistics, inference)
+            latencies = self.statistics.latencies
+            if latencies is not None and not inference.response_count:
+                latencies.on_first_response(time.monotonic_ns() - inference.request.received_ns)
+            inference.response_count += 1
         if answer.is_final:
             self._record(request)
             self._forget(inference)
@@ -493,7 +472,12 @@ class EnsembleModel(VersionLifecycle):
         inference = request.inference
         now_ns = time.monotonic_ns()
         record_success(self.statistics, [inference], request.compute_ns, now_ns)
-        record_trace(inference, request.started_ns, now_ns)
+        if inference.trace is not None:
+            inference.trace.add_execution(
+                ExecutionTimes(
+                    inference.queued_ns, request.started_ns, request.started_ns, now_ns, now_ns
+                )
+            )
 
     # Chunks
 

@@ -117,10 +117,7 @@ class EnsembleLoader:
 
 
 def ensemble_maker(
-    engine: Engine,
-    loop: asyncio.AbstractEventLoop,
-    cache: ResponseStore | None,
-    begin_trace: BeginStepTrace | None = None,
+    engine: Engine, cache: ResponseStore | None, begin_trace: BeginStepTrace | None = None
 ) -> MakeEnsemble:
     """Returns the function that makes the engine's models of ensembles."""
 
@@ -131,7 +128,6 @@ def ensemble_maker(
             ),
             graph.make_graph(steps.config, steps.configs, steps.identifiers),
             engine,
-            loop,
             cache,
             config_json=config_to_json(steps.config),
             begin_trace=begin_trace,
