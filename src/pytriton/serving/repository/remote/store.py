@@ -177,11 +177,11 @@ class CancelledFetchError(FetchError):
 def _progress(check: Callable[[], None]) -> Any:
     """Returns a callback of `fsspec`, which calls `check` after each block."""
 
-    class Progress(importlib.import_module("fsspec.callbacks").Callback):  # type: ignore[misc]  # it has no types
+    class DownloadProgress(importlib.import_module("fsspec.callbacks").Callback):  # type: ignore[misc]  # it has no types
         def relative_update(self, inc: int = 1) -> None:
             check()
 
-    return Progress()
+    return DownloadProgress()
 
 
 def _entry(path: str, info: Mapping[str, Any]) -> RemoteFile:
