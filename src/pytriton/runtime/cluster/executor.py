@@ -52,7 +52,9 @@ class RayExecutor:
     async def close(self) -> None:
         """End all instances, and disconnect. It may be called twice."""
         self._is_closed = True
-        await self._starter_closed()
+        if self._launcher is not None:
+            await self._launcher.close()
+        await self._starter.close()
         async with self._opening:
             if self._port is not None:
                 await self._port.close()
@@ -60,11 +62,6 @@ class RayExecutor:
 
     def __repr__(self) -> str:
         return f"<RayExecutor {self._starter}>"
-
-    async def _starter_closed(self) -> None:
-        if self._launcher is not None:
-            await self._launcher.close()
-        await self._starter.close()
 
     async def _open(self) -> RemoteLauncher:
         cluster = await self._starter.connect()

@@ -46,10 +46,10 @@ class LauncherProcess:
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._link = LauncherLink(sock, loop, TO_LAUNCHER, self._on_message, self._on_lost)
+        self._is_over = asyncio.Event()
+        self._link = LauncherLink(sock, loop, TO_LAUNCHER, self._on_message, self._is_over.set)
         self._starts: ActorStarts | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._is_over = asyncio.Event()
 
     async def run(self) -> None:
         """Do what the server says until it is gone."""
@@ -72,9 +72,6 @@ class LauncherProcess:
             self._connecting = asyncio.ensure_future(self._connect(message))
         elif self._starts is not None:
             self._starts.obey(message)
-
-    def _on_lost(self) -> None:
-        self._is_over.set()
 
     async def _connect(self, message: Connect) -> None:
         try:

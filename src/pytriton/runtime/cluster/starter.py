@@ -17,6 +17,8 @@ import re
 import secrets
 from typing import IO, TYPE_CHECKING
 
+from msgspec import structs
+
 from pytriton.base.background_tasks import within
 from pytriton.base.errors import InternalError, UnavailableError, UnsupportedError
 from pytriton.runtime.cluster.cluster import actor_name
@@ -115,36 +117,24 @@ class RayProcess:
         count = (spec.placement or Placement()).group_size
         actors = [
             ActorStatus(
-                name=actor_name(self.order.name, rank),
-                instance=spec.instance_name,
-                model=spec.model,
-                version=spec.version,
-                namespace=spec.namespace,
+                actor_name(self.order.name, rank),
+                spec.instance_name,
+                spec.model,
+                spec.version,
+                spec.namespace,
                 rank=rank,
             )
             for rank in range(count)
         ]
         if not self.places:
             return actors
-        return [_placed(actor, place) for actor, place in zip(actors, self.places, strict=True)]
+        return [
+            structs.replace(actor, **structs.asdict(place), state=ActorState.STARTING)
+            for actor, place in zip(actors, self.places, strict=True)
+        ]
 
     def __repr__(self) -> str:
         return f"<RayProcess {self.order.name} placed={self.placed.done()} {self.exited}>"
-
-
-def _placed(actor: ActorStatus, place: ProcessPlace) -> ActorStatus:
-    return ActorStatus(
-        name=actor.name,
-        instance=actor.instance,
-        model=actor.model,
-        version=actor.version,
-        namespace=actor.namespace,
-        node=place.node,
-        node_id=place.node_id,
-        pid=place.pid,
-        rank=actor.rank,
-        state=ActorState.STARTING,
-    )
 
 
 logger = logging.getLogger(__name__)

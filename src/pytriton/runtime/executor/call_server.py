@@ -70,7 +70,9 @@ class CallServer:
             self._serve(frame)
         elif isinstance(frame, WorkerLogLine):
             if self._origin:
-                frame.file = _origin_of(frame, self._origin)
+                # In place of the file; a line that was printed has no number.
+                name = f" {PurePosixPath(frame.file).name}" if frame.line else ""
+                frame.file = self._origin + name
             self._services.log(frame)
 
     def close(self) -> None:
@@ -145,11 +147,6 @@ class CallServer:
     def remove(self, number: int) -> None:
         """Remove a call that is over."""
         self._calls.pop(number, None)
-
-
-def _origin_of(line: WorkerLogLine, origin: str) -> str:
-    """Returns what a line has in place of its file; one that was printed has no number."""
-    return f"{origin} {PurePosixPath(line.file).name}" if line.line else origin
 
 
 class _InferenceCall:

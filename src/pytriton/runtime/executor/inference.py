@@ -205,20 +205,11 @@ class Instance(Protocol):
 class WorkerInstance(Instance, Protocol):
     """An instance with a process of its own, which may crash and be replaced."""
 
-    @property
-    def node(self) -> str:
-        """The node of a cluster that it runs on; "" on this machine."""
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-
+    node: str  # the node of a cluster that it runs on; "" on this machine
+    pid: int
+    concurrency: int  # the number of batches that it executes at the same time
     has_ready_check: bool  # the model has an `is_ready` method
     ended: asyncio.Future[None]  # done when the process has ended
-
-    @property
-    def concurrency(self) -> int:
-        """The number of batches that it executes at the same time."""
 
     @property
     def is_to_blame(self) -> bool:

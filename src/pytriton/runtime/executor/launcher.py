@@ -81,12 +81,7 @@ class RunningZygote:
         self._next_call = 1
         self._pending: dict[int, _Pending] = {}
         self._workers: dict[int, LocalWorker] = {}
-        self._is_open = True
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the zygote can fork workers."""
-        return self._is_open
+        self.is_open = True  # it can fork workers
 
     def start(self) -> None:
         """Start to read the process's messages."""
@@ -102,7 +97,7 @@ class RunningZygote:
             OSError: There are no file descriptors for the sockets.
             ZygoteGoneError: The zygote ended.
         """
-        if not self._is_open:
+        if not self.is_open:
             raise ZygoteGoneError
         ours, theirs = two_socket_pairs()
         pending = _Pending(spec, ours, theirs, self._loop.create_future())
@@ -111,8 +106,8 @@ class RunningZygote:
         self._pending[call] = pending
         descriptors = [each.fileno() for each in pending.theirs]
         try:
-            self._link.send(ForkWorker(call, spec.title, spec.environment), descriptors)
-            self._flush()
+            if self._link.send(ForkWorker(call, spec.title, spec.environment), descriptors):
+                self._loop.add_writer(self._link.fileno(), self._on_writable)
         except OSError:
             self._on_gone()
         try:
@@ -139,10 +134,6 @@ class RunningZygote:
     def __repr__(self) -> str:
         return f"<Zygote workers={len(self._workers)} pending={len(self._pending)}>"
 
-    def _flush(self) -> None:
-        if not self._link.flush():
-            self._loop.add_writer(self._link.fileno(), self._on_writable)
-
     def _on_writable(self) -> None:
         try:
             if self._link.flush():
@@ -152,7 +143,7 @@ class RunningZygote:
 
     def _on_readable(self) -> None:
         try:
-            while self._is_open and (message := self._link.receive()) is not None:
+            while self.is_open and (message := self._link.receive()) is not None:
                 if isinstance(message, Forked):
                     self._on_forked(message)
                 elif isinstance(message, Exited):
@@ -202,9 +193,9 @@ class RunningZygote:
         self._on_gone()
 
     def _on_gone(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             return
-        self._is_open = False
+        self.is_open = False
         self._loop.remove_reader(self._link.fileno())
         self._loop.remove_writer(self._link.fileno())
         self._link.close()

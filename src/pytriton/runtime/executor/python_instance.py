@@ -70,13 +70,14 @@ class PythonInstance(FramedInstance):
         grace_s: float = FINALIZE_GRACE_S,
     ) -> None:
         self.name = worker.instance_name
+        self.node, self.pid = worker.node, worker.pid
+        self.concurrency = 1
         self.has_ready_check = False
         self.ended: asyncio.Future[None] = loop.create_future()
         self._worker = worker
         self._loop = loop
         self._services = services
         self._grace_s = grace_s
-        self._concurrency = 1
         self._batches = BatchTracker(self, labels, events, reports_return=True)
         self._channel = LoopChannel(
             worker.open_channel(memory.arena),
@@ -134,31 +135,16 @@ class PythonInstance(FramedInstance):
         return instance
 
     @property
-    def node(self) -> str:
-        """The node of a cluster that the worker runs on; "" on this machine."""
-        return self._worker.node
-
-    @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._worker.pid
-
-    @property
     def is_to_blame(self) -> bool:
         """Whether the worker itself is the cause of its end, rather than another process."""
         return self._worker.is_to_blame
-
-    @property
-    def concurrency(self) -> int:
-        """The number of batches that may run at the same time."""
-        return self._concurrency
 
     @property
     def free_slots(self) -> int:
         """The number of batches that the instance accepts now."""
         if self._is_stopping or self._is_lost:
             return 0
-        return self._concurrency - len(self._batches.executing)
+        return self.concurrency - len(self._batches.executing)
 
     # Lifecycle
 
@@ -182,10 +168,10 @@ class PythonInstance(FramedInstance):
             raise error_from_code(code, report.error)
         self.has_ready_check = report.has_ready_check
         if report.is_async:
-            self._concurrency = ASYNC_CONCURRENCY
+            self.concurrency = ASYNC_CONCURRENCY
             self._channel.reads_ahead = True
         if report.concurrency:
-            self._concurrency = report.concurrency
+            self.concurrency = report.concurrency
             self._channel.reads_ahead = report.concurrency > 1
             self._batches.expect_no_return()
         return report
@@ -331,7 +317,9 @@ class PythonInstance(FramedInstance):
         self._services.close()
         self._answer_ready(is_ready=False)
         kind = self._error_kind()
-        error = kind(f"Stub process '{self.name}' is not healthy. {_sentence(reason)}")
+        error = kind(
+            f"Stub process '{self.name}' is not healthy. {reason[:1].upper()}{reason[1:]}."
+        )
         if not self._initialized.done():
             self._initialized.set_exception(error)
         self._batches.fail_all(error, is_lost=not self._is_stopping)
@@ -348,10 +336,6 @@ class PythonInstance(FramedInstance):
             self._batches.events.on_died(self, reason)
         else:
             self._death = reason
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 class _IgnoredEvents:

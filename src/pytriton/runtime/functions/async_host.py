@@ -16,7 +16,6 @@ from pytriton.runtime.functions.host import ABANDONED, ASYNC_CONCURRENCY, Instan
 from pytriton.runtime.functions.model_call import is_unrecoverable
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import (
-    BatchFailure,
     Cancel,
     Credit,
     Execute,
@@ -75,24 +74,14 @@ class AsyncInstanceHost(InstanceHost):
         set_request_ids(execute.ids or None)  # of this task
         started_ns = time.monotonic_ns()
         payload = self._channel.payload()
-        frame: Frame
-        stops = False
         try:
             results: Any = await self._call.infer_func(self._call.requests(received))
             finished_ns = time.monotonic_ns()
             frame = self._call.responses(execute, results, started_ns, finished_ns, payload)
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
-            stops = is_unrecoverable(error)
-            frame = self._call.failure(execute, started_ns, error)
-            payload = self._channel.payload()
-        try:
-            self._send(frame, payload)
-        except Exception as error:  # noqa: BLE001  no memory for a large response: send a short error
-            frame = self._call.failure(execute, started_ns, error)
-            self._send(frame, self._channel.payload())
-        self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
-        if stops:
-            self._on_unrecoverable()
+            self._fail_batch(execute, started_ns, error)
+        else:
+            self._send_answer(execute, started_ns, frame, payload)
 
     def _send(self, frame: Frame, payload: Payload) -> None:
         if not self._closed.done():

@@ -115,24 +115,35 @@ class InstanceHost:
     def _answer(self, received: Received, execute: Execute) -> None:
         payload = self._channel.payload()
         started_ns = time.monotonic_ns()
-        frame: Frame
-        stops = False
         try:
             frame = self._call.run(received, payload)
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
-            stops = is_unrecoverable(error)
-            frame = self._call.failure(execute, started_ns, error)
-            payload = self._channel.payload()
+            self._fail_batch(execute, started_ns, error)
+        else:
+            self._send_answer(execute, started_ns, frame, payload)
+
+    def _fail_batch(self, execute: Execute, started_ns: int, error: BaseException) -> None:
+        """Answer a batch whose callable raised."""
+        # A new payload, without the outputs that were added before the error.
+        failure = self._call.failure(execute, started_ns, error)
+        self._send_answer(execute, started_ns, failure, self._channel.payload())
+        if is_unrecoverable(error):
+            self._on_unrecoverable()
+
+    def _send_answer(
+        self, execute: Execute, started_ns: int, frame: Frame, payload: Payload
+    ) -> None:
         try:
-            self._channel.send(frame, payload)
+            self._send(frame, payload)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  no memory for a large response: send a short error
             frame = self._call.failure(execute, started_ns, error)
-            self._channel.send(frame)
+            self._send(frame, self._channel.payload())
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
-        if stops:
-            self._on_unrecoverable()
+
+    def _send(self, frame: Frame, payload: Payload) -> None:
+        self._channel.send(frame, payload)
 
 
 # The error in the span of a request whose client disconnected.
@@ -244,7 +255,7 @@ class StreamHost(InstanceHost):
     def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, Execute):
-            self._start_stream(received, frame)
+            self._streams[frame.batch] = _Stream(StreamBatch(frame), self._responses(received))
         elif isinstance(frame, Cancel) and frame.batch in self._streams:
             stream = self._streams[frame.batch]
             item = stream.batch.cancel(frame.position)
@@ -258,11 +269,6 @@ class StreamHost(InstanceHost):
             self._streams[frame.batch].batch.credit(frame.position, frame.count)
         else:
             self.on_other(frame)
-
-    def _start_stream(self, received: Received, execute: Execute) -> None:
-        batch = StreamBatch(execute)
-        stream = _Stream(batch, self._responses(received))
-        self._streams[execute.batch] = stream
 
     def _responses(self, received: Received) -> Generator[Any, None, None]:
         results = self._call.infer_func(self._call.requests(received))

@@ -83,27 +83,17 @@ class Mailbox:
         self._has_reader = False
         # The waiter that was woken to become the reader but has not taken over yet.
         self._next_reader: Waiter | None = None
-        self._is_over = False
-        self._message_count = 0
+        self.is_over = False
+        self.message_count = 0  # those that were read
         self._sleepers: dict[Waiter, list[threading.Lock]] = {}
         self._idle_reader = IdleReader(
             outbox.channel, lambda: outbox.uses_memory, lambda: outbox.trim(IDLE_SECONDS)
         )
 
     @property
-    def is_over(self) -> bool:
-        """Whether the mailbox has ended."""
-        return self._is_over
-
-    @property
     def has_no_reader(self) -> bool:
         """Whether no thread reads or is about to."""
         return not self._has_reader and self._next_reader is None
-
-    @property
-    def message_count(self) -> int:
-        """The number of messages read so far."""
-        return self._message_count
 
     def poll_for_jobs(self, cores: int) -> None:
         """Let the model's thread poll before it sleeps, in a process that may use these cores."""
@@ -115,7 +105,7 @@ class Mailbox:
             with self._lock:
                 if waiter.is_satisfied():
                     break
-                if self._is_over:
+                if self.is_over:
                     raise EOFError
                 wakeup = None if self._become_reader(waiter) else self._add_sleeper(waiter)
             if wakeup is None:
@@ -131,7 +121,7 @@ class Mailbox:
     def read_available(self) -> None:
         """Deliver the messages that have arrived, without waiting, unless another thread reads."""
         with self._lock:
-            if self._has_reader or self._is_over:
+            if self._has_reader or self.is_over:
                 return
             self._has_reader = True
         try:
@@ -147,7 +137,7 @@ class Mailbox:
     def end(self) -> None:
         """End the mailbox; waiting threads get an EOFError."""
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             wakeups = [wakeup for wakeups in self._sleepers.values() for wakeup in wakeups]
             self._sleepers.clear()
         for wakeup in wakeups:
@@ -173,16 +163,12 @@ class Mailbox:
 
     def _wait_low_priority(self, waiter: Waiter, wakeup: threading.Lock) -> None:
         """Sleep, but become the reader if there was none for a while."""
-        count = self._message_count
+        count = self.message_count
         while not wakeup.acquire(timeout=BUSY_TIMEOUT_S):
             with self._lock:
-                is_quiet = (
-                    count == self._message_count
-                    and not self._has_reader
-                    and self._next_reader is None
-                )
-                count = self._message_count
-                if is_quiet and not self._is_over:
+                is_quiet = count == self.message_count and self.has_no_reader
+                count = self.message_count
+                if is_quiet and not self.is_over:
                     self._has_reader = True
                     self._sleepers.pop(waiter, None)
                     break
@@ -222,7 +208,7 @@ class Mailbox:
             return
         # The lock keeps threads from falling asleep after the delivery and before the wakeups.
         with self._lock:
-            self._message_count += 1
+            self.message_count += 1
             waiter = handler(received)
             wakeups = (
                 self._sleepers.pop(waiter, ()) if self._sleepers and waiter is not None else ()
@@ -255,16 +241,6 @@ class Mailbox:
 
 class LoopReader(Waiter):
     """The calls that event loops of this process wait for, and the helper thread."""
-
-    __slots__ = (
-        "_helper",
-        "_helper_calls",
-        "_helper_wakeup",
-        "_is_checking",
-        "_mailbox",
-        "_main_calls",
-        "own_thread",
-    )  # fmt: skip
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.own_thread = 0  # the thread of the instance's loop
