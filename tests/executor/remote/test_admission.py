@@ -126,6 +126,7 @@ def test_no_place_is_given_twice_and_none_to_a_stranger(order):
             start.place(told)
         else:
             start.revoke()
+        start.check_integrity()
 
     admitted = [where for claim, where, _ in claims if claim.is_admitted]
     assert len(set(admitted)) == len(admitted)

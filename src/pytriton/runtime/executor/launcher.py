@@ -122,6 +122,7 @@ class RunningZygote:
         """End the zygote and all workers that it forked."""
         if self._exited is None:
             return
+        # Only the sending side: the zygote reads the end, and still reports those of its workers.
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_WR)
         await asyncio.wait([self._exited], timeout=_END_TIMEOUT_S)
@@ -153,6 +154,7 @@ class RunningZygote:
 
     def _on_forked(self, message: Forked) -> None:
         pending = self._pending.pop(message.call)
+        # The worker has copies. With ours open, its channel would not end with it.
         _close(pending.theirs)
         if not message.pid:
             _close(pending.ours)
@@ -170,6 +172,8 @@ class RunningZygote:
 
     def _make_worker(self, spec: WorkerSpec, pid: int, sockets: _Sockets) -> LocalWorker:
         exited: asyncio.Future[str] = self._loop.create_future()
+        # The zygote reaps the worker, and then another process may get its pid. A pidfd refers to
+        # this one for ever.
         descriptor = open_pidfd(pid)
 
         def kill() -> None:
@@ -205,6 +209,7 @@ class RunningZygote:
             if not each.answer.done():
                 each.answer.set_exception(ZygoteGoneError())
         workers, self._workers = self._workers, {}
+        # Nobody is left to report their ends: the kernel kills them with their parent.
         for worker in workers.values():
             worker.kill()
             worker.is_to_blame = False
@@ -236,7 +241,7 @@ def _close(sockets: tuple[socket.socket, ...]) -> None:
         each.close()
 
 
-_FORK_ATTEMPTS = 2
+_FORK_ATTEMPTS = 2  # a zygote that was killed since the last fork is replaced
 
 
 class WorkerLauncher:

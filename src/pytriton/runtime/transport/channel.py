@@ -154,6 +154,7 @@ class IdleReader:
         if self.poller is not None and not channel.has_message:
             self.poller.poll()
         try:
+            # Without memory to give back there is nothing to wake up for, and `receive` sleeps.
             while channel.has_memory_update or self._uses_memory():
                 if channel.has_message or self._poll.poll(IDLE_SECONDS * 1000):
                     break

@@ -109,7 +109,7 @@ def connect(port: int, timeout_s: float) -> socket.socket:
     except OSError:
         sock.close()
         raise
-    sock.settimeout(None)
+    sock.settimeout(None)  # it was for the connection only
     return sock
 
 
@@ -131,6 +131,7 @@ def is_local(host: str) -> bool:
 
 def is_same_user(sock: socket.socket) -> bool:
     """Returns whether the process at the other end belongs to this user."""
+    # The kernel has recorded who connected or listened, so a process cannot lie about it.
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the folder's permissions ensure it
     return _peer(sock)[1] == os.geteuid()

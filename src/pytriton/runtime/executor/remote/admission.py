@@ -102,8 +102,23 @@ class ExpectedStart:
         self.state = StartState.REVOKED
         return self._decide_waiting()
 
+    def check_integrity(self) -> None:
+        """Raise AssertionError if the state contradicts the claims. Changes nothing.
+
+        Claims wait only before the places are known, every place that was taken is one of the
+        group, and a start is complete if all are taken.
+        """
+        assert not self._waiting or self.state is StartState.EXPECTED, (
+            f"{len(self._waiting)} claims wait in state {self.state.name}"
+        )
+        assert self._taken <= set(range(self.group_size)), f"the ranks {self._taken} were taken"
+        is_full = len(self._taken) == self.group_size
+        assert self.state is StartState.REVOKED or is_full == (self.state is StartState.COMPLETE), (
+            f"{len(self._taken)} of {self.group_size} places are taken in {self.state.name}"
+        )
+
     def __repr__(self) -> str:
-        return f"<Start {self.name} {self.state.name} waiting={len(self._waiting)}>"
+        return f"<ExpectedStart {self.name} {self.state.name} waiting={len(self._waiting)}>"
 
     def _decide_waiting(self) -> list[Claim]:
         waiting, self._waiting = self._waiting, []
