@@ -28,6 +28,8 @@ from pytriton.model_config.tensor import triton_datatype
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
 
 _SPECIAL_KEYS = (CONTEXT_ATTRIBUTE,)
+_TEXT_KINDS = "SU"
+_BYTES_KINDS = "OSU"
 
 
 def fill_optionals(**defaults: NDArray[Any]) -> Callable[[InferFunc], InferFunc]:
@@ -211,10 +213,6 @@ def _first_row(tensor: NDArray[Any], *, squeeze: bool) -> Any:
     if squeeze and isinstance(row, np.ndarray) and row.size == 1:
         return row.reshape(-1)[0]
     return row
-
-
-_TEXT_KINDS = "SU"
-_BYTES_KINDS = "OSU"
 
 
 def group_by_values(

@@ -192,7 +192,7 @@ def test_other_protocol_is_closed(data, caplog):
 
         with contextlib.suppress(ConnectionResetError):
             await asyncio.to_thread(talk)
-        await until(lambda: not port._strangers)
+        await until(lambda: not port._unproven)
 
     run(scenario)
     assert "a connection to the port of instances was closed" in caplog.text
@@ -213,7 +213,7 @@ def test_silent_connections_keep_nobody_out(monkeypatch):
         await ticket.connected()
         await until(lambda: len(port._tasks) <= 3)
 
-        assert len(port._strangers) <= 3
+        assert len(port._unproven) <= 3
         for sock in silent:
             sock.close()
 
@@ -227,7 +227,7 @@ def test_silent_connection_is_closed_after_a_while(monkeypatch, caplog):
         with connect_to_address(port.addresses[-1], DEADLINE_S) as sock:
             while await asyncio.to_thread(sock.recv, 4096):
                 pass
-        await until(lambda: not port._strangers)
+        await until(lambda: not port._unproven)
 
     run(scenario)
     assert "it did not say whose it is within 0.01 s" in caplog.text

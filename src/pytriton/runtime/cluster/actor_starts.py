@@ -48,7 +48,18 @@ if TYPE_CHECKING:
     from pytriton.runtime.cluster.messages import ToLauncher, ToServer
     from pytriton.runtime.executor.remote.starter import NodeStatus, StartOrder
 
+logger = logging.getLogger(__name__)
+
 _STOP_S = 2.0  # for an actor to kill its process and those that it has started
+_Made = TypeVar("_Made")
+_NODES_S = 2.0  # between two looks at the nodes
+_NODES_TIMEOUT_S = 6.0  # after which the cluster counts as one that does not answer
+_ROOM_S = 0.2  # between two looks at a reservation
+_SILENCE_S = 1.0  # before the reason is told: what is known of the nodes may be older than that
+# How long an actor may take until it runs, if there seemed to be room. A later attempt of the same
+# start may take twice as long: the first may have been lost to a slow node, or to a race for room.
+_PATIENCE_S = 15.0
+_SMALLEST = {"CPU": 0.001}  # Ray reserves something or nothing
 
 
 class ActorGroup:
@@ -150,20 +161,6 @@ async def _reason(ended: asyncio.Future[str]) -> tuple[str, bool]:
         return await ended, True
     except ClusterError as error:
         return f"is lost, as its actor ended: {error}", False
-
-
-logger = logging.getLogger(__name__)
-
-_Made = TypeVar("_Made")
-
-_NODES_S = 2.0  # between two looks at the nodes
-_NODES_TIMEOUT_S = 6.0  # after which the cluster counts as one that does not answer
-_ROOM_S = 0.2  # between two looks at a reservation
-_SILENCE_S = 1.0  # before the reason is told: what is known of the nodes may be older than that
-# How long an actor may take until it runs, if there seemed to be room. A later attempt of the same
-# start may take twice as long: the first may have been lost to a slow node, or to a race for room.
-_PATIENCE_S = 15.0
-_SMALLEST = {"CPU": 0.001}  # Ray reserves something or nothing
 
 
 class ActorStarts:

@@ -35,6 +35,9 @@ MAX_BURST_LINES = 2000.0
 # Up to this size (PIPE_BUF on Linux) a line is written as a whole or not at all.
 _MAX_LINE_BYTES = 4096
 _SAY_AFTER_S = 1.0
+_LAST_LINES = 20
+_LINE_BYTES = 2000
+_LAST_OUTPUT_S = 1.0  # to read what the process wrote last, if others hold its pipe open
 
 
 class OutputReturn:
@@ -105,11 +108,6 @@ class OutputReturn:
             self._timer = None
             if not self._stdin.closed and not self._say_left_out():
                 self._say_later()
-
-
-_LAST_LINES = 20
-_LINE_BYTES = 2000
-_LAST_OUTPUT_S = 1.0  # to read what the process wrote last, if others hold its pipe open
 
 
 class InstanceProcess:

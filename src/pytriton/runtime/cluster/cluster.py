@@ -15,6 +15,23 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.remote.starter import NodeStatus
 
+_TEXT_LIMIT = 2000
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# What Ray adds about an actor; we name the instance, its node and its process ourselves.
+_ACTOR = re.compile(r"\n\t(?:class_name|actor_id|pid|name|namespace|ip): [^\n]*")
+_LINES = re.compile(r"\s*\n\s*")
+_MISSING = re.compile(r"No module named '([\w.]+)'")
+_GONE = (
+    "RpcError",
+    "ConnectionError",
+    "GetTimeoutError",
+    "RaySystemError",
+    "ConnectionAbortedError",
+)
+_NOT_FOUND = "Could not find any running Ray instance"
+_NOT_CONNECTED = "Failed to connect to Ray cluster"
+_RANK = re.compile(r"(.*)/([0-9]+)", re.DOTALL)
+
 
 class ClusterError(Exception):
     """The cluster does not do what was asked; the text says why."""
@@ -107,23 +124,6 @@ class Cluster(Protocol):
         """Disconnect."""
 
 
-_TEXT_LIMIT = 2000
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# What Ray adds about an actor; we name the instance, its node and its process ourselves.
-_ACTOR = re.compile(r"\n\t(?:class_name|actor_id|pid|name|namespace|ip): [^\n]*")
-_LINES = re.compile(r"\s*\n\s*")
-_MISSING = re.compile(r"No module named '([\w.]+)'")
-_GONE = (
-    "RpcError",
-    "ConnectionError",
-    "GetTimeoutError",
-    "RaySystemError",
-    "ConnectionAbortedError",
-)
-_NOT_FOUND = "Could not find any running Ray instance"
-_NOT_CONNECTED = "Failed to connect to Ray cluster"
-
-
 def is_cluster_gone(error: BaseException) -> bool:
     """Returns whether an error of Ray's means that the cluster is not there."""
     return type(error).__name__ in _GONE or isinstance(error, ConnectionError)
@@ -153,9 +153,6 @@ def describe_failure(error: BaseException) -> str:
     if len(text) > _TEXT_LIMIT:
         text = f"{text[: _TEXT_LIMIT // 2]} … {text[-_TEXT_LIMIT // 2 :]}"
     return text or type(error).__name__
-
-
-_RANK = re.compile(r"(.*)/([0-9]+)", re.DOTALL)
 
 
 def actor_name(start: str, rank: int) -> str:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+BEAT_S = 2.0
+SILENT_BEATS = 15
+# No Python code runs while Ray's libraries are being loaded, from a slow disk perhaps.
+SILENT_BEATS_AT_START = 60
+
 
 class Connect(msgspec.Struct, tag="connect", array_like=True):
     """Server to launcher, first: connect to the cluster, and end actors that are not known."""
@@ -168,12 +173,6 @@ class LauncherLink:
             self.close()
             # Not at once: a sender does not expect its answer while it sends.
             self._loop.call_soon(self._on_lost)
-
-
-BEAT_S = 2.0
-SILENT_BEATS = 15
-# No Python code runs while Ray's libraries are being loaded, from a slow disk perhaps.
-SILENT_BEATS_AT_START = 60
 
 
 class LauncherHeartbeat:

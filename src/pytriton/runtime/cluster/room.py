@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _NAMED_NODES = 4
 _ROUNDING = 1e-6  # Ray counts in steps of 0.0001
+# Ray finds only after a while that a node is gone. Until then, no instance should be sent to a node
+# that has just lost one, if there is another.
+_DOUBT_S = 30.0
 
 
 def wanted_resources(placement: Placement) -> dict[str, float]:
@@ -78,11 +81,6 @@ def _describe_node(node: NodeStatus, wanted: Mapping[str, float]) -> str:
 def fits(wanted: Mapping[str, float], free: Mapping[str, float]) -> bool:
     """Returns whether there is room for one process."""
     return all(free.get(name, 0.0) + _ROUNDING >= amount for name, amount in wanted.items())
-
-
-# Ray finds only after a while that a node is gone. Until then, no instance should be sent to a node
-# that has just lost one, if there is another.
-_DOUBT_S = 30.0
 
 
 class Spreading:

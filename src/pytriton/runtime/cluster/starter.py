@@ -57,6 +57,15 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.runtime.executor.remote.starter import ProcessPlace, StartOrder
 
+logger = logging.getLogger(__name__)
+_READ_BYTES = 64 << 10
+_LINE_BYTES = 4 << 10  # a longer line becomes several
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_FIRST_DELAY_S = 0.2
+_MAX_DELAY_S = 15.0
+_CALM_S = 60.0  # a process that lived so long was all right
+_END_S = 20.0  # for the launcher process to end all actors
+
 
 class RayProcess:
     """See `RemoteProcess`. The result of `exited` is how the process ended, where that is known.
@@ -137,13 +146,6 @@ class RayProcess:
         return f"<RayProcess {self.order.name} placed={self.placed.done()} {self.exited}>"
 
 
-logger = logging.getLogger(__name__)
-
-_READ_BYTES = 64 << 10
-_LINE_BYTES = 4 << 10  # a longer line becomes several
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-
 class LauncherOutput:
     """Logs lines from a pipe as they come, which is closed at their end or by `close`."""
 
@@ -193,11 +195,6 @@ class LauncherOutput:
             logger.warning("ray: %s", text)
 
 
-_FIRST_DELAY_S = 0.2
-_MAX_DELAY_S = 15.0
-_CALM_S = 60.0  # a process that lived so long was all right
-
-
 def require_ray() -> None:
     """Check that Ray is installed, without importing it.
 
@@ -234,9 +231,6 @@ class Backoff:
         delay_s: float = min(_FIRST_DELAY_S * 2**self._ends_in_a_row, _MAX_DELAY_S)
         self._ends_in_a_row = min(self._ends_in_a_row + 1, 16)
         return delay_s
-
-
-_END_S = 20.0  # for the launcher process to end all actors
 
 
 class LauncherState(enum.Enum):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.payload import Buffer
 
+# Inputs of front ends that are larger together are joined by the instance, not by the event loop.
+LARGE_BATCH_BYTES = 128 << 10
+Shape = tuple[int, ...]
+
 
 def make_tensor(received: Received, ref: TensorRef) -> InferTensor:
     """Returns a tensor of a received message; it keeps the memory of its bytes alive."""
@@ -48,10 +52,6 @@ def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[In
         tensors.append(InferTensor(name, dtype, shape, buffer[start:end]))
         start = end
     return tensors
-
-
-# Inputs of front ends that are larger together are joined by the instance, not by the event loop.
-LARGE_BATCH_BYTES = 128 << 10
 
 
 def request_details(requests: list[InferRequest]) -> dict[int, RequestDetails]:
@@ -165,9 +165,6 @@ def output_columns(
             return None
         columns.append(OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref)))
     return columns
-
-
-Shape = tuple[int, ...]
 
 
 def reshape_inputs(

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Received
 
 logger = logging.getLogger(__name__)
+_MESSAGE_BYTES = 4096  # a message's contents do not matter, only the socket that comes with it
+_MAX_SOCKETS = 16  # per message
 
 
 class CallServer:
@@ -243,10 +245,6 @@ class WorkerServices(Protocol):
 
     def close(self) -> None:
         """Release everything that the worker had, because it has ended."""
-
-
-_MESSAGE_BYTES = 4096  # a message's contents do not matter, only the socket that comes with it
-_MAX_SOCKETS = 16  # per message
 
 
 class ForkListener:

@@ -35,8 +35,26 @@ import msgspec
 
 from pytriton.base.errors import InternalError
 
+logger = logging.getLogger(__name__)
+
 MAX_HOPS = 40  # Linux follows no more; opening a longer chain, or a cycle, fails
 MAX_STEPS = 20_000_000  # for all links of an archive together; thousands are usual
+_CHUNK_BYTES = 1 << 20
+MAX_UNPACKED_BYTES = 64 << 30
+MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
+MAX_DEPTH = 100
+MAX_NAME_BYTES = 4096
+MAX_DESCRIPTION_BYTES = 4 << 20  # per entry: its headers, long names and sparse file maps
+_MAX_TIME_S = 1 << 33
+# Raised by `tarfile` and the decompressors; ValueError is for names that the system rejects.
+_READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+_LOCK_NAME = "owner.lock"
+_LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_ATTEMPTS = 10
+PARAMETER = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+_PREFIX = "pytriton-environments-"
 
 
 class LinkCheck:
@@ -81,9 +99,6 @@ class LinkCheck:
         if target.startswith("/"):
             raise InternalError(f"'{name}' leads out of the environment, to '{target}'")
         return [part for part in reversed(target.split("/")) if part not in ("", ".")]
-
-
-_CHUNK_BYTES = 1 << 20
 
 
 class ArchiveStream:
@@ -149,17 +164,6 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
     if start.startswith((b"\xfd7zXZ\0", b"\x5d\0\0")):
         return lzma.LZMAFile(file)
     return file
-
-
-MAX_UNPACKED_BYTES = 64 << 30
-MAX_ENTRIES = 500_000  # an environment with a deep learning framework has about 50,000
-MAX_DEPTH = 100
-MAX_NAME_BYTES = 4096
-MAX_DESCRIPTION_BYTES = 4 << 20  # per entry: its headers, long names and sparse file maps
-_MAX_TIME_S = 1 << 33
-# Raised by `tarfile` and the decompressors; ValueError is for names that the system rejects.
-_READ_ERRORS = (tarfile.TarError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
 def is_archive(path: pathlib.Path) -> bool:
@@ -325,13 +329,6 @@ def _validated(text: str) -> str:
     return text
 
 
-logger = logging.getLogger(__name__)
-
-_LOCK_NAME = "owner.lock"
-_LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_ATTEMPTS = 10
-
-
 class TemporaryFolder:
     """A folder that only this user can access, until it is removed or the process ends."""
 
@@ -413,12 +410,6 @@ def _remove_if_abandoned(path: pathlib.Path) -> bool:
         return False
     finally:
         os.close(lock)
-
-
-PARAMETER = "EXECUTION_ENV_PATH"
-_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-_PREFIX = "pytriton-environments-"
-_HASH_CHUNK_BYTES = 1 << 20
 
 
 class PythonEnvironment(msgspec.Struct, frozen=True):
@@ -514,7 +505,7 @@ class EnvironmentStore:
         if key not in self._digests:
             digest = hashlib.sha256()
             with archive.open("rb") as file:
-                while chunk := file.read(_HASH_CHUNK_BYTES):
+                while chunk := file.read(_CHUNK_BYTES):
                     digest.update(chunk)
             self._digests[key] = digest.hexdigest()
         return self._digests[key]

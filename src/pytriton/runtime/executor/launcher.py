@@ -43,12 +43,14 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.python_process import StartedZygote
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["START_SETTING", "LocalWorker", "WorkerLauncher", "WorkerSpec"]
 
-logger = logging.getLogger(__name__)
 
 _END_TIMEOUT_S = 5.0
 _Sockets = tuple[socket.socket, socket.socket]
+_FORK_ATTEMPTS = 2  # a zygote that was killed since the last fork is replaced
 
 
 class ZygoteGoneError(Exception):
@@ -239,9 +241,6 @@ def _end_unwanted(worker: LocalWorker) -> None:
 def _close(sockets: tuple[socket.socket, ...]) -> None:
     for each in sockets:
         each.close()
-
-
-_FORK_ATTEMPTS = 2  # a zygote that was killed since the last fork is replaced
 
 
 class WorkerLauncher:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
     from pytriton.runtime.transport.channel import Channel
 
+PROCESS_ENDED = "its process ended"
+_WATCH_RETRY_S = 0.5
+
 
 class Placement(msgspec.Struct, frozen=True):
     """The resources that a cluster has to give to one instance."""
@@ -197,10 +200,6 @@ class LocalWorker:
 
     def __repr__(self) -> str:
         return f"<LocalWorker {self.instance_name} pid={self.pid} exited={self.exited.done()}>"
-
-
-PROCESS_ENDED = "its process ended"
-_WATCH_RETRY_S = 0.5
 
 
 def describe_loss(error: Exception) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Frame
 
+_END = object()
+
 
 class AsyncInstanceHost(InstanceHost):
     """An instance whose callable is a coroutine function: its batches overlap."""
@@ -86,9 +88,6 @@ class AsyncInstanceHost(InstanceHost):
     def _send(self, frame: Frame, payload: Payload) -> None:
         if not self._closed.done():
             self._loop_channel.send(frame, payload)
-
-
-_END = object()
 
 
 class _AsyncStream:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.control import RayInstances
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_DECORATORS = "pytriton.decorators"
+_CONTEXT_ARGUMENT = "triton_context"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def bound_config(
@@ -130,11 +133,6 @@ def _check_name(model_name: str) -> None:
             "Model name can only contain alphanumeric characters, dots, underscores and dashes, "
             f"got {model_name!r}"
         )
-
-
-_DECORATORS = "pytriton.decorators"
-_CONTEXT_ARGUMENT = "triton_context"
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def signature_problem(

@@ -50,6 +50,7 @@ else:
 
 
 logger = logging.getLogger(__name__)
+InferFunc = Callable[..., Any]
 
 
 def host_for(infer_func: Callable[..., Any], *, is_decoupled: bool) -> type[InstanceHost]:
@@ -132,9 +133,6 @@ async def _collected(responses: AsyncIterator[Any]) -> list[Any]:
 
 async def _awaited(result: Awaitable[Any]) -> Any:
     return await result
-
-
-InferFunc = Callable[..., Any]
 
 
 class BoundModel(AnyModel):

@@ -37,6 +37,13 @@ logger = logging.getLogger(__name__)
 # The maximum number of batches that the server runs on one instance at the same time.
 SYNC_CONCURRENCY = 1
 ASYNC_CONCURRENCY = 256
+# The error in the span of a request whose client disconnected.
+ABANDONED = "the client went away"
+# Maximum time between two checks for messages while generators are stepped.
+_RECEIVE_INTERVAL_NS = 100_000
+# After a slower step, the next one may be slow too: earlier responses are sent first.
+_SLOW_STEP_NS = 100_000
+_END = object()
 
 
 def _ignore(frame: Frame) -> None:
@@ -146,10 +153,6 @@ class InstanceHost:
         self._channel.send(frame, payload)
 
 
-# The error in the span of a request whose client disconnected.
-ABANDONED = "the client went away"
-
-
 class StreamBatch:
     """A running batch of a decoupled model, without threads, sockets and clocks."""
 
@@ -197,12 +200,6 @@ class StreamBatch:
         ]
         self._windows.clear()
         return items
-
-
-# Maximum time between two checks for messages while generators are stepped.
-_RECEIVE_INTERVAL_NS = 100_000
-# After a slower step, the next one may be slow too: earlier responses are sent first.
-_SLOW_STEP_NS = 100_000
 
 
 class _Stream:
@@ -325,6 +322,3 @@ class StreamHost(InstanceHost):
             self._call.log_raised_on_close(error)
         set_request_ids(None)
         self._call.end_spans(stream.batch.execute, ABANDONED)
-
-
-_END = object()

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Frame
 
+logger = logging.getLogger(__name__)
+
 _SPAN_NAME = "proxy_inference_callable"
 
 
@@ -64,9 +66,6 @@ class RequestSpans:
         """End the spans of a batch that are still open."""
         for span in self._by_batch.pop(execute.batch, {}).values():
             end_span(span, error)
-
-
-logger = logging.getLogger(__name__)
 
 
 class FunctionCall:

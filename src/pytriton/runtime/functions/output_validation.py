@@ -24,6 +24,7 @@ from pytriton.proxy.types import Request
 logger = logging.getLogger(__name__)
 
 Outputs = Mapping[str, NDArray[Any]]
+_SUPPORTED_KINDS = "biufOSU"
 
 
 class OutputNames:
@@ -109,9 +110,6 @@ class OutputNames:
             f"Not all outputs of model `{self._model_name}` were returned: {missing} "
             f"{'is' if len(missing) == 1 else 'are'} missing. {names_text}"
         )
-
-
-_SUPPORTED_KINDS = "biufOSU"
 
 
 class DeclaredTensor(Protocol):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.transport.channel import Payload
 
+SENDER_CLOSED = "Unable to send response. Response sender has been closed."
+
 
 def add_tensor(payload: Payload, tensor: Tensor) -> TensorRef:
     """Copy a tensor into the payload; the model may continue to use its array."""
@@ -98,9 +100,6 @@ def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
     if array.nbytes <= INLINE_TENSOR_BYTES:
         return array.tobytes()
     return array.reshape(-1).view(np.uint8).data
-
-
-SENDER_CLOSED = "Unable to send response. Response sender has been closed."
 
 
 def failure_text(instance_name: str, error: BaseException | str) -> str:

@@ -46,6 +46,17 @@ if TYPE_CHECKING:
 
 # Credit is sent for this number of consumed responses, a fraction of the server's window.
 _CREDIT_STEP = RESPONSE_WINDOW // 4
+_ALL = LogSwitches(verbose=1)
+_LEVELS = {
+    "INFO": logging.INFO,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "VERBOSE": logging.DEBUG,
+}
+# The batch for whose `execute` the current code runs. Tasks inherit it, and so do
+# `asyncio.to_thread` and the default executor of the instance's loop; other threads of a model have
+# none.
+_batch: ContextVar[int] = ContextVar("pytriton_batch", default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,20 +218,6 @@ def _response(received: Received, reply: InferReply) -> InferenceResponse:
     except ServerError as error:  # there was no room for them
         failure = TritonError(error.message, error.code)
     return InferenceResponse.received(tensors, failure, reply.parameters)
-
-
-_ALL = LogSwitches(verbose=1)
-_LEVELS = {
-    "INFO": logging.INFO,
-    "WARNING": logging.WARNING,
-    "ERROR": logging.ERROR,
-    "VERBOSE": logging.DEBUG,
-}
-
-# The batch for whose `execute` the current code runs. Tasks inherit it, and so do
-# `asyncio.to_thread` and the default executor of the instance's loop; other threads of a model have
-# none.
-_batch: ContextVar[int] = ContextVar("pytriton_batch", default=0)
 
 
 class WorkerRuntime:

@@ -62,6 +62,7 @@ _STOP_DEADLINE_S = 5.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_RANK_FAILED = 1  # exit status
 
 
 class CoroutineThread:
@@ -182,9 +183,6 @@ class ReadyCheck:
             self._on_error(RuleError(f"is_ready() must return a boolean value, got {answer!r}"))
             return False
         return answer
-
-
-_RANK_FAILED = 1  # exit status
 
 
 class ModelWorker:

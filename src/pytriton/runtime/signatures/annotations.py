@@ -39,6 +39,8 @@ _ARRAY_ADVICE = "write `Annotated[np.ndarray, np.float32, (3,)]`, with -1 for a 
 _TYPES_ADVICE = (
     "use float, int, bool, str, bytes, a list of these, an array, or a dataclass of them"
 )
+MISSING: Any = inspect.Parameter.empty
+_TYPED_DICT_MARKS = ("Required", "NotRequired", "ReadOnly")
 
 
 class CannotInferError(Exception):
@@ -277,10 +279,6 @@ def _class_refusal(annotation: Any, text: str) -> CannotInferError:
     if package in ("torch", "tensorflow", "jax", "PIL"):
         return CannotInferError(f"is {package}'s {text}", f"{_ARRAY_ADVICE}, and convert it")
     return CannotInferError(f"is {text}, which is not a tensor", _TYPES_ADVICE)
-
-
-MISSING: Any = inspect.Parameter.empty
-_TYPED_DICT_MARKS = ("Required", "NotRequired", "ReadOnly")
 
 
 @dataclasses.dataclass(frozen=True)

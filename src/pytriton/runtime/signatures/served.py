@@ -36,6 +36,7 @@ from pytriton.runtime.signatures.values import ValueForm, ValueType
 
 Arrays = Mapping[str, NDArray[Any]]
 InferFunc = Callable[..., Any]
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def inference_callable(
@@ -271,9 +272,6 @@ def _batches(requests: Sequence[Arrays]) -> list[_Batch]:
     for position, request in enumerate(requests):
         positions.setdefault(frozenset(request), []).append(position)
     return [_Batch.of(group, [requests[at] for at in group]) for group in positions.values()]
-
-
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class AnnotatedModel(NamedTuple):

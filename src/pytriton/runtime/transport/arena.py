@@ -43,6 +43,11 @@ DEFAULT_LIMIT_BYTES = 8 << 30
 COUNTS_REFERENCES = "t" not in getattr(sys, "abiflags", "")
 IDLE_SECONDS = 5.0  # a segment that was unused for this time is given back to the system
 _numbers = itertools.count(1)  # ids of blocks, also of blocks of other processes
+_Byte = ctypes.c_char
+# Bodies up to this size are received in shared memory: copying 2 GiB there later would block the
+# event loop for a second.
+MAX_DIRECT_BODY_BYTES = 2 << 30
+MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 
 
 class Block:
@@ -155,7 +160,6 @@ def _block_of(data: Any) -> Block | RemoteBlock | None:
 
 
 _BLOCKS = (Block, RemoteBlock)
-_Byte = ctypes.c_char
 
 
 def _address(data: Any) -> int:
@@ -405,12 +409,6 @@ class Arena:
         allocator = _SegmentAllocator(segment)
         self._allocators[allocator.segment.id] = allocator
         return allocator
-
-
-# Bodies up to this size are received in shared memory: copying 2 GiB there later would block the
-# event loop for a second.
-MAX_DIRECT_BODY_BYTES = 2 << 30
-MAX_DIRECT_RESERVED_BYTES = DEFAULT_LIMIT_BYTES // 2
 
 
 class MemoryTrimmer:

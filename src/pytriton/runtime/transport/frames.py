@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 
 PACKAGE_FILE = "pytriton:"
+INLINE_ALIGNMENT = 16
+_LENGTH = struct.Struct("<I")
+_PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
+_encoder = msgspec.msgpack.Encoder()
 
 
 class FunctionTensor(msgspec.Struct, array_like=True):
@@ -195,11 +199,6 @@ class LogChange(FrameBase, tag="log_change"):
     switches: LogSwitches
 
 
-INLINE_ALIGNMENT = 16
-_LENGTH = struct.Struct("<I")
-_PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
-
-
 class RequestDetails(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """The details of a request that only models of the Python backend get."""
 
@@ -306,7 +305,6 @@ Frame = (
     | FrontEndFrame
 )
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
 

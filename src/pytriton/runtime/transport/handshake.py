@@ -25,7 +25,7 @@ from pytriton.base.errors import sendable_text
 
 # Raised when a worker of the last version could not understand the frames of this one.
 PROTOCOL = 1
-# All messages are short. A stranger must not make us read more than this.
+# All messages are short. A peer that has proved nothing must not make us read more than this.
 MAX_HANDSHAKE_BYTES = 4096
 _MAX_REASON_CHARACTERS = 500
 _NONCE_BYTES = 32  # new for each connection, so that no recorded proof is valid again
@@ -86,7 +86,7 @@ _hellos = msgspec.msgpack.Decoder(Hello)
 _answers: msgspec.msgpack.Decoder[_Answer] = msgspec.msgpack.Decoder(_Answer)
 
 
-@functools.cache  # a stranger's connection must not make us read files
+@functools.cache  # a connection that has proved nothing must not make us read files
 def pytriton_version() -> str:
     """Returns the version of pytriton that runs here."""
     return metadata.version("pytriton")

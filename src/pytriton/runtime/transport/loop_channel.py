@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import Frame
 
 logger = logging.getLogger(__name__)
+_MAX_READ_MESSAGES = 32  # in one iteration of the loop, whose other work must not wait for longer
+_MAX_PATIENCE = 8
 
 
 class ProtocolError(ValueError):
     """A message of the peer that contradicts earlier messages."""
-
-
-_MAX_READ_MESSAGES = 32  # in one iteration of the loop, whose other work must not wait for longer
-_MAX_PATIENCE = 8
 
 
 class LoopChannel:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # Per message; the rest follows with the next one, so that messages stay smaller than a packet.
 _MAX_RELEASES = 2000
+_NO_BLOCKS: dict[int, NDArray[np.uint8]] = {}
 
 
 def _do_nothing() -> None:
@@ -283,9 +284,6 @@ class BlockTracker:
         (self._abandoned if is_abandoned else self._released).append(block_id)
         self.has_update = True
         self._on_release()
-
-
-_NO_BLOCKS: dict[int, NDArray[np.uint8]] = {}
 
 
 class MemoryChannel:

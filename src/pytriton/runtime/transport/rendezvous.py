@@ -26,6 +26,13 @@ from pytriton.runtime.transport.memory import is_portable_forced
 
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+# The variable of a worker's environment that has the token of its start.
+TOKEN_VARIABLE = "PYTRITON_WORKER_TOKEN"  # noqa: S105  the name is no secret
+# The exit status of a worker that has lost its connection, or what had started it.
+CONNECTION_LOST = 75
+_TCP = "tcp:"
+_UNIX = "unix:"
+_ABSTRACT = "@"
 
 
 def _has_abstract_names() -> bool:
@@ -146,15 +153,6 @@ def _peer(sock: socket.socket) -> tuple[int, int, int]:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, group = _CREDENTIALS.unpack(data)
     return process, user, group
-
-
-# The variable of a worker's environment that has the token of its start.
-TOKEN_VARIABLE = "PYTRITON_WORKER_TOKEN"  # noqa: S105  the name is no secret
-# The exit status of a worker that has lost its connection, or what had started it.
-CONNECTION_LOST = 75
-_TCP = "tcp:"
-_UNIX = "unix:"
-_ABSTRACT = "@"
 
 
 def tcp_address(host: str, port: int) -> str:

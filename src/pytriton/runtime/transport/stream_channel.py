@@ -61,6 +61,18 @@ _MAX_PIECES = 1024  # in one system call; Linux and macOS allow no more
 # A peer that reads as fast as we send must not keep an event loop from its other work.
 _MAX_WRITES = 8
 _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
+# A machine that is gone is noticed after this time, whatever its interpreter is busy with. That is
+# for idle connections; `is_peer_gone` is for those with data on its way.
+_IDLE_S = 1
+_PROBE_INTERVAL_S = 1
+_PROBES = 3
+# How long a machine may be silent before it counts as gone, as with keepalive.
+SILENCE_MS = 4000
+CHECK_INTERVAL_S = 1.0
+# Attempts that were not answered. After the first, the answer may be on its way.
+_ATTEMPTS = 2
+# From `struct tcp_info` in <linux/tcp.h>: retransmits, probes, and the age of the last ACK in ms.
+_FIELDS = struct.Struct("=2xBB52xI")
 
 
 def pack_head(record_bytes: int, tensor_bytes: int) -> bytes:
@@ -346,13 +358,6 @@ class StreamChannel:
         return f"<StreamChannel fd={self.fileno()}>"
 
 
-# A machine that is gone is noticed after this time, whatever its interpreter is busy with. That is
-# for idle connections; `is_peer_gone` is for those with data on its way.
-_IDLE_S = 1
-_PROBE_INTERVAL_S = 1
-_PROBES = 3
-
-
 def tune_stream(sock: socket.socket) -> None:
     """Set the options of a connection to another machine; does nothing on a Unix socket."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -369,15 +374,6 @@ def tune_stream(sock: socket.socket) -> None:
         if option is not None:
             with contextlib.suppress(OSError):  # a system that knows the name but not the option
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-# How long a machine may be silent before it counts as gone, as with keepalive.
-SILENCE_MS = 4000
-CHECK_INTERVAL_S = 1.0
-# Attempts that were not answered. After the first, the answer may be on its way.
-_ATTEMPTS = 2
-# From `struct tcp_info` in <linux/tcp.h>: retransmits, probes, and the age of the last ACK in ms.
-_FIELDS = struct.Struct("=2xBB52xI")
 
 
 def is_peer_gone(sock: socket.socket) -> bool:

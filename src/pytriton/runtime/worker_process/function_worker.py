@@ -59,6 +59,8 @@ _WAYS_OUT = (
     "Install it on every node, put it into a folder that all nodes have under the same path, or "
     "give the server the folder as ray_working_dir"
 )
+UNRECOVERABLE = 3  # exit status after an error with which the function asks for its end
+_RANK_FAILED = 4  # that of a process without batches whose function raised
 
 
 def find_target(source: FunctionSource) -> tuple[Any, Reference]:
@@ -189,10 +191,6 @@ def _check_tensors(
                 f"Expected the same {kind} of {reference} as in the process that bound it, "
                 f"{theirs}, got {ours}: this node has another version of the module"
             )
-
-
-UNRECOVERABLE = 3  # exit status after an error with which the function asks for its end
-_RANK_FAILED = 4  # that of a process without batches whose function raised
 
 
 class FunctionWorker:

@@ -44,6 +44,7 @@ _READ_BYTES = 64 << 10
 # A longer line becomes several. As text it may take three times as much, and a message that is too
 # long for the socket would be written to shared memory, which only the model's threads allocate.
 _LINE_BYTES = 16 << 10
+_TIMEOUT_S = 60.0  # for each step of the connection
 
 
 class RemoteOutput:
@@ -84,9 +85,6 @@ class RemoteOutput:
 
     def __repr__(self) -> str:
         return f"<RemoteOutput of {self._name}>"
-
-
-_TIMEOUT_S = 60.0  # for each step of the connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,15 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.arena import Arena
     from pytriton.runtime.transport.channel import Channel
 
+logger = logging.getLogger(__name__)
+
 _BACKLOG = 512
+MAX_UNPROVEN = 64
+_LINE_INTERVAL_S = 1.0
+HELLO_TIMEOUT_S = 10.0
+_READ_BYTES = 4096
+_ACCEPT_PAUSE_S = 1.0
+_GONE = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)  # nobody is there to be accepted any more
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
@@ -102,12 +110,6 @@ class PrivateListener:
         return str(self._folder / "s")
 
 
-logger = logging.getLogger(__name__)
-
-MAX_UNPROVEN = 64
-_LINE_INTERVAL_S = 1.0
-
-
 class UnprovenConnections:
     """Connections that have said nothing that proves who they are.
 
@@ -138,7 +140,7 @@ class UnprovenConnections:
         self._sockets.pop(sock, None)
 
     def warn(self, text: str) -> None:
-        """Log what is wrong with a stranger; a flood of them must not become one of lines."""
+        """Log what is wrong with a connection; a flood of them must not become one of lines."""
         now_s = self._clock()
         if now_s < self._next_line_s:
             self._unsaid += 1
@@ -149,13 +151,7 @@ class UnprovenConnections:
         self._next_line_s = now_s + _LINE_INTERVAL_S
 
     def __repr__(self) -> str:
-        return f"<Strangers {len(self)}>"
-
-
-HELLO_TIMEOUT_S = 10.0
-_READ_BYTES = 4096
-_ACCEPT_PAUSE_S = 1.0
-_GONE = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)  # nobody is there to be accepted any more
+        return f"<UnprovenConnections {len(self)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +263,7 @@ class InstancePort:
         self._listeners: list[socket.socket] = []
         self._private: PrivateListener | None = None
         self._is_accepting = False
-        self._strangers = UnprovenConnections(loop.time)
+        self._unproven = UnprovenConnections(loop.time)
         self._tasks = BackgroundTasks(loop)
 
     @property
@@ -304,7 +300,7 @@ class InstancePort:
         return ticket
 
     def forget(self, ticket: Ticket) -> None:
-        """Forget a start; its processes are strangers from now on."""
+        """Forget a start; its processes are not expected from now on."""
         if self._tickets.get(ticket.start.name) is ticket:
             del self._tickets[ticket.start.name]
 
@@ -323,7 +319,7 @@ class InstancePort:
         await self._tasks.wait()
 
     def __repr__(self) -> str:
-        return f"<InstancePort {self.addresses} starts={len(self._tickets)} {self._strangers}>"
+        return f"<InstancePort {self.addresses} starts={len(self._tickets)} {self._unproven}>"
 
     # Connections
 
@@ -357,7 +353,7 @@ class InstancePort:
             sock.close()
             return
         if not is_private:
-            self._strangers.add(sock)
+            self._unproven.add(sock)
         self._tasks.start(self._serve(sock, is_private=is_private))
 
     async def _serve(self, sock: socket.socket, *, is_private: bool) -> None:
@@ -368,13 +364,13 @@ class InstancePort:
                 tune_stream(sock)
             is_taken = await self._shake_hands(sock, is_private=is_private)
         except (OSError, EOFError, HandshakeError, asyncio.TimeoutError) as error:
-            self._strangers.warn(
+            self._unproven.warn(
                 f"a connection to the port of instances was closed: {_words(error)}"
             )
         except Exception:
             logger.exception("a connection to the port of instances failed")
         finally:
-            self._strangers.remove(sock)
+            self._unproven.remove(sock)
             if not is_taken:
                 sock.close()
 
@@ -385,10 +381,10 @@ class InstancePort:
         ticket = self._tickets.get(hello.start)
         if ticket is None or not handshake.is_proved(ticket.token):
             reason = f"'{hello.start}' is not expected"
-            self._strangers.warn(_refused(hello, reason))
+            self._unproven.warn(_refused(hello, reason))
             await self.loop.sock_sendall(sock, handshake.refusal(reason))
             return False
-        self._strangers.remove(sock)
+        self._unproven.remove(sock)
         claim = await ticket.claim(hello)
         if not claim.is_admitted:
             await self._refuse(sock, handshake, hello, claim.refusal)

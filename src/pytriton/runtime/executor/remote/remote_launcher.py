@@ -36,8 +36,24 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Channel, Received
     from pytriton.runtime.transport.frames import Finalize, Initialize, LogChange
 
+logger = logging.getLogger(__name__)
+
 # How long the others may take to finalize once rank 0 has: one may wait for work for ever.
 _GRACE_S = 5.0
+# How long the end of a process is waited for once it was killed or its connection was lost. Its
+# machine may be out of reach. It is safe not to know more: the process is refused if it comes back.
+END_TIMEOUT_S = 5.0
+# How long the end of the connection is waited for once the process has ended: answers that it sent
+# before may still be on their way.
+_LAST_DATA_TIMEOUT_S = 1.0
+# How starters describe the end of a process that has noticed first that the connection is lost.
+_LOST_SERVER = describe_exit(CONNECTION_LOST)
+# From the start of a process to its connection: it imports numpy, perhaps from a slow disk.
+CONNECT_TIMEOUT_S = 60.0
+_TOKEN_BYTES = 32
+# Ends about which a process does not write anything.
+_WITHOUT_LAST_WORDS = (describe_exit(0), describe_exit(-9))
+_CLOSED = "Server is stopping, no process is started any more"
 
 
 class RankGroup:
@@ -194,18 +210,6 @@ class _Rank:
         self._group.on_member_lost(f"the connection of {self._name} was lost ({self._where})")
 
 
-logger = logging.getLogger(__name__)
-
-# How long the end of a process is waited for once it was killed or its connection was lost. Its
-# machine may be out of reach. It is safe not to know more: the process is refused if it comes back.
-END_TIMEOUT_S = 5.0
-# How long the end of the connection is waited for once the process has ended: answers that it sent
-# before may still be on their way.
-_LAST_DATA_TIMEOUT_S = 1.0
-# How starters describe the end of a process that has noticed first that the connection is lost.
-_LOST_SERVER = describe_exit(CONNECTION_LOST)
-
-
 class RemoteWorker:
     """A process, or a group of them, whose rank 0 gets the batches; see `Worker`.
 
@@ -338,14 +342,6 @@ def _reason(exited: asyncio.Future[str]) -> str:
         return "it is not known how it ended"
     error = exited.exception()
     return (exited.result() if error is None else str(error)).partition(LAST_OUTPUT)[0]
-
-
-# From the start of a process to its connection: it imports numpy, perhaps from a slow disk.
-CONNECT_TIMEOUT_S = 60.0
-_TOKEN_BYTES = 32
-# Ends about which a process does not write anything.
-_WITHOUT_LAST_WORDS = (describe_exit(0), describe_exit(-9))
-_CLOSED = "Server is stopping, no process is started any more"
 
 
 class RemoteLauncher:
