@@ -21,8 +21,8 @@ from pytriton.runtime.cluster.child import InstanceProcess, worker_command
 from pytriton.runtime.executor.remote.starter import StartOrder
 from pytriton.runtime.transport.handshake import pytriton_version
 
-_START_S = 120.0  # an actor that has no process for so long belongs to nobody
-_ANSWER_S = 1.0  # to tell who waits how the process ended
+_START_S = 120.0  # an actor without a process for so long has lost its launcher
+_ANSWER_S = 1.0  # for the answer to a pending `wait`
 _REMOVAL_S = 5.0  # to tell Ray that the group is not needed any more
 
 
@@ -50,7 +50,7 @@ class ActorShell:
         try:
             pid = await asyncio.to_thread(self._start, order, rank, variables)
         except (ServerError, OSError, msgspec.MsgspecError) as error:
-            return 0, str(error)  # who asked ends this actor, or the deadline does
+            return 0, str(error)  # the caller ends this actor, or the deadline does
         self._deadline.cancel()
         return pid, ""
 

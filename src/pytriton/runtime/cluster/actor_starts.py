@@ -2,7 +2,7 @@
 """Starts and ends the actors of one server, and tells it what becomes of them.
 
 An actor outlives this process, so that instances go on if it ends. An actor that waits for room
-must not: nobody would be left to withdraw it. So an actor is created only if there seems to be
+must not: no process would be left to withdraw it. So an actor is created only if there seems to be
 room; otherwise a reservation that ends with this process waits, which Ray's autoscaler sees, too.
 """
 
@@ -119,7 +119,7 @@ class ActorGroup:
         return reason if len(waits) == 1 else f"rank {rank} {reason}", is_status_known
 
     async def end(self) -> None:
-        """End all actors, and give back what was set aside for them."""
+        """End all actors, and give their reservation back."""
         if self._is_placed and self._shells:
             # An actor that is killed by Ray cannot kill what its process has started.
             await asyncio.wait(
@@ -134,7 +134,7 @@ class ActorGroup:
 
 
 def rank_variables(found: Sequence[Whereabouts]) -> list[dict[str, str]]:
-    """Returns what the process of each rank finds in its environment, as PyTorch names it."""
+    """Returns the environment variables of each rank, with the names of PyTorch."""
     if len(found) == 1:
         return [{}]
     nodes = [each.node_id for each in found]
@@ -195,7 +195,7 @@ class ActorStarts:
         self._watch = asyncio.ensure_future(self._watch_nodes())
 
     def obey(self, message: ToLauncher) -> None:
-        """Do what a message of the server asks for, in a task of its own."""
+        """Execute a message of the server, in a task of its own."""
         if isinstance(message, StartInstance):
             order = message.order
             self._run(order.name, self._start(order))
@@ -214,7 +214,7 @@ class ActorStarts:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
         if self._watch is not None:
-            # What a start has left behind that was cancelled at a bad moment.
+            # The remains of starts that were cancelled while the cluster created something.
             with contextlib.suppress(ClusterError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._take_over(()), timeout_s)
         with contextlib.suppress(ClusterError, asyncio.TimeoutError):
@@ -322,7 +322,7 @@ class ActorStarts:
                     said = reason
                 await asyncio.sleep(_ROOM_S)
         finally:
-            # Also if this is cancelled meanwhile: nobody else would give it back.
+            # Also if this is cancelled meanwhile: it would be reserved until this process ends.
             await asyncio.shield(asyncio.ensure_future(self._release(reservation)))
 
     async def _release(self, reservation: Reservation) -> None:
@@ -401,7 +401,7 @@ def _model(order: StartOrder) -> tuple[str, str, int]:
 
 
 async def _made(making: Awaitable[_Made], undo: Callable[[_Made], Awaitable[None]]) -> _Made:
-    """Returns what the cluster makes. If that is cancelled, it is made all the same, and undone."""
+    """Returns the created object; undoes the creation if the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(making)
     try:
         return await asyncio.shield(task)

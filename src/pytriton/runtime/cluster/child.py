@@ -189,7 +189,7 @@ class InstanceProcess:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the process, and kill what it has started; returns its exit code."""
+    """Wait for the process, and kill its children; returns its exit code."""
     if hasattr(os, "waitid"):
         with contextlib.suppress(ChildProcessError):  # other code has reaped it
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -227,7 +227,7 @@ def worker_command(
             arguments += ["--fallback-path", path]
         environment["PYTHONHOME"] = ""  # it is for the node's own Python
     if not (spec.placement or Placement()).num_gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ""  # a cluster shows all to who asked for none
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # else a cluster shows all GPUs
     environment.update(spec.environment)
     environment[TOKEN_VARIABLE] = order.token
     return arguments, environment

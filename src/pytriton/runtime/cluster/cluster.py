@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher process needs of a cluster: Ray (`ray_cluster.py`), or a fake of tests.
+"""The interface of the launcher process to a cluster: Ray (`ray_cluster.py`), or a fake of tests.
 
 Also the names of actors and placement groups, and the meaning of Ray's errors, which are known by
 their texts. This module does not import Ray.
@@ -34,7 +34,7 @@ _RANK = re.compile(r"(.*)/([0-9]+)", re.DOTALL)
 
 
 class ClusterError(Exception):
-    """The cluster does not do what was asked; the text says why."""
+    """A request to the cluster failed; the text says why."""
 
 
 class ClusterGoneError(ClusterError):
@@ -42,7 +42,7 @@ class ClusterGoneError(ClusterError):
 
 
 class Whereabouts(NamedTuple):
-    """Where an actor was placed."""
+    """The node of an actor."""
 
     version: str  # of this package
     node_id: str
@@ -130,7 +130,7 @@ def is_cluster_gone(error: BaseException) -> bool:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Returns what went wrong, for a person who knows the cluster but not our code."""
+    """Returns the cause of an error in words for operators of the cluster."""
     text = _COLOURS.sub("", str(error)).strip()
     if _ACTOR.search(text):
         text = _LINES.sub(" ", _ACTOR.sub("", text))
@@ -182,7 +182,7 @@ def known_actors(names: Iterable[str], known: Collection[str]) -> dict[str, list
 
 
 def unknown_actors(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Returns the actors of starts that nobody knows, which have to end."""
+    """Returns the actors of unknown starts, which have to end."""
     return [name for name in names if read_actor_name(name)[0] not in known]
 
 

@@ -46,7 +46,7 @@ class RayExecutor:
             return self._launcher
 
     def status(self) -> ClusterStatus:
-        """Returns what is known of the cluster; asks nobody."""
+        """Returns the last known status of the cluster."""
         return self._starter.status()
 
     async def close(self) -> None:

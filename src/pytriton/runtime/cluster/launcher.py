@@ -52,7 +52,7 @@ class LauncherProcess:
         self._connecting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Do what the server says until it is gone."""
+        """Follow the messages of the server until it is gone."""
         self._link.start()
         self._beat()
         await self._is_over.wait()

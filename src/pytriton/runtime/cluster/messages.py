@@ -203,7 +203,7 @@ class LauncherHeartbeat:
             self._timer = None
 
     def on_message(self) -> None:
-        """Something came."""
+        """Note that a message came."""
         self._silent_beats = 0
 
     def on_running(self) -> None:

@@ -197,7 +197,7 @@ async def _result(reference: Any) -> Any:
 
 def _take_error(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
-        answer.exception()  # nobody may wait for it any more
+        answer.exception()  # marks it as retrieved, as there may be no waiter
 
 
 async def _answer(answer: Awaitable[Result]) -> Result:
@@ -225,7 +225,7 @@ def _connect(address: str, namespace: str, working_dir: str) -> tuple[str, str]:
 
 
 def _check_listens(address: str) -> None:
-    """Check that somebody listens at an address with a port: Ray would try it for a minute."""
+    """Check that a process listens at an address with a port: Ray would try it for a minute."""
     place = urlsplit(address if "//" in address else f"//{address}")
     if place.hostname and place.port:
         try:

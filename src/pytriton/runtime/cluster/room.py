@@ -45,7 +45,7 @@ def has_room(processes: Sequence[Mapping[str, float]], nodes: Sequence[NodeStatu
 
 
 def describe_wait(wanted: Mapping[str, float], count: int, nodes: Sequence[NodeStatus]) -> str:
-    """Returns as text what an instance waits for: what it asks, and what nodes have."""
+    """Returns as text why an instance waits: the wanted resources, and those of the nodes."""
     asked = describe(wanted)
     if count > 1:
         asked = f"{count} times {asked}"
@@ -84,7 +84,7 @@ def fits(wanted: Mapping[str, float], free: Mapping[str, float]) -> bool:
 
 
 class Spreading:
-    """Knows on which nodes the instances of each model are."""
+    """The nodes of the instances of each model."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[Hashable, str]] = {}  # model and node, by start

@@ -104,7 +104,7 @@ class RayProcess:
         """They cannot be started."""
         if not self.placed.done():
             self.placed.set_exception(error)
-            self.placed.exception()  # the start may have been cancelled, and nobody ask for it
+            self.placed.exception()  # marks it as retrieved, as the start may have been cancelled
         self.on_ended("was not started", is_known=True)
 
     def on_ended(self, reason: str, *, is_known: bool) -> None:
@@ -118,10 +118,10 @@ class RayProcess:
                 self.exited.set_result(reason)
             else:
                 self.exited.set_exception(InstanceUnavailableError(reason))
-                self.exited.exception()  # nobody has to ask for it
+                self.exited.exception()  # marks it as retrieved
 
     def status(self) -> list[ActorStatus]:
-        """Returns what is known of each actor."""
+        """Returns the status of each actor."""
         spec = self.order.spec
         count = (spec.placement or Placement()).group_size
         actors = [
@@ -341,7 +341,7 @@ class RayStarter:
         await process.placed
 
     def status(self) -> ClusterStatus:
-        """Returns what is known of the cluster."""
+        """Returns the last known status of the cluster."""
         cluster = self._cluster
         return ClusterStatus(
             is_connected=self._state is LauncherState.CONNECTED and not self._problem,
@@ -499,7 +499,7 @@ class RayStarter:
         self._refuse_starts()
         if self._link is not None:
             self._link.close()
-        self._on_lost(logging.DEBUG)  # it ends now; who asks next begins anew
+        self._on_lost(logging.DEBUG)  # it ends now; the next caller of `connect` begins anew
 
     def _on_nodes(self, message: Nodes) -> None:
         if message.problem and not self._problem:

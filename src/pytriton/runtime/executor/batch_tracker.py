@@ -241,7 +241,7 @@ class BatchTracker:
         return True
 
     def fail_all(self, error: ServerError, *, is_lost: bool = False) -> None:
-        """Fail all open requests because the instance ends; `is_lost`: nobody has stopped it."""
+        """Fail all open requests because the instance ends; `is_lost`: its owner has not stopped it."""
         self._end = error
         running = list(self.running.values())
         self.running.clear()
@@ -321,7 +321,7 @@ class BatchTracker:
         inferences = batch.inferences
         others = [each for each in inferences if each.chunk is None]
         if all(each.sink is CLOSED_SINK and each.owner is None for each in set(others)):
-            return []  # null requests: nobody waits for them
+            return []  # null requests have no client
         return [
             outcome
             for outcome in self._split(received, frame, batch)

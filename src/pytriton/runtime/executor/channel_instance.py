@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FramedInstance:
-    """What all instances behind a channel have in common: batches go out as frames; see `Instance`.
+    """The common part of all instances behind a channel: batches go out as frames; see `Instance`.
 
     Subclasses set the attributes, and say how many slots are free.
     """

@@ -56,7 +56,7 @@ class OutputColumn(msgspec.Struct, gc=False):
 
 
 class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """What the requests of a chunk have in common."""
+    """The common structure of the requests of a chunk."""
 
     # The inputs of each request in the model's order, without optional ones that are missing.
     inputs: tuple[InputColumn, ...]
@@ -80,7 +80,7 @@ class Chunk(Protocol):
         """Returns the bytes of an input of the members `first` to `end` (without `end`)."""
 
     def member_sink(self, index: int) -> ResponseSink:
-        """Returns a sink for one member, which tells `sink` what it hears."""
+        """Returns a sink for one member, which passes its calls on to `sink`."""
 
 
 class ChunkSink(Protocol):

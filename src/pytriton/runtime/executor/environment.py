@@ -119,7 +119,7 @@ class ArchiveStream:
         """Read up to `size` bytes; returns fewer only at the end of the archive.
 
         Raises:
-            InternalError: `size` is more than what is still allowed.
+            InternalError: `size` is more than the bytes that are still allowed.
         """
         self._count(size)
         data = self._file.read(size)

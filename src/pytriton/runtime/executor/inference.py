@@ -160,8 +160,8 @@ class Instance(Protocol):
     the instance is lost or stopped; that no event comes from within `execute`, `cancel` or `grant`;
     and that a batch whose `execute` raised was not begun. It sets `instance`, `batch_id` and
     `position` of the inferences, and leaves all else of them, their requests and their sinks alone:
-    its owner delivers what it reports. It has no queue: who gives it more batches than it has free
-    slots breaks its contract.
+    its owner delivers the outcomes. It has no queue: giving it more batches than it has free slots
+    breaks its contract.
     """
 
     name: str
@@ -223,7 +223,7 @@ class WorkerInstance(Instance, Protocol):
 
 
 class ModelLabels(msgspec.Struct, frozen=True):
-    """What instances need to know of their model, to make its batches and responses."""
+    """The properties of a model by which instances make its batches and responses."""
 
     name: str
     version: str

@@ -107,7 +107,7 @@ def _named(tensors: Sequence[Tensor], prefix: str) -> list[TensorSpec]:
 
 
 def check_name_and_tensors(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Refuse a name that no model may have, and what is no list of tensors."""
+    """Refuse an invalid name of a model, and invalid lists of tensors."""
     _check_name(name)
     _check_tensors("inputs", inputs)
     _check_tensors("outputs", outputs)
@@ -234,7 +234,7 @@ class AnyModel:
 
     @property
     def ray(self) -> RayInstances | None:
-        """What the server has to know to start its instances; None: they are in this process."""
+        """The settings by which the server starts its instances; None: they are in this process."""
         return None
 
     def message(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _NO_INSTANCE_TIMEOUT = "RAY_NO_INSTANCE_TIMEOUT_S"
 
 @dataclasses.dataclass(frozen=True)
 class GivenFunction:
-    """What `bind` was given for a function that is imported elsewhere."""
+    """The arguments of `bind` for a function that is imported elsewhere."""
 
     reference: str  # its name, `module:function`
     search_paths: Sequence[str]  # folders in which this process finds modules
@@ -73,7 +73,7 @@ class RayModel(AnyModel):
 
     @property
     def ray(self) -> RayInstances:
-        """What the server has to know to start the instances."""
+        """The settings by which the server starts the instances."""
         instances, function = self._instances, self._function
         source = FunctionSource(
             function.reference,

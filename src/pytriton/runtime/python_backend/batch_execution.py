@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a backend's `execute_batch` with a whole batch, and sends what it returns or raises.
+"""Calls a backend's `execute_batch` with a whole batch, and sends its outputs or its error.
 
 There are no objects for single requests: the arrays are those of the message, and the answer is one
 message with an array for each output.

@@ -101,7 +101,7 @@ class OpenBatches(Generic[Batch]):
 
 
 class BatchRegistry(OpenBatches["BatchRun"]):
-    """The open batches of an instance, and what they have in common."""
+    """The open batches of an instance, and their common settings."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a model's `execute` with a batch, and sends what it returns or raises.
+"""Calls a model's `execute` with a batch, and sends its responses or its error.
 
 The tensors of requests are views of the batch, not copies.
 """

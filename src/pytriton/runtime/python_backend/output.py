@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model prints: each line that a request caused begins with the request's id."""
+"""The output of a model: each line that a request caused begins with the request's id."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Line:
 class LabelledStream(io.TextIOWrapper):
     """Standard output or standard error of a worker. Lines without a request stay as they are.
 
-    If the log has JSON lines, what is printed becomes such lines, too.
+    If the log has JSON lines, so has the output.
     """
 
     is_json: ClassVar[bool] = False
@@ -64,7 +64,7 @@ class LabelledStream(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write what this thread has printed; JSON still waits for the end of the line."""
+        """Write the output of this thread; JSON still waits for the end of the line."""
         line = self._lines.get(threading.get_ident())
         if line is not None and not line.is_json:
             super().write(_taken(line))

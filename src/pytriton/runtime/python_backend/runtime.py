@@ -61,7 +61,7 @@ _batch: ContextVar[int] = ContextVar("pytriton_batch", default=0)
 
 @dataclass(frozen=True, slots=True)
 class CallOrigin:
-    """The batch whose `execute` makes a call, and what the call blocks; see `InferCallFrame`."""
+    """The batch whose `execute` makes a call, and the blocked threads; see `InferCallFrame`."""
 
     batch: int = 0
     blocked_batch: int = 0
@@ -347,4 +347,4 @@ class WorkerRuntime:
         self._connecting = threading.Lock()
         self._model_thread = 0
         _batch.set(0)  # the batch does not wait for this process
-        self.switches = _ALL  # nobody tells this process of changes; the server drops lines
+        self.switches = _ALL  # this process is not told of changes; the server drops lines

@@ -226,7 +226,7 @@ class ModelWorker:
             del received
 
     def _follow(self, member: GroupMember) -> None:
-        """Do what the model does on a process that gets no batches, until the server ends it."""
+        """Run `run_rank` of the model on a process that gets no batches, until its end."""
         with ThreadPoolExecutor(1, "messages") as threads:
             end = threads.submit(member.wait_for_end)  # meanwhile it reads, say, changes of the log
             try:

@@ -194,7 +194,7 @@ class WorkerLogLine(FrameBase, tag="log"):
 
 
 class LogChange(FrameBase, tag="log_change"):
-    """Server to a worker, or core to a front end: what the log has from now on."""
+    """Server to a worker, or core to a front end: the new settings of the log."""
 
     switches: LogSwitches
 

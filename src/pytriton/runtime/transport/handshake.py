@@ -7,7 +7,7 @@ socket here. What follows the handshake on the connection is not protected by it
 
     server                               worker
       │ Greeting(versions, nonce) ────────► │
-      │ ◄──────────── Hello(who, nonce), proof │
+      │ ◄──────────── Hello(identity, nonce), proof │
       │ Welcome(proof) or Refused(reason) ► │
 """
 
@@ -30,7 +30,7 @@ MAX_HANDSHAKE_BYTES = 4096
 _MAX_REASON_CHARACTERS = 500
 _NONCE_BYTES = 32  # new for each connection, so that no recorded proof is valid again
 _LENGTH = struct.Struct("<I")
-# What is proved begins with the role, so that no side can be answered with its own proof.
+# A proof is over a text that begins with the role, so that no side accepts its own proof.
 _WORKER_ROLE = b"pytriton worker\0"
 _SERVER_ROLE = b"pytriton server\0"
 
@@ -44,7 +44,7 @@ class WorkerRefusedError(HandshakeError):
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker says about itself. Later versions only append fields."""
+    """The identity of a worker. Later versions only append fields."""
 
     start: str  # the name of this start of the instance; see `StartOrder`
     node_id: str  # the node that it runs on
@@ -151,12 +151,12 @@ class ServerHandshake:
         self._proved: _Proved | None = None
 
     def greeting(self) -> bytes:
-        """Returns what the server says first."""
+        """Returns the first message of the server."""
         return self._greeting
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes the hello still has, as far as that is known."""
+        """The number of missing bytes of the hello, as far as it is known."""
         return self._message.wanted_bytes
 
     def feed(self, data: bytes) -> Hello | None:
@@ -238,7 +238,7 @@ class ClientHandshake:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes to read next; 0 after the handshake."""
+        """The number of bytes to read next; 0 after the handshake."""
         return 0 if self.is_welcome else self._message.wanted_bytes
 
     def feed(self, data: bytes) -> bytes:

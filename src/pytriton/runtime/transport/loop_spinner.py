@@ -27,14 +27,14 @@ _GAP_NS = 25_000  # a step takes 2 us; if one takes this long, another process g
 _MIN_PAUSE_NS = 1_000_000
 _MAX_PAUSE_NS = 1_000_000_000
 
-_allowed_cores = 1  # of this process; with one core, somebody always waits for it
+_allowed_cores = 1  # of this process; a single core is never idle while a request is served
 _allowed_cores_of_workers = 0
 
 
 def allow_spinning(cores: int, *, also_workers: bool = False) -> None:
     """Allow the event loops of this process to poll, as one that may use this many cores.
 
-    `also_workers` allows it to its workers, for which nobody but this process waits.
+    `also_workers` allows it to its workers, which serve this process alone.
     """
     global _allowed_cores, _allowed_cores_of_workers  # noqa: PLW0603  properties of the process
     _allowed_cores = cores
@@ -47,7 +47,7 @@ def allowed_cores_of_workers() -> int:
 
 
 class SpinMachine(Protocol):
-    """What a spinner sees of its machine."""
+    """The clock, the events and the load of a machine."""
 
     def now_ns(self) -> int:
         """Returns the time."""
@@ -118,7 +118,7 @@ def spin(
     """Poll until there is an event, or it does not pay any more; the policy takes note of it."""
     now_ns = began_ns = machine.now_ns()
     is_success = False
-    # This thread and the one that it waits for have a core each, and nobody waits for one.
+    # This thread and its peer have a core each, and no other thread waits for one.
     if machine.running_count() <= cores:
         end_ns = began_ns + spin_ns
         while now_ns < end_ns:

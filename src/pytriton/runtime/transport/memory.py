@@ -46,7 +46,7 @@ def is_portable_forced() -> bool:
 
 
 def has_sealed_memory() -> bool:
-    """Returns whether the size of shared memory is sealed here, so that nobody can change it."""
+    """Returns whether shared memory is sealed here, so that no process can change its size."""
     return sys.platform == "linux" and not is_portable_forced()
 
 

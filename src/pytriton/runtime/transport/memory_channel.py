@@ -426,7 +426,7 @@ class MemoryChannel:
         try:
             return [_map(descriptors.pop(0), ref.size) for ref in refs]
         finally:
-            for descriptor in descriptors:  # what is left if one of them was refused
+            for descriptor in descriptors:  # the rest, if one of them was refused
                 os.close(descriptor)
 
     def _on_release(self) -> None:

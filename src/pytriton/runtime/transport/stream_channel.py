@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<IIQ")
 HEAD_BYTES = _HEAD.size
 MAGIC = 0x72467470
-# What a broken peer can make us reserve. The memory is used only as its bytes arrive.
+# Upper bounds for the memory that a broken peer can make us reserve. Its pages are used only as
+# bytes arrive.
 MAX_RECORD_BYTES = 64 << 20
 MAX_TENSOR_BYTES = DEFAULT_LIMIT_BYTES
 
@@ -92,7 +93,7 @@ class StreamReader:
         self.is_blocking = sock.getblocking()
         self._scratch = bytearray(SCRATCH_BYTES)
         self._view = memoryview(self._scratch)
-        self._start = 0  # of what is in the scratch memory and was not read yet
+        self._start = 0  # of the unread bytes in the scratch memory
         self._end = 0
         self._large: memoryview | None = None  # a message whose rest is still to come
         self._filled = 0  # of the large message
@@ -110,7 +111,7 @@ class StreamReader:
         return is_complete or magic != MAGIC
 
     def receive(self, flags: int = 0) -> Received | None:
-        """Returns the next message; None if there is none, and nobody waits.
+        """Returns the next message; None if a non-blocking socket has none.
 
         Raises:
             EOFError: The connection has ended, or the machine cannot be reached any more.
@@ -332,7 +333,7 @@ class StreamChannel:
 
     @property
     def has_unread(self) -> bool:
-        """See `Channel`; only what the peer's machine has received is known, not what was read."""
+        """See `Channel`; data counts as read when the machine of the peer has it."""
         return bool(self._unsent)
 
     def close(self) -> None:
@@ -392,7 +393,7 @@ def is_peer_gone(sock: socket.socket) -> bool:
 
 
 def is_silent(info: bytes) -> bool:
-    """Returns what the beginning of `struct tcp_info` says about the peer."""
+    """Returns whether the beginning of `struct tcp_info` shows a silent peer."""
     retransmits, probes, last_ack_ms = _FIELDS.unpack(info)
     attempts: int = max(retransmits, probes)
     return attempts >= _ATTEMPTS and last_ack_ms >= SILENCE_MS

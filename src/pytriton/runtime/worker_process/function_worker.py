@@ -119,7 +119,7 @@ def load_function(
 
 
 def make_follower(source: FunctionSource, group_size: int) -> Callable[[], object] | None:
-    """Call the factory in a process that gets no batches; returns what it has to do, if anything.
+    """Call the factory in a process that gets no batches; returns its work, if there is any.
 
     Raises:
         InvalidArgumentError: It is no factory, or returns something else than a function or None.
@@ -237,7 +237,7 @@ class FunctionWorker:
         self._channel.set_blocking(True)  # an event loop may have changed it
 
     def _follow(self, member: GroupMember, work: Callable[[], object] | None) -> None:
-        """Do what the factory has returned for a process that gets no batches."""
+        """Do the work of a process that gets no batches, which the factory has returned."""
         try:
             if work is not None:
                 work()

@@ -89,7 +89,7 @@ class RemoteOutput:
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Where to connect to, and as what."""
+    """The addresses of the server, and the identity of this worker."""
 
     addresses: tuple[str, ...]  # tried in turn
     start: str  # the name of the start of which this is a process

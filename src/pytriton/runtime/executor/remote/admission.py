@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StartState(enum.Enum):
-    """How far a start is; the picture is above."""
+    """The state of a start; the picture is above."""
 
     EXPECTED = enum.auto()
     PLACED = enum.auto()
@@ -81,7 +81,7 @@ class ExpectedStart:
             self._waiting.remove(claim)
 
     def place(self, places: Sequence[ProcessPlace]) -> list[Claim]:
-        """Take what the starter knows about the processes, by rank; returns the decided claims.
+        """Take the places of the processes, by rank, from the starter; returns the decided claims.
 
         Raises:
             ValueError: There is not one place for each process of the group.
@@ -98,7 +98,7 @@ class ExpectedStart:
         return self._decide_waiting()
 
     def revoke(self) -> list[Claim]:
-        """Admit nobody any more; returns the claims that waited, which are refused."""
+        """Admit no process any more; returns the claims that waited, which are refused."""
         self.state = StartState.REVOKED
         return self._decide_waiting()
 

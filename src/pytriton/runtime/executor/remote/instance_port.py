@@ -47,7 +47,7 @@ _LINE_INTERVAL_S = 1.0
 HELLO_TIMEOUT_S = 10.0
 _READ_BYTES = 4096
 _ACCEPT_PAUSE_S = 1.0
-_GONE = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)  # nobody is there to be accepted any more
+_GONE = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR)  # the client is gone again
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
@@ -74,7 +74,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 class PrivateListener:
-    """A Unix socket with a name that nobody can guess, for processes of this user.
+    """A Unix socket with a random name, for processes of this user.
 
     Raises:
         OSError: There can be none.
@@ -111,7 +111,7 @@ class PrivateListener:
 
 
 class UnprovenConnections:
-    """Connections that have said nothing that proves who they are.
+    """Connections without a proof of their token yet.
 
     If there are too many, the oldest has to go. A worker proves itself within milliseconds, so that
     it gets in however many connections others open and keep silent.
@@ -127,7 +127,7 @@ class UnprovenConnections:
         return len(self._sockets)
 
     def add(self, sock: socket.socket) -> None:
-        """Take a new connection; who reads from the oldest one may find that it has ended."""
+        """Take a new connection; the oldest one may be ended for it."""
         if len(self._sockets) >= MAX_UNPROVEN:
             oldest = next(iter(self._sockets))
             del self._sockets[oldest]
@@ -168,14 +168,14 @@ class RemoteLink:
         return MemoryChannel(self.sock, arena)
 
     def close(self) -> None:
-        """Close the sockets, which nobody has taken."""
+        """Close the sockets, if no channel has taken them."""
         self.sock.close()
         if self.fork_socket is not None:
             self.fork_socket.close()
 
 
 class Ticket:
-    """What the port knows about one start: who is expected, and who has come."""
+    """The expected and the connected processes of one start."""
 
     def __init__(self, port: InstancePort, token: str, start: ExpectedStart) -> None:
         self.token = token
@@ -203,7 +203,7 @@ class Ticket:
         return [self._links.pop(rank) for rank in range(self.start.group_size)]
 
     def revoke(self) -> None:
-        """Admit nobody any more, and close the connections that nobody has taken."""
+        """Admit no process any more, and close the connections that were not taken."""
         self._wake(self.start.revoke())
         self._port.forget(self)
         self.fail(f"'{self.start.name}' is not expected any more")
@@ -227,7 +227,7 @@ class Ticket:
         """End the wait for the connection, as there will be none that can be used."""
         if not self._complete.done():
             self._complete.set_exception(UnavailableError(reason))
-            self._complete.exception()  # it may be that nobody waits
+            self._complete.exception()  # marks it as retrieved, as there may be no waiter
 
     def add(self, rank: int, link: RemoteLink) -> None:
         """Take the connection of an admitted process."""

@@ -214,7 +214,7 @@ class RemoteWorker:
     """A process, or a group of them, whose rank 0 gets the batches; see `Worker`.
 
     `exited` is done when the process has ended, or some seconds after it was killed or lost. It is
-    not to blame if its connection was lost and nobody knows how it ended.
+    not to blame if its connection was lost and the cause of its end is unknown.
     """
 
     # Ends are told by other processes, so they take longer than those of this machine.
@@ -361,7 +361,7 @@ class RemoteLauncher:
     async def launch(self, spec: WorkerSpec) -> RemoteWorker:
         """Start a process, or the group of the placement, and wait until it is connected.
 
-        Cancelling the task ends what was started.
+        Cancelling the task ends all started processes.
 
         Raises:
             ServerError: The starter could not start it; see there.

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.worker import Launcher, Recovery
 
-# In the reason of an end: what follows is what the process wrote last. It is for the log, not for
-# clients: a model may have written what concerns nobody else.
+# In the reason of an end: before the last output of the process. That is for the log, not for
+# clients: the output of a model may be confidential.
 LAST_OUTPUT = ", after it had written:\n"
 
 
@@ -39,7 +39,7 @@ class ProcessPlace(msgspec.Struct, frozen=True):
     """Where a process runs."""
 
     node: str  # the node's name or address, for people
-    node_id: str  # what tells nodes apart
+    node_id: str  # the unique id of the node
     pid: int  # the process that connects to the server
 
 
@@ -76,11 +76,11 @@ class ProcessStarter(Protocol):
 
 
 class ActorState(enum.Enum):
-    """How far an actor has come."""
+    """The state of an actor."""
 
     PENDING = "pending"  # the cluster has no room for it yet
     STARTING = "starting"  # its process runs, and loads the model
-    RUNNING = "running"  # its instance gets batches; said by who knows the instances
+    RUNNING = "running"  # its instance gets batches; set by the owner of the instances
 
 
 class ActorStatus(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class ActorStatus(msgspec.Struct, frozen=True):
     version: int = 0
     namespace: str = ""  # the model's namespace, if it has one
     node: str = ""  # the name of its node; empty while it is pending
-    node_id: str = ""  # what tells nodes apart
+    node_id: str = ""  # the unique id of the node
     pid: int = 0  # the process on that node; 0 while it is pending
     rank: int = 0  # its number among those of the instance
     state: ActorState = ActorState.PENDING  # how far it has come
@@ -101,7 +101,7 @@ class ActorStatus(msgspec.Struct, frozen=True):
 class NodeStatus(msgspec.Struct, frozen=True):
     """A machine of the cluster."""
 
-    node_id: str  # what tells nodes apart
+    node_id: str  # the unique id of the node
     name: str  # its name or address, as `ActorStatus.node` has it
     total: dict[str, float] = {}  # how much it has of each resource
     available: dict[str, float] = {}  # how much of that is free; empty if that is not known
@@ -131,7 +131,7 @@ class ClusterExecutor(Protocol):
         """
 
     def status(self) -> ClusterStatus:
-        """Returns what is known of the cluster, without asking it."""
+        """Returns the last known status of the cluster."""
 
     async def close(self) -> None:
         """End all processes that were started there, and the connection."""
