@@ -241,7 +241,7 @@ class BatchTracker:
         return True
 
     def fail_all(self, error: ServerError, *, is_lost: bool = False) -> None:
-        """Fail all open requests because the instance ends; `is_lost`: its owner has not stopped it."""
+        """Fail all open requests, as the instance ends; `is_lost`: its owner has not stopped it."""
         self._end = error
         running = list(self.running.values())
         self.running.clear()
