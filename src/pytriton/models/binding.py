@@ -66,6 +66,14 @@ class BindArguments:
             )
         return default_name(name), name
 
+    def version_and_strictness(self, declared: ModelDeclaration) -> tuple[int, bool]:
+        """Returns those that were given, or else declared."""
+        version, strict = self.model_version, self.strict
+        return (
+            declared.version if version is None else version,
+            declared.strict if strict is None else strict,
+        )
+
 
 def make_model(given: BindArguments) -> AnyModel:
     """Make a model of the arguments of `bind`, with instances where they are wanted.
@@ -117,15 +125,8 @@ def bound_model(given: BindArguments, count: int | None = None) -> BoundModel:
         function, inputs, outputs, config, examples = served.served_model(
             function, inputs, outputs, config, count
         )
-    model = BoundModel(
-        name,
-        function,
-        inputs,
-        outputs,
-        declared.version if given.model_version is None else given.model_version,
-        config,
-        strict=declared.strict if given.strict is None else given.strict,
-    )
+    version, strict = given.version_and_strictness(declared)
+    model = BoundModel(name, function, inputs, outputs, version, config, strict=strict)
     model.examples = examples
     model.takes_parameters = takes_parameters
     return model
@@ -155,17 +156,8 @@ def _ray_model(given: BindArguments, instances: Ray) -> RayModel:
         _, inputs, outputs, config, examples = _described(
             function, reference, inputs, outputs, config
         )
-    declared = _declaration(function)
-    model = RayModel(
-        name,
-        source,
-        inputs,
-        outputs,
-        declared.version if given.model_version is None else given.model_version,
-        config,
-        instances,
-        strict=declared.strict if given.strict is None else given.strict,
-    )
+    version, strict = given.version_and_strictness(_declaration(function))
+    model = RayModel(name, source, inputs, outputs, version, config, instances, strict=strict)
     model.examples = examples
     model.takes_parameters = takes_parameters
     return model

@@ -83,15 +83,7 @@ class Block:
 class RemoteBlock:
     """A block of the peer's arena; it lives while any array in this process refers to it.
 
-    Args:
-        owner_id: The peer's id of the block.
-        segment: The segment that contains it.
-        extent: Its offset and size in the segment.
-        release: Called at the end with the peer's id of the block, and whether the block is to be
-            abandoned.
-        is_given: Whether the owner has made it for the message and does not read it any more.
-        is_unshared: Whether it may also be forwarded to a process that writes to it, because nobody
-            here reads it any more, either; see `give_up`.
+    At its end, `release` is called with the peer's id of the block, and whether it is abandoned.
     """
 
     __slots__ = (
@@ -116,10 +108,12 @@ class RemoteBlock:
         is_given: bool = False,
         is_unshared: bool = False,
     ) -> None:
-        self.is_given = is_given
+        self.is_given = is_given  # its owner made it for the message, and does not read it any more
+        # It may also be forwarded to a process that writes to it, as it has no other reader here;
+        # see `give_up`.
         self.is_unshared = is_unshared
         self.id = next(_numbers)  # used if the block is forwarded to another process
-        self.owner_id = owner_id
+        self.owner_id = owner_id  # the peer's id of the block
         self.segment = segment
         self.offset, self.size = extent
         self._release = release
