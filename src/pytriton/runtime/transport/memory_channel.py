@@ -394,7 +394,11 @@ class MemoryChannel:
         self.send_memory_update()
 
     def __repr__(self) -> str:
-        return f"<MemoryChannel fd={self.fileno()} lent={self.tracker.lent_count}>"
+        tracker = self.tracker
+        return (
+            f"<MemoryChannel fd={self.fileno()} lent={tracker.lent_count} "
+            f"mapped={tracker.mapped_count}>"
+        )
 
     def _send(self, frame: Frame, payload: Payload | None) -> bool:
         if payload is None:
