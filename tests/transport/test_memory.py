@@ -32,7 +32,7 @@ def receiver():
 
     def send(descriptor, size=SIZE, blocks=()):
         notes = MemoryUpdate(list(blocks), [SegmentRef(1, size)])
-        socket.send_fds(theirs, [encode_frame(MemoryFrame(notes))], [descriptor])
+        socket.send_fds(theirs, [encode_frame(MemoryFrame(memory=notes))], [descriptor])
 
     channel.send_memory = send
     yield channel

@@ -32,11 +32,19 @@ def trimmer(loop):
     return MemoryTrimmer(loop)
 
 
+class Peer(MemoryChannel):
+    """A channel that tells at once which segments were dropped, as one on an event loop does."""
+
+    def drop_segments(self, segments):
+        self.queue_dropped_segments(segments)
+        self.send_memory_update()
+
+
 @pytest.fixture
 def channel(trimmer):
     """A channel of the trimmer's arena whose peer says nothing."""
     ours, theirs = socket_pair()
-    made = MemoryChannel(ours, trimmer.arena)
+    made = Peer(ours, trimmer.arena)
     trimmer.add(made)
     yield made
     trimmer.remove(made)
