@@ -192,7 +192,7 @@ def test_object_runs_again_after_its_server_died(ports):
 
 
 # Said before the server counts as ended, and after that.
-@pytest.mark.parametrize("said", ["server_link.logger.debug", "triton.logger.error"])
+@pytest.mark.parametrize("said", ["binding.server_process.logger.debug", "triton.logger.error"])
 def test_object_runs_again_before_the_end_of_its_server_was_handled(ports, monkeypatch, said):
     is_heard, runs_again = threading.Event(), threading.Event()
 
