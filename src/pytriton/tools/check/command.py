@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
+from pytriton.tools.check import CHECKS
 from pytriton.tools.check.environment import (
     PACKAGE,
     installed_packages,
@@ -26,7 +27,6 @@ from pytriton.tools.check.environment import (
 )
 from pytriton.tools.check.report import CheckReport, Finding, State
 from pytriton.tools.check.utils import DEFAULT_LOG_FORMAT
-from pytriton.tools.commands.table import ROWS, Group
 from pytriton.utils.option_parser import OptionParser
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _ended_in_order() -> Iterator[None]:
 
 
 def _parser(name: str) -> OptionParser:
-    checks = "\n".join(f"  {row.name:<24}{row.help}" for row in ROWS if row.group is Group.CHECK)
+    checks = "\n".join(f"  {check:<24}{text}" for check, text in CHECKS.items())
     parser = OptionParser(
         prog=f"pytriton {name}",
         usage="%(prog)s [-w FOLDER] [--no-zip] [--json]",

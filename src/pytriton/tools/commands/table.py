@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from pytriton.base.openblas import load_without_threads
+from pytriton.tools.check import CHECKS
 
 
 class Group(enum.Enum):
@@ -100,12 +101,7 @@ ROWS = (
         "summarise files of traces",
         "pytriton.tools.trace_summary.command",
     ),
-    _check("check", "whether serving works here: env, then examples"),
-    _check("env", "report on this machine, its Python and its packages"),
-    _check("example-add-sub", "serve a model from this process and ask it"),
-    _check("example-add-sub-script", "the same with the server in a script"),
-    _check("example-repository", "the same with tritonserver and a model.py"),
-    _check("examples", "all examples"),
+    *(_check(name, text) for name, text in CHECKS.items()),
     CommandRow(
         Group.COMPILE,
         "include",

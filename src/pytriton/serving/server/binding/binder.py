@@ -110,8 +110,8 @@ class SupervisedModel(Protocol):
 class BinderSession:
     """The session of one binding process, whose models are served until it ends.
 
-    Then `on_end` is called, with whether it sent `ServerStop` before. `load_function` loads functions
-    whose instances run elsewhere.
+    Then `on_end` is called, with whether it sent `ServerStop` before. `load_function` loads
+    functions whose instances run elsewhere.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.client import EngineClient, IndexEntry, ModelControl
     from pytriton.serving.engine.engine import Engine
-    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.documents import ReadCluster, ReadMachine
@@ -252,7 +252,7 @@ class PageApi:
                 await asyncio.sleep(0)
         return dump_json({"models": entries})
 
-    def _known_models(self, header: Headers) -> list[tuple[IndexEntry, ServedModel | None]]:
+    def _known_models(self, header: Headers) -> list[tuple[IndexEntry, ManagedModel | None]]:
         """Returns the models that a client may know; PageRefusalError if it may know none."""
         index_refusal = self._access.refusal("model-repository", header)
         metadata_refusal = self._access.refusal("metadata", header)
@@ -264,11 +264,11 @@ class PageApi:
             return [(entry, None) for entry in entries]
         return [(entry, self._served(entry)) for entry in entries]
 
-    def _served(self, entry: IndexEntry) -> ServedModel | None:
+    def _served(self, entry: IndexEntry) -> ManagedModel | None:
         if entry.state != documents.READY:
             return None
         identifier = identifier_of(entry.namespace, entry.name)
-        return self._client.find(identifier, entry.version)
+        return self._engine.find(identifier, entry.version)
 
     async def _samples(self, request: HttpRequest) -> bytes:
         await self._sampler.refresh()
