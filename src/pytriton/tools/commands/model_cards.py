@@ -16,7 +16,7 @@ from pytriton.client.kserve.errors import (
 )
 from pytriton.client.kserve.metrics import series
 from pytriton.client.kserve.records import Document, KserveClient
-from pytriton.tools.commands.server_options import ServerConnection
+from pytriton.tools.commands.server_options import ServerClients
 
 READY = "READY"
 _NOT_SERVED = "has no available versions"
@@ -116,7 +116,7 @@ def _tensors(entries: Iterable[Document], optional: Iterable[str]) -> tuple[Tens
     )
 
 
-def list_models(connection: ServerConnection, *, describes: bool = True) -> ModelListing:
+def list_models(connection: ServerClients, *, describes: bool = True) -> ModelListing:
     """List the models of a server from the best source that it allows, described if they are ready.
 
     Raises:
@@ -165,7 +165,7 @@ def _described(server: KserveClient, card: ModelCard) -> ModelCard:
     return dataclasses.replace(full, version=card.version or full.version, reason=card.reason)
 
 
-def _open_list(connection: ServerConnection) -> tuple[list[ModelCard] | None, str]:
+def _open_list(connection: ServerClients) -> tuple[list[ModelCard] | None, str]:
     """Returns the models that the metrics port tells without a token, and what told them."""
     try:
         document: Any = connection.metrics.get_document("/page/api/models")
@@ -189,7 +189,7 @@ def models_in_metrics(text: str) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _nothing_tells(connection: ServerConnection, error: AskError) -> AskError:
+def _nothing_tells(connection: ServerClients, error: AskError) -> AskError:
     if not isinstance(error, RestrictedError):
         return AskError(
             f"{connection.address} does not list its models, and nothing answers at "
@@ -202,7 +202,7 @@ def _nothing_tells(connection: ServerConnection, error: AskError) -> AskError:
 
 
 def unknown_model(
-    connection: ServerConnection, model: str, version: str, error: ServerRefusedError
+    connection: ServerClients, model: str, version: str, error: ServerRefusedError
 ) -> AskError:
     """Returns what to say when a server has no such model: the names that it has."""
     try:

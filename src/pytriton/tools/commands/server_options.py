@@ -24,7 +24,7 @@ from pytriton.client.kserve.records import KserveClient
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ServerConnection:
+class ServerClients:
     """A server and the port of its metrics."""
 
     address: Address
@@ -90,7 +90,7 @@ def _positive(text: str) -> float:
     return value
 
 
-def connect(options: argparse.Namespace) -> ServerConnection:
+def connect(options: argparse.Namespace) -> ServerClients:
     """Returns the connections that options ask for; nothing is sent yet.
 
     Raises:
@@ -120,7 +120,7 @@ def connect(options: argparse.Namespace) -> ServerConnection:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
     metrics_headers = {**_token_header(token, "http"), **given}
     metrics_server = KserveHttpClient(metrics, metrics_headers, options.timeout, tls)
-    return ServerConnection(address, server, metrics, metrics_server, bool(token))
+    return ServerClients(address, server, metrics, metrics_server, bool(token))
 
 
 def _token_header(token: str | None, protocol: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from pytriton.tools.commands.infer import text, values
 from pytriton.tools.commands.infer.values import tensor_of
 from pytriton.tools.commands.model_cards import ModelCard, describe, unknown_model
 from pytriton.tools.commands.output import show as show_piece
-from pytriton.tools.commands.server_options import ServerConnection, add_server_options, connect
+from pytriton.tools.commands.server_options import ServerClients, add_server_options, connect
 from pytriton.utils.option_parser import OptionParser
 
 _EPILOG = """\
@@ -52,7 +52,7 @@ def run(
 
 
 def _ask(
-    options: argparse.Namespace, connection: ServerConnection, show: Callable[[str], None]
+    options: argparse.Namespace, connection: ServerClients, show: Callable[[str], None]
 ) -> int:
     try:
         card = describe(connection.server, options.model, options.version)
@@ -77,7 +77,7 @@ def _ask(
 
 
 def _answers(
-    connection: ServerConnection, question: ModelQuery, *, is_stream: bool
+    connection: ServerClients, question: ModelQuery, *, is_stream: bool
 ) -> Iterator[tuple[ModelAnswer, bool]]:
     """Yields answers, each with whether it is one of a stream."""
     if not is_stream:
@@ -92,7 +92,7 @@ def _answers(
         yield answer, True
 
 
-def _named(error: ServerRefusedError, connection: ServerConnection) -> AskError:
+def _named(error: ServerRefusedError, connection: ServerClients) -> AskError:
     reason = str(error).strip()
     return AskError(f"{connection.address} refused the request: {reason}")
 

@@ -26,7 +26,7 @@ from pytriton.tools.commands.model_cards import (
     list_models,
     unknown_model,
 )
-from pytriton.tools.commands.server_options import ServerConnection, add_server_options, connect
+from pytriton.tools.commands.server_options import ServerClients, add_server_options, connect
 from pytriton.utils.option_parser import OptionParser
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
@@ -219,7 +219,7 @@ def _documents(tensors: Sequence[TensorCard] | None) -> list[dict[str, Any]] | N
     ]
 
 
-def _one_model(connection: ServerConnection, model: str) -> ModelListing:
+def _one_model(connection: ServerClients, model: str) -> ModelListing:
     """Returns all versions of a model, from the index where the server allows that."""
     try:
         cards = [card for card in list_models(connection).models if card.name == model]
@@ -230,7 +230,7 @@ def _one_model(connection: ServerConnection, model: str) -> ModelListing:
     return ModelListing((_described(connection, model),))
 
 
-def _described(connection: ServerConnection, model: str) -> ModelCard:
+def _described(connection: ServerClients, model: str) -> ModelCard:
     try:
         return describe(connection.server, model, "")
     except ServerRefusedError as error:
@@ -239,7 +239,7 @@ def _described(connection: ServerConnection, model: str) -> ModelCard:
         raise
 
 
-def _head(connection: ServerConnection, count: int) -> str:
+def _head(connection: ServerClients, count: int) -> str:
     try:
         metadata = connection.server.server_metadata()
         who = f"{metadata.get('name', 'server')} {metadata.get('version', '')}".strip()

@@ -20,7 +20,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pytriton.client.kserve.errors import AskError
-from pytriton.tools.commands.server_options import ServerConnection, add_server_options, connect
+from pytriton.tools.commands.server_options import ServerClients, add_server_options, connect
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import MetricsSample, cluster_document
 from pytriton.tools.commands.top.source import ReadingThread, ServerReader, ServerReading
@@ -158,7 +158,7 @@ def _keys_at_once() -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
-def _two_samples(connection: ServerConnection, interval_s: float) -> Shown:
+def _two_samples(connection: ServerClients, interval_s: float) -> Shown:
     shown = Shown(str(connection.address), interval_s=interval_s)
     source = ServerReader(connection)
     first = source.read()

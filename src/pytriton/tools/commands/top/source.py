@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pytriton.client.kserve.errors import AskError, ServerRefusedError, UnansweredError
 from pytriton.tools.commands.model_cards import ModelCard, describe, list_models
-from pytriton.tools.commands.server_options import ServerConnection
+from pytriton.tools.commands.server_options import ServerClients
 from pytriton.tools.commands.top.samples import (
     Key,
     MetricsSample,
@@ -40,7 +40,7 @@ class ServerReading:
 class ServerReader:
     """Reads one server again and again."""
 
-    def __init__(self, connection: ServerConnection) -> None:
+    def __init__(self, connection: ServerClients) -> None:
         self._connection = connection
         self._states: dict[Key, tuple[str, str]] = {}
         self._states_at_s = float("-inf")
