@@ -53,7 +53,7 @@ def run(plan, level, requests=None, *, before=None, receive_bytes=None, waits_fo
             while not _is_readable(ours):
                 worker._turn()
             ours.setblocking(True)
-            inbox = control.MessageInbox(ours, control.decode_report)
+            inbox = control.LoadMessageInbox(ours, control.decode_report)
             assert inbox.receive() == LevelDone(1)
             return merged(recipe, [worker._taken()], is_done=True)
         finally:

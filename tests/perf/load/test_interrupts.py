@@ -25,7 +25,7 @@ def test_second_interrupt_gives_up_what_is_under_way(protocol, monkeypatch):
         load.start(Concurrency(2))
         with monkeypatch.context() as patched:
             patched.setattr(process_load, "_ANSWERS_TIMEOUT_S", 0.0)
-            patched.setattr(recipe.MessageInbox, "receive", interrupt)
+            patched.setattr(recipe.LoadMessageInbox, "receive", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 load.stop()
         records = load.stop(at_once=True)

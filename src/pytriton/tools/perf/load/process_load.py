@@ -33,7 +33,7 @@ from pytriton.tools.perf.load.recipe import (
     Change,
     ControlClosedError,
     LevelDone,
-    MessageInbox,
+    LoadMessageInbox,
     Order,
     Ready,
     Recipe,
@@ -334,7 +334,7 @@ class _WorkerProcess:
     def __init__(self) -> None:
         self.done_number = 0
         self.connection: socket.socket
-        self._inbox: MessageInbox[Report]
+        self._inbox: LoadMessageInbox[Report]
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._taken: Taken | None = None
@@ -346,7 +346,7 @@ class _WorkerProcess:
             GeneratorError: the server cannot be reached, or the process ended.
         """
         self.connection, theirs = socket.socketpair()
-        self._inbox = MessageInbox(self.connection, decode_report)
+        self._inbox = LoadMessageInbox(self.connection, decode_report)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
         fd = theirs.fileno()
         with theirs:

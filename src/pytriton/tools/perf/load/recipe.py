@@ -146,7 +146,7 @@ def send(connection: socket.socket, message: Order | Report) -> None:
         raise ControlClosedError from error
 
 
-class MessageInbox(Generic[M]):
+class LoadMessageInbox(Generic[M]):
     """Messages of the other process; an interrupt in between does not lose a part of one.
 
     Args:

@@ -25,7 +25,7 @@ from pytriton.tools.perf.load.recipe import (
     Change,
     ControlClosedError,
     LevelDone,
-    MessageInbox,
+    LoadMessageInbox,
     Order,
     Ready,
     Recipe,
@@ -142,7 +142,7 @@ class LoadWorker:
 
     def __init__(self, connection: socket.socket, recipe: Recipe) -> None:
         self._connection = connection
-        self._orders = MessageInbox(connection, decode_order)
+        self._orders = LoadMessageInbox(connection, decode_order)
         self._poller = SocketPoller()
         self._recorder = Recorder()
         self._carriers = Carriers(recipe, self._poller)
@@ -253,7 +253,7 @@ def main(fd: int) -> None:
     with socket.socket(fileno=fd) as connection:
         connection.setblocking(True)
         try:
-            order = MessageInbox(connection, decode_order).receive()
+            order = LoadMessageInbox(connection, decode_order).receive()
             assert isinstance(order, StartLoad)
             worker = LoadWorker(connection, order.recipe)
         except GeneratorError as error:
