@@ -13,7 +13,7 @@ from pytriton.runtime.executor.remote.starter import (
     NodeStatus,
 )
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import ModelStatistics
 
 
@@ -37,7 +37,7 @@ class FakeModel:
     missing_instances: int = 0
     running_count: int = 0
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
-    state: ModelState = ModelState.READY
+    state: VersionState = VersionState.READY
 
 
 def model(name: str, *instances: FakeInstance | BoundInstance, missing: int = 0) -> FakeModel:

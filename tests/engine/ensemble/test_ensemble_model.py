@@ -14,7 +14,7 @@ from pytriton.base.messages import InferRequest, InferTensor, TraceContext
 from pytriton.runtime.transport.arena import Arena, block_bytes, find_block
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.ensemble.run import EnsembleRun
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import FailureReason
 from tests.engine.ensemble.ensemble_configs import ensemble_config, model_config, step
 from tests.engine.ensemble.ensemble_rig import EnsembleRig, tensor
@@ -159,7 +159,7 @@ def test_unloaded_step_gives_the_reason() -> None:
 def test_running_request_still_uses_a_step_that_is_being_unloaded(chain: EnsembleRig) -> None:
     _, sink = chain.infer()
     chain.engine.remove(chain.models["b"])
-    chain.models["b"].become(ModelState.UNLOADING)
+    chain.models["b"].become(VersionState.UNLOADING)
     chain.engine.refuse()
     chain.answer("a", tensor("OUT"))
     chain.answer("b", tensor("OUT"))
@@ -310,7 +310,7 @@ def test_stop_ends_running_requests(chain: EnsembleRig) -> None:
 
     assert sink.final_count == 1
     assert len(sink.errors) == 1
-    assert chain.ensembles["e"].state is ModelState.UNAVAILABLE
+    assert chain.ensembles["e"].state is VersionState.UNAVAILABLE
 
 
 def test_drain_waits_for_running_requests() -> None:

@@ -22,7 +22,7 @@ from pytriton.base.model_spec import identifier_of
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
 from pytriton.serving.engine.string_count import StringCounter
 from pytriton.serving.engine.validation import UncountedStringsError, validate
@@ -144,14 +144,14 @@ class RequestEngine(Generic[_M]):
         """Returns the model that serves `name`; without a version, the newest that is ready."""
         if not version:
             model = self._latest.get(name)
-            if model is not None and model.state is ModelState.READY:
+            if model is not None and model.state is VersionState.READY:
                 return model
         versions = self._versions(name)
         if not versions:
             raise self._unknown(name)
         if version:
             return self._lookup_version(versions, parse_version(version))
-        ready = [number for number, model in versions.items() if model.state is ModelState.READY]
+        ready = [number for number, model in versions.items() if model.state is VersionState.READY]
         if not ready:
             reasons = _reasons(versions.values())
             raise NotFoundError(
@@ -168,7 +168,7 @@ class RequestEngine(Generic[_M]):
             model = versions.get(int(version)) if version.isdecimal() else None
         else:
             model = self._latest.get(name)
-        return model if model is not None and model.state is ModelState.READY else None
+        return model if model is not None and model.state is VersionState.READY else None
 
     def _unknown(self, name: str) -> ServerError:
         """Returns the error for a name that means no model, or several."""
@@ -190,7 +190,7 @@ class RequestEngine(Generic[_M]):
             raise NotFoundError(
                 f"Request for unknown model: '{name}' version {version} is not found"
             )
-        if model.state is not ModelState.READY:
+        if model.state is not VersionState.READY:
             raise UnavailableError(
                 f"Request for unknown model: '{name}' version {version} is not at ready state"
                 f"{_reasons([model])}"
@@ -207,11 +207,11 @@ class RequestEngine(Generic[_M]):
     def ready_versions(self, name: str) -> list[int]:
         """Returns the versions of a model that are ready, in ascending order."""
         versions = self._versions(name)
-        return sorted(v for v, model in versions.items() if model.state is ModelState.READY)
+        return sorted(v for v, model in versions.items() if model.state is VersionState.READY)
 
     def ready_models(self) -> list[str]:
         """Returns the names of the models that are ready, sorted."""
-        ready = {model.spec.name for model in self.models() if model.state is ModelState.READY}
+        ready = {model.spec.name for model in self.models() if model.state is VersionState.READY}
         return sorted(ready)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
@@ -248,7 +248,7 @@ class RequestEngine(Generic[_M]):
                 raise UnavailableError("Server exiting")
             # `lookup` would find the same; not calling it saves 0.3 us.
             model = self._latest.get(request.model_name)
-            if model is None or request.model_version or model.state is not ModelState.READY:
+            if model is None or request.model_version or model.state is not VersionState.READY:
                 model = self.lookup(request.model_name, request.model_version)
             validate(request, model.spec)
             if self._strings.behind and self._strings.holds_back(inference, self.submit):
@@ -264,7 +264,7 @@ class RequestEngine(Generic[_M]):
         self, model: ServedModel, inference: Inference, *, is_alone: bool = False
     ) -> None:
         """Like `submit`, for a request that another thread has validated against its model."""
-        if self.is_exiting or model.state is not ModelState.READY:
+        if self.is_exiting or model.state is not VersionState.READY:
             self.submit(inference)  # it finds out what is wrong, or another version
             return
         try:
@@ -349,13 +349,13 @@ class Engine(RequestEngine[ManagedModel]):
 
     def set_ready(self, model: ManagedModel) -> None:
         """Start to serve a loaded model."""
-        model.become(ModelState.READY)
+        model.become(VersionState.READY)
         self._latest.clear()
 
     def forget(self, name: str) -> None:
         """Remove all unloaded versions of a repository's model, which lookups would mention."""
         for model in list(self._from_repositories.get(name, {}).values()):
-            if model.state is ModelState.UNAVAILABLE:
+            if model.state is VersionState.UNAVAILABLE:
                 self.remove(model)
 
     @property
@@ -378,8 +378,8 @@ class Engine(RequestEngine[ManagedModel]):
         """
         self.remove(model)
         self.begin_draining(model)
-        if model.state is ModelState.READY:
-            model.become(ModelState.UNLOADING)
+        if model.state is VersionState.READY:
+            model.become(VersionState.UNLOADING)
         try:
             if self.released is not None:  # the last requests of ensembles may need it
                 with contextlib.suppress(asyncio.TimeoutError):
@@ -402,7 +402,7 @@ class Engine(RequestEngine[ManagedModel]):
     def models_with_statistics(self, name: str = "", version: str = "") -> list[ManagedModel]:
         """Returns the models whose statistics a client wants; all ready ones without a name."""
         if not name:
-            return [model for model in self.models() if model.state is ModelState.READY]
+            return [model for model in self.models() if model.state is VersionState.READY]
         versions = self.ready_versions(name)
         if not versions:
             raise InvalidArgumentError(f"requested model '{name}' is not available")

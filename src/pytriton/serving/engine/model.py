@@ -35,8 +35,8 @@ from pytriton.serving.engine.model_state import (
     TRANSITIONS,
     UNLOADED,
     IdleWait,
-    ModelState,
     VersionLifecycle,
+    VersionState,
 )
 from pytriton.serving.engine.scheduler import make_scheduler
 from pytriton.serving.engine.scheduling import Dispatch, QueueRefusal
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
 
-__all__ = ["TRANSITIONS", "UNLOADED", "Model", "ModelState"]
+__all__ = ["TRANSITIONS", "UNLOADED", "Model", "VersionState"]
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class Model(VersionLifecycle):
     def is_ready(self) -> bool:
         """Whether it serves with all its instances; it accepts requests with fewer, too."""
         is_short = bool(self._missing_instances or self._lost)
-        return self.state is ModelState.READY and not is_short
+        return self.state is VersionState.READY and not is_short
 
     @property
     def resource_pools(self) -> AbstractSet[Pool]:
@@ -354,7 +354,7 @@ class Model(VersionLifecycle):
         if instance in self._retired:
             self._forget_retired(instance)
             return
-        if self.state in (ModelState.LOADING, ModelState.READY):
+        if self.state in (VersionState.LOADING, VersionState.READY):
             self.statistics.lost_instances += 1
         self.on_unavailable(instance)
         self._lost.remove(instance)

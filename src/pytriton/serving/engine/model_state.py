@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 UNLOADED = "unloaded"  # the reason of a version that was unloaded on purpose
 
 
-class ModelState(enum.Enum):
+class VersionState(enum.Enum):
     """The state of a model version; the values are Triton's names."""
 
     LOADING = "LOADING"
@@ -22,11 +22,11 @@ class ModelState(enum.Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
-    ModelState.LOADING: frozenset({ModelState.READY, ModelState.UNAVAILABLE}),
-    ModelState.READY: frozenset({ModelState.UNLOADING, ModelState.UNAVAILABLE}),
-    ModelState.UNLOADING: frozenset({ModelState.UNAVAILABLE}),
-    ModelState.UNAVAILABLE: frozenset({ModelState.LOADING}),
+TRANSITIONS: dict[VersionState, frozenset[VersionState]] = {
+    VersionState.LOADING: frozenset({VersionState.READY, VersionState.UNAVAILABLE}),
+    VersionState.READY: frozenset({VersionState.UNLOADING, VersionState.UNAVAILABLE}),
+    VersionState.UNLOADING: frozenset({VersionState.UNAVAILABLE}),
+    VersionState.UNAVAILABLE: frozenset({VersionState.LOADING}),
 }
 
 
@@ -47,10 +47,10 @@ class VersionLifecycle:
 
     def __init__(self) -> None:
         self.on_changed: Callable[[], None] = _do_nothing
-        self.state = ModelState.LOADING
+        self.state = VersionState.LOADING
         self.reason = ""
 
-    def become(self, state: ModelState, reason: str = "") -> None:
+    def become(self, state: VersionState, reason: str = "") -> None:
         """Change the state; a transition that the table does not allow is a bug."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
@@ -59,20 +59,20 @@ class VersionLifecycle:
 
     def withdraw(self) -> None:
         """Become unavailable because it is unloaded on purpose."""
-        if self.state is ModelState.READY:
-            self.become(ModelState.UNLOADING)
-        if self.state is not ModelState.UNAVAILABLE:
-            self.become(ModelState.UNAVAILABLE, UNLOADED)
+        if self.state is VersionState.READY:
+            self.become(VersionState.UNLOADING)
+        if self.state is not VersionState.UNAVAILABLE:
+            self.become(VersionState.UNAVAILABLE, UNLOADED)
 
     def fail(self, reason: str) -> None:
         """Become unavailable because it cannot serve any more, unless it is so already."""
-        if self.state in (ModelState.LOADING, ModelState.READY):
-            self.become(ModelState.UNAVAILABLE, reason)
+        if self.state in (VersionState.LOADING, VersionState.READY):
+            self.become(VersionState.UNAVAILABLE, reason)
 
     @property
     def is_withdrawn(self) -> bool:
         """Whether it was unloaded on purpose, so that readiness does not wait for it."""
-        return self.state is ModelState.UNLOADING or self.reason == UNLOADED
+        return self.state is VersionState.UNLOADING or self.reason == UNLOADED
 
 
 class IdleWait:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Instance
-    from pytriton.serving.engine.model_state import ModelState
+    from pytriton.serving.engine.model_state import VersionState
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.stats import ModelStatistics
 
@@ -46,7 +46,7 @@ class ServedModel(InferenceOwner, Protocol):
         """Its configuration as clients read it."""
 
     @property
-    def state(self) -> ModelState:
+    def state(self) -> VersionState:
         """Its state between loading and unloading."""
 
     @property
@@ -139,7 +139,7 @@ class ManagedModel(ServedModel, Protocol):
     def resource_pools(self) -> AbstractSet[Pool]:
         """The resources of the rate limiter that its instances need; none without a limiter."""
 
-    def become(self, state: ModelState, reason: str = "") -> None:
+    def become(self, state: VersionState, reason: str = "") -> None:
         """Change the state."""
 
     async def drain(self, timeout_s: float | None = None) -> None:

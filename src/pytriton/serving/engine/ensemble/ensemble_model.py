@@ -22,7 +22,7 @@ from pytriton.serving.engine.ensemble.ensemble_request import (
     RunningStep,
 )
 from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step, make_plan
-from pytriton.serving.engine.model_state import IdleWait, ModelState, VersionLifecycle
+from pytriton.serving.engine.model_state import IdleWait, VersionLifecycle, VersionState
 from pytriton.serving.engine.served_model import ManagedModel, WaitsFor
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
 
@@ -213,7 +213,7 @@ class EnsembleModel(VersionLifecycle):
     @property
     def is_ready(self) -> bool:
         """Whether it serves and all its steps are ready."""
-        return self.state is ModelState.READY and all(
+        return self.state is VersionState.READY and all(
             model is not None and model.is_ready for model in map(self.find, self.graph.steps)
         )
 
@@ -386,7 +386,7 @@ class EnsembleModel(VersionLifecycle):
         model = self.find(step)
         if model is None:
             last = self._models.get(step.index)
-            if last is not None and last.state is ModelState.UNLOADING:
+            if last is not None and last.state is VersionState.UNLOADING:
                 model = last
         running.model = model
         if model is not None and self._begin_trace is not None:

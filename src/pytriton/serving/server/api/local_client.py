@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.base.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from pytriton.serving.engine.model_state import UNLOADED, ModelState
+from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
 
@@ -167,7 +167,7 @@ class Readiness:
         problems += [
             f"{_named(each)} is short of instances"
             for each in self._engine.models()
-            if each.state is ModelState.READY and not each.is_ready
+            if each.state is VersionState.READY and not each.is_ready
         ]
         more = len(problems) - MAX_PROBLEMS
         if more > 0:
@@ -194,8 +194,8 @@ def _named(model: ServedModel) -> str:
 
 def _is_problem(entry: IndexEntry) -> bool:
     """Returns whether a model is not ready, unless it was unloaded on purpose."""
-    is_unloaded = entry.state == ModelState.UNLOADING.value or entry.reason == UNLOADED
-    return bool(entry.state) and entry.state != ModelState.READY.value and not is_unloaded
+    is_unloaded = entry.state == VersionState.UNLOADING.value or entry.reason == UNLOADED
+    return bool(entry.state) and entry.state != VersionState.READY.value and not is_unloaded
 
 
 def _entry_problem(entry: IndexEntry) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TextIO
 from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.request_ids import visible
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.repository.reading.source import AGENTS
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 from pytriton.serving.server.options.repository_options import ALL_MODELS
@@ -77,7 +77,7 @@ def _known_models(serving: ServerLifecycle, options: ServerOptions) -> list[Inde
 
 def _failed_models(models: Sequence[IndexEntry]) -> str:
     """Returns a line for each model that cannot be loaded, as tables are between it and its log."""
-    failed = [each for each in models if each.reason and each.state != ModelState.READY.value]
+    failed = [each for each in models if each.reason and each.state != VersionState.READY.value]
     if not failed:
         return ""
     lines = [f"  {_failure_line(each)}" for each in failed[:_MAX_FAILED_MODELS]]

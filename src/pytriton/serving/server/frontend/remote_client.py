@@ -14,7 +14,7 @@ import msgspec
 from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, RegistryTaken
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import RequestEngine
-from pytriton.serving.engine.model_state import UNLOADED, ModelState
+from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.records import decode_spec
 
@@ -41,7 +41,7 @@ class RemoteModel:
         self.config_json = description.config_json
         self.has_ready_check = description.has_ready_check
         self.takes_columns = description.takes_columns
-        self.state = ModelState.LOADING
+        self.state = VersionState.LOADING
         self.reason = ""
         self.is_ready = False
         self.on_changed: Callable[[], None] = lambda: None
@@ -53,7 +53,7 @@ class RemoteModel:
 
     def update(self, status: ModelStateRecord) -> None:
         """Apply a state that the core has sent."""
-        self.state = ModelState(status.state)
+        self.state = VersionState(status.state)
         self.reason = status.reason
         self.is_ready = status.is_ready
         self.on_changed()
@@ -61,7 +61,7 @@ class RemoteModel:
     @property
     def is_withdrawn(self) -> bool:
         """Whether it was unloaded on purpose, so that readiness does not wait for it."""
-        return self.state is ModelState.UNLOADING or self.reason == UNLOADED
+        return self.state is VersionState.UNLOADING or self.reason == UNLOADED
 
     async def check_ready(self) -> bool:
         """Returns the result of the model's own readiness check."""

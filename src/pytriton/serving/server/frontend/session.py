@@ -43,7 +43,7 @@ from pytriton.runtime.transport.frontend_frames import (
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.serving.engine.delivery import refuse
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.records import as_batch_key, log_entry, unpacked
 from pytriton.serving.server.frontend.regions import RegionFeed
@@ -278,7 +278,7 @@ class FrontEndSession:
         if shared.engine.is_exiting:
             sink.on_refused(UnavailableError("Server exiting"))
             return
-        if model is None or model.state is not ModelState.READY:
+        if model is None or model.state is not VersionState.READY:
             # The model was replaced while the request was on its way. The front end looks it up
             # again.
             shared.registry.push()  # first, so that the front end finds the current model
@@ -321,7 +321,7 @@ class FrontEndSession:
         if (
             model is None
             or signature is None
-            or model.state is not ModelState.READY
+            or model.state is not VersionState.READY
             or shared.engine.is_exiting
         ):
             shared.registry.push()

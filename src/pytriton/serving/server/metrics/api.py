@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.lazy_module import LazyModule
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
 from pytriton.serving.server.metrics.machine import call_driver, find_gpus
 
@@ -185,5 +185,5 @@ def _limits(options: ServerOptions) -> ClientLimits:
 
 
 def _has_served(model: ManagedModel) -> bool:
-    is_loaded = model.state in (ModelState.READY, ModelState.UNLOADING)
+    is_loaded = model.state in (VersionState.READY, VersionState.UNLOADING)
     return is_loaded or bool(model.instances or model.missing_instances)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytriton.protocol.json_text import dump_json
-from pytriton.serving.engine.model_state import ModelState
+from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.api.documents import TRITON_VERSION
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     ReadCluster = Callable[[], ClusterStatus | None]
     ReadMachine = Callable[[], Awaitable[tuple[MachineReading | None, Sequence[DeviceReading]]]]
 
-READY = ModelState.READY.value
+READY = VersionState.READY.value
 MIN_INTERVAL_S = 0.9
 MAX_HISTORY_BYTES = 1 << 20
 MAX_HISTORY_COUNT = 150  # five minutes of a page that asks every two seconds
@@ -270,7 +270,7 @@ class Sampler:
 
 
 def _is_shown(model: ManagedModel) -> bool:
-    return model.state in (ModelState.READY, ModelState.UNLOADING) or bool(model.instances)
+    return model.state in (VersionState.READY, VersionState.UNLOADING) or bool(model.instances)
 
 
 def _entry(model: ManagedModel) -> dict[str, Any]:
