@@ -31,7 +31,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.cache import ResponseStore
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.fakes import FakeClock, FakeLoop, RecordingSink, model_spec
 
@@ -240,7 +240,7 @@ class ColumnScene:
         ]
         for instance in self.instances:
             self.model.add_instance(instance)
-        self.model.become(ModelState.READY)
+        self.model.become(VersionState.READY)
         self.ends = Ends()
         self.chunks: list[Any] = []
         self.values: list[list[list[int]]] = []  # of each chunk: the input of each member

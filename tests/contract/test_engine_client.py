@@ -11,7 +11,7 @@ from pytriton.base.messages import InferResponse
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.model_config import Tensor
 from pytriton.runtime.executor.inference import Outcome
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from tests.column_rig import NAMES
 from tests.contract.benches import to_arrays, to_tensor
 from tests.contract.seam import doubled, doubling_inputs
@@ -449,7 +449,7 @@ def test_exiting_engine_refuses_requests_and_finishes_those_that_it_has(seam):
 
     assert seam.client.is_exiting
     assert on_its_way.error == later.error == "refused: Server exiting"
-    assert model.state is ModelState.READY
+    assert model.state is VersionState.READY
     instance.double()
     seam.run()
     assert accepted.values == doubled([1, 2])

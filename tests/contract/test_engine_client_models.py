@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, NotFoundError, ServerError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from tests.column_rig import DoublingInstance
 from tests.contract.seam import doubled, doubling_spec
 from tests.fakes import FakeInstance, FakeSupervisor
@@ -58,7 +58,7 @@ def test_model_shows_the_same_properties(seam):
 
     assert found.spec == spec
     assert (found.config_json, found.is_bound, found.takes_columns) == (b'{"a": 1}', True, True)
-    assert (found.state, found.is_ready, found.reason) == (ModelState.READY, True, "")
+    assert (found.state, found.is_ready, found.reason) == (VersionState.READY, True, "")
     assert not found.is_withdrawn
 
 
@@ -69,7 +69,7 @@ def test_model_that_lost_an_instance_serves_but_is_not_ready(seam):
     instances[0].die()
     seam.run()
 
-    assert seam.client.lookup("m").state is ModelState.READY
+    assert seam.client.lookup("m").state is VersionState.READY
     assert not seam.client.lookup("m").is_ready
     assert seam.ask(seam.client.is_model_ready("m", "")) is False
     call = seam.infer()

@@ -11,7 +11,7 @@ from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine import answer_cache, batch_start, engine, model, stats
 from pytriton.serving.engine.cache import ResponseStore
 from pytriton.serving.engine.latencies import Latencies, LatencyPlan
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, inference, model_spec
 
 
@@ -36,7 +36,7 @@ class Scene:
         ]
         for instance in self.instances:
             self.model.add_instance(instance)
-        self.model.become(ModelState.READY)
+        self.model.become(VersionState.READY)
         self.inferences: list[Inference] = []
         self.sinks: list[RecordingSink] = []
         self.log: list[Any] = []  # names of the sinks that heard something

@@ -16,7 +16,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.serving.engine.engine import Engine, parse_version
-from pytriton.serving.engine.model import UNLOADED, Model, ModelState
+from pytriton.serving.engine.model import UNLOADED, Model, VersionState
 from tests.fakes import FakeClock, FakeInstance, FakeLoop, RecordingSink, model_spec, request
 
 
@@ -93,7 +93,7 @@ def test_lookup_says_what_is_not_served(engine, serve, name, version, kind, text
 @pytest.mark.parametrize("version", ["", "1"])
 def test_lookup_says_why_a_version_is_not_served(engine, serve, version):
     model = serve(ready=False).model
-    model.become(ModelState.UNAVAILABLE, "Internal: no module named 'x'\nAt: line 3")
+    model.become(VersionState.UNAVAILABLE, "Internal: no module named 'x'\nAt: line 3")
 
     with pytest.raises(ServerError) as failure:
         engine.lookup("m", version)
@@ -121,13 +121,13 @@ def test_server_is_ready_when_all_models_are(engine, serve):
 
 def test_server_is_ready_without_models_that_were_taken_out_of_service(engine, serve):
     model = serve().model
-    model.become(ModelState.UNLOADING)
+    model.become(VersionState.UNLOADING)
     assert engine.is_ready()
-    model.become(ModelState.UNAVAILABLE, UNLOADED)
+    model.become(VersionState.UNAVAILABLE, UNLOADED)
     assert engine.is_ready()
 
-    model.become(ModelState.LOADING)
-    model.become(ModelState.UNAVAILABLE, "it broke")
+    model.become(VersionState.LOADING)
+    model.become(VersionState.UNAVAILABLE, "it broke")
 
     assert not engine.is_ready()
 
@@ -284,7 +284,7 @@ def test_inference_that_is_over_does_not_hold_its_sink(engine, serve, loop):
 def test_request_for_a_replaced_model_goes_to_its_successor(engine, serve, loop):
     old = serve()
     new = serve()
-    old.model.become(ModelState.UNLOADING)
+    old.model.become(VersionState.UNLOADING)
 
     late = engine.infer(request(), RecordingSink())
     loop.run()
@@ -331,7 +331,7 @@ def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
         unloading = asyncio.ensure_future(engine.unload(served.model))
         await asyncio.sleep(0)
         assert engine.draining == {served.model}
-        assert served.model.state is ModelState.UNLOADING
+        assert served.model.state is VersionState.UNLOADING
         assert isinstance(infer_refused(engine), NotFoundError)
         for _ in sinks:
             served.instance.finish()
@@ -340,7 +340,7 @@ def test_unloaded_model_finishes_its_requests_and_takes_no_new_ones():
 
         assert [sink.errors for sink in sinks] == [[], [], []]
         assert (engine.draining, served.model.instances) == (set(), [])
-        assert served.model.state is ModelState.UNAVAILABLE
+        assert served.model.state is VersionState.UNAVAILABLE
 
     run_on_loop(test)
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.errors import ErrorCode, ServerError
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.model import UNLOADED, Model, ModelState
+from pytriton.serving.engine.model import UNLOADED, Model, VersionState
 from tests.fakes import RecordingSink, model_spec, request
 
 AMBIGUOUS = (
@@ -115,7 +115,7 @@ def test_model_that_failed_counts(engine, add, loop):
     add("/a")
     broken = Model(model_spec(namespace="/b"), loop)
     engine.add(broken)
-    broken.become(ModelState.UNAVAILABLE, "boom")
+    broken.become(VersionState.UNAVAILABLE, "boom")
 
     assert refusal(engine) == (ErrorCode.INVALID_ARG, AMBIGUOUS.format(2))
 
@@ -134,8 +134,8 @@ def test_errors_have_the_namespace(engine, add):
         "Request for unknown model: '/a::m' version 7 is not found",
     )
 
-    model.become(ModelState.UNLOADING)
-    model.become(ModelState.UNAVAILABLE, "boom")
+    model.become(VersionState.UNLOADING)
+    model.become(VersionState.UNAVAILABLE, "boom")
 
     assert refusal(engine) == (
         ErrorCode.NOT_FOUND,
@@ -173,8 +173,8 @@ def test_nearest_is_the_model_of_the_own_namespace(engine, add):
     assert engine.nearest("m", "/b") == "/b::m"
     assert engine.nearest("other", "/a") == "other"
     assert engine.nearest("m", "") == "m"
-    second.become(ModelState.UNLOADING)
-    second.become(ModelState.UNAVAILABLE, UNLOADED)
+    second.become(VersionState.UNLOADING)
+    second.become(VersionState.UNAVAILABLE, UNLOADED)
     assert engine.nearest("m", "/b") == "m"
     add("")
     assert engine.nearest("m", "/a") == "m"

@@ -14,7 +14,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.runtime.executor.inference import Outcome
-from pytriton.serving.engine.model import TRANSITIONS, ModelState
+from pytriton.serving.engine.model import TRANSITIONS, VersionState
 from pytriton.serving.engine.stats import FailureReason
 from tests.fakes import FakeSupervisor, RecordingSink, response
 
@@ -260,7 +260,7 @@ def test_death_of_one_instance_fails_what_it_ran_and_the_others_go_on(scene):
     two.instances[0].die()
 
     assert len(two.sink(0).errors) == 1
-    assert two.model.state is ModelState.READY
+    assert two.model.state is VersionState.READY
     for _ in range(2):
         two.instances[1].finish()
     two.check_all_answered()
@@ -276,7 +276,7 @@ def test_death_of_the_last_instance_answers_all_that_waits(scene, batcher):
     one.loop.advance(1)
 
     one.check_all_answered()
-    assert one.model.state is ModelState.UNAVAILABLE
+    assert one.model.state is VersionState.UNAVAILABLE
     assert one.model.reason == "instance m_0_0 is gone, its process ended"
     assert one.sink(2).errors[0].message == (
         "Request for unknown model: 'm' version 1 is not at ready state"
@@ -293,16 +293,16 @@ def test_stop_answers_what_runs_and_what_waits(scene):
 
     two.check_all_answered()
     assert two.model.instances == []
-    assert (two.model.state, two.model.reason) == (ModelState.UNAVAILABLE, "unloaded")
+    assert (two.model.state, two.model.reason) == (VersionState.UNAVAILABLE, "unloaded")
 
 
 def test_state_changes_only_as_the_table_says(scene):
     model = scene().model
-    for state in set(ModelState) - TRANSITIONS[model.state]:
+    for state in set(VersionState) - TRANSITIONS[model.state]:
         with pytest.raises(AssertionError):
             model.become(state)
 
-    assert model.state is ModelState.READY
+    assert model.state is VersionState.READY
 
 
 def test_stop_answers_what_waits_for_an_instance_that_would_be_replaced(scene):
@@ -314,7 +314,7 @@ def test_stop_answers_what_waits_for_an_instance_that_would_be_replaced(scene):
     one.model.stop()
 
     one.check_all_answered()
-    assert (one.model.state, one.model.reason) == (ModelState.UNAVAILABLE, "unloaded")
+    assert (one.model.state, one.model.reason) == (VersionState.UNAVAILABLE, "unloaded")
 
 
 def test_sink_that_fails_with_an_error_hears_of_the_end(scene, caplog):

@@ -9,7 +9,7 @@ import time
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
 FOREVER_S = 60.0
@@ -28,7 +28,7 @@ def on_loop(test=None, **batcher):
         )
         instance = FakeInstance("m_0_0", model)
         model.add_instance(instance)
-        model.become(ModelState.READY)
+        model.become(VersionState.READY)
         await asyncio.wait_for(test(model, instance), FOREVER_S)
 
     def run():
@@ -62,7 +62,7 @@ async def turn():
 async def test_drain_of_an_idle_model_returns_at_once(model, instance):
     await model.drain(FOREVER_S)
 
-    assert model.state is ModelState.READY
+    assert model.state is VersionState.READY
 
 
 @on_loop

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pytriton.base.errors import CancelledError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.runtime.executor.inference import Outcome
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from tests.fakes import FakeInstance, FakeSupervisor
 
 
@@ -123,7 +123,7 @@ def test_rescheduled_request_joins_the_next_batch(scene):
 def test_model_waits_for_an_instance_that_is_replaced(scene):
     one = scene(supervisor=FakeSupervisor(replaces=True))
     one.instance.die("killed by SIGKILL (9)")
-    assert one.model.state is ModelState.READY
+    assert one.model.state is VersionState.READY
     assert not one.model.is_ready
 
     one.submit()
@@ -141,7 +141,7 @@ def test_model_without_instances_that_gives_up_refuses_what_waits(scene):
     one.submit()
 
     one.model.give_up("it crashed too often")
-    assert (one.model.state, one.model.reason) == (ModelState.UNAVAILABLE, "it crashed too often")
+    assert (one.model.state, one.model.reason) == (VersionState.UNAVAILABLE, "it crashed too often")
     one.check_all_answered()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.model_spec import SequenceSpec
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from pytriton.serving.engine.stats import FailureReason
 from tests.column_rig import ColumnScene
 from tests.fakes import FakeInstance, FakeSupervisor
@@ -54,7 +54,7 @@ def test_requests_fail_when_there_was_no_instance_for_too_long(lone):
     assert errors(one) == [REFUSED.format("5.0")] * 2
     assert all(isinstance(sink.errors[0], UnavailableError) for sink in one.sinks)
     assert one.model.statistics.failures[FailureReason.OTHER] == 2
-    assert one.model.state is ModelState.READY
+    assert one.model.state is VersionState.READY
     one.check_all_answered()
 
 

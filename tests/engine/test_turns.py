@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, SequenceSpec
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.engine.rate_limiter import (
     InstanceLimits,
     ResourceLimiter,
@@ -52,7 +52,7 @@ class Server:
         )
         for index, each in enumerate(limits):
             model.add_instance(FakeInstance(f"m_{index}", model, concurrency), each)
-        model.become(ModelState.READY)
+        model.become(VersionState.READY)
         self.models.append(model)
         self.loop.run()
         return model

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from pytriton.runtime.executor.remote.starter import ClusterStatus
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.endpoints import EndpointOptions
 from pytriton.serving.server.options.server_options import ServerOptions
@@ -61,7 +61,7 @@ class ClusterCore(Core):
                 instance = FakeInstance(each.instance, model)
                 instance.node, instance.pid = each.node, each.pid
                 model.add_instance(instance)
-            model.become(ModelState.READY)
+            model.become(VersionState.READY)
             self.engine.add(model)
 
 

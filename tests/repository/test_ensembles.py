@@ -11,7 +11,7 @@ import pytest
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from tests.repository.binding import bind, unbind
 from tests.repository.ensemble_files import (
     change_ensemble,
@@ -554,13 +554,13 @@ def test_bound_model_that_a_client_unloads_takes_the_ensemble_with_it(scene, rep
     it.run(it.models.start())
     model = bind(it, "bound")
 
-    model.become(ModelState.UNLOADING)
+    model.become(VersionState.UNLOADING)
     it.run(it.engine.followed())
     assert ready(it) == ""
     assert state(it, "e")[1] == "ensemble 'e' depends on 'bound' which has no loaded version."
 
-    model.become(ModelState.UNAVAILABLE, "unloaded")
-    model.become(ModelState.LOADING)
+    model.become(VersionState.UNAVAILABLE, "unloaded")
+    model.become(VersionState.LOADING)
     it.engine.set_ready(model)
     it.run(it.engine.followed())
     assert ready(it) == "bound e"
@@ -575,12 +575,12 @@ def test_bound_model_is_stopped_only_after_the_last_request_of_the_ensemble(scen
 
     unloading = it.task(it.engine.unload(model))
     it.run(asyncio.sleep(0.01))
-    assert model.state is ModelState.UNLOADING
+    assert model.state is VersionState.UNLOADING
 
     it.ensembles[0].stop()
     assert sink.final_count == 1
     it.run(unloading)
-    assert model.state is ModelState.UNAVAILABLE
+    assert model.state is VersionState.UNAVAILABLE
 
 
 def test_bound_model_is_stopped_in_time_although_an_ensemble_still_runs(scene, repository):
@@ -592,7 +592,7 @@ def test_bound_model_is_stopped_in_time_although_an_ensemble_still_runs(scene, r
 
     it.run(it.engine.unload(model, timeout_s=0.01))
 
-    assert model.state is ModelState.UNAVAILABLE
+    assert model.state is VersionState.UNAVAILABLE
     it.ensembles[0].stop()
 
 

@@ -7,7 +7,7 @@ import asyncio
 import functools
 
 from pytriton.runtime.executor.worker import InstanceUnavailableError, Recovery
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.repository.loading.instance_scaler import FIRST_RETRY_S, ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan
 from pytriton.serving.repository.loading.python_version import PythonVersion
@@ -82,7 +82,7 @@ class Rig:
     async def begin(self):
         self.gate.set()
         await self.version.add(plan(0))
-        self.model.become(ModelState.READY)
+        self.model.become(VersionState.READY)
 
     def submit(self, count):
         for _ in range(count):

@@ -18,7 +18,7 @@ from pytriton.runtime.executor.worker import (
     Recovery,
     ResourceLackError,
 )
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.repository.loading import python_version
 from pytriton.serving.repository.loading import python_version as module
 from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError
@@ -81,7 +81,7 @@ class Rig:
         """Put the first instance in service."""
         self.gate.set()
         await self.version.add(plan(0))
-        self.model.become(ModelState.READY)
+        self.model.become(VersionState.READY)
         self.gate.clear()
 
     def submit(self):
@@ -181,7 +181,7 @@ async def test_stop_waits_for_the_process_that_started_after_its_version_was_giv
     rig.workers[0].die()
     rig.workers[0].ended.set_result(None)
     await turn()
-    assert rig.model.state is ModelState.UNAVAILABLE
+    assert rig.model.state is VersionState.UNAVAILABLE
 
     rig.gate.set()
     await late
@@ -204,7 +204,7 @@ async def test_start_without_a_free_place_is_repeated_and_is_no_crash(rig, error
     rig = Rig(rig.loop, crash_limit=2)
     rig.gate.set()
     await rig.version.add(structs.replace(plan(0), placement=Placement()))
-    rig.model.become(ModelState.READY)
+    rig.model.become(VersionState.READY)
     rig.start_errors = [error]
     rig.gate.set()
     is_ready = asyncio.Event()

@@ -28,7 +28,7 @@ from pytriton.runtime.transport.control import (
 )
 from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.server.binding import binder
 from pytriton.serving.server.binding.binder import BinderSession
@@ -361,7 +361,7 @@ def test_model_may_have_many_instances(server, count):
         ours.close()
 
     assert server.until(lambda: model.instances == [])
-    assert model.state is ModelState.UNAVAILABLE
+    assert model.state is VersionState.UNAVAILABLE
 
 
 def test_sockets_that_did_not_arrive_are_missed(server):

@@ -13,7 +13,7 @@ from pytriton.base.errors import (
 )
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.testing import FakeEventLoop
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
@@ -234,5 +234,5 @@ def test_model_that_ends_while_it_is_unloaded_is_forgotten(scene):
     scene.engine.remove(model)
     scene.loop.run()
 
-    assert model.state is ModelState.UNAVAILABLE
+    assert model.state is VersionState.UNAVAILABLE
     assert scene.states() == []

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import Engine
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.server.binding.bound_control import BoundControl, CombinedControl
 from tests.fakes import FakeClock, FakeLoop, model_spec
 from tests.server.control_fakes import ENTRIES, FakeControl
@@ -32,7 +32,7 @@ def control(repository, bound_model):
     engine = Engine()
     bound = BoundControl(engine, None)
     engine.add(bound_model)
-    bound_model.become(ModelState.UNAVAILABLE, "it broke")
+    bound_model.become(VersionState.UNAVAILABLE, "it broke")
     return CombinedControl(bound, repository, is_explicit=True)
 
 
@@ -63,8 +63,8 @@ def test_repository_refuses_for_all_where_clients_may_not_load(control, reposito
 
 def test_both_kinds_have_to_be_ready(control, repository, bound_model):
     assert not control.is_ready()
-    bound_model.become(ModelState.LOADING)
-    bound_model.become(ModelState.READY)
+    bound_model.become(VersionState.LOADING)
+    bound_model.become(VersionState.READY)
     assert control.is_ready()
 
     repository.is_serving = False

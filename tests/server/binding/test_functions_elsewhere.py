@@ -29,7 +29,7 @@ from pytriton.runtime.executor.launcher import WorkerLauncher
 from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.runtime.functions import ray_model
 from pytriton.runtime.transport.control import Bind, Unbind
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from pytriton.serving.server.binding import function_loader
 from pytriton.serving.server.binding.function_loader import FunctionLoader
 from tests.executor.remote.plain_cluster import PlainCluster
@@ -363,7 +363,7 @@ def test_end_of_the_binding_process_ends_everything():
     server.loop.run_until_complete(server.session.close())
 
     assert is_gone(pid)
-    assert model.state is ModelState.UNAVAILABLE
+    assert model.state is VersionState.UNAVAILABLE
     assert server.engine.find("slow") is None
     server.loop.run_until_complete(server.launcher.close())
     server.close()

@@ -22,7 +22,7 @@ from pytriton.base.errors import (
     resource_error,
 )
 from pytriton.base.model_spec import identifier_of
-from pytriton.serving.engine.model import UNLOADED, Model, ModelState
+from pytriton.serving.engine.model import UNLOADED, Model, VersionState
 from pytriton.serving.repository.loading.ensemble_loader import StepsError
 from pytriton.serving.repository.loading.load_coordinator import (
     LackOfResources,
@@ -217,7 +217,7 @@ class ModelLifecycle:
             self._mark_unloaded(self._placeholders)
             return
         for version in {*old, *self._placeholders}:
-            self._add_placeholder(version).become(ModelState.UNAVAILABLE, error.message)
+            self._add_placeholder(version).become(VersionState.UNAVAILABLE, error.message)
 
     def cancel_loads(self) -> None:
         """Cancel running and waiting loads; the old versions remain in service."""
@@ -312,7 +312,7 @@ class ModelLifecycle:
 
     def _serves(self, version: int) -> bool:
         loaded = self._loaded.get(version)
-        return loaded is not None and loaded.model.state is ModelState.READY
+        return loaded is not None and loaded.model.state is VersionState.READY
 
     async def _load_versions(
         self, source: SourceFiles, versions: Sequence[int], *, is_limited: bool
@@ -358,14 +358,14 @@ class ModelLifecycle:
     def _mark_unloaded(self, versions: Collection[int]) -> None:
         """Let versions that failed count as unloaded."""
         for version in list(versions):
-            self._add_placeholder(version).become(ModelState.UNAVAILABLE, UNLOADED)
+            self._add_placeholder(version).become(VersionState.UNAVAILABLE, UNLOADED)
 
     def _discard_loaded(
         self, placeholders: Mapping[int, Model], outcomes: Mapping[int, LoadedVersion | str]
     ) -> None:
         """Stop the versions that were loaded beside a failed one, and report the failures."""
         for version, model in placeholders.items():
-            model.become(ModelState.UNAVAILABLE, failure_of(outcomes[version]) or UNLOADED)
+            model.become(VersionState.UNAVAILABLE, failure_of(outcomes[version]) or UNLOADED)
         loaded = {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
         self._unload_versions(loaded, None, were_served=False)
 
@@ -400,8 +400,8 @@ class ModelLifecycle:
     ) -> None:
         """Give versions no new requests, and stop them when they have finished theirs."""
         for version, loaded in old.items():
-            if loaded.model.state is ModelState.READY:
-                loaded.model.become(ModelState.UNLOADING)
+            if loaded.model.state is VersionState.READY:
+                loaded.model.become(VersionState.UNLOADING)
             elif were_served and version not in self._loaded:
                 self._mark_unloaded([version])  # clears the reason for which it failed
             self._loads.engine.begin_draining(loaded.model)

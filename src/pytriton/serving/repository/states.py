@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
@@ -53,7 +53,7 @@ class StateTable:
         """Returns the index, sorted by name and version."""
         names = sorted({*places, *self._versions, *self._problems})
         rows = (row for name in names for row in self._rows_of(name, len(places.get(name, ()))))
-        return [row for row in rows if row.state == ModelState.READY.value or not ready]
+        return [row for row in rows if row.state == VersionState.READY.value or not ready]
 
     def _rows_of(self, name: str, place_count: int) -> Iterable[IndexEntry]:
         versions = self._versions.get(name, {})
@@ -62,10 +62,10 @@ class StateTable:
         problem = DUPLICATE if place_count > 1 else self._problems.get(name, "")
         # The problem of a model that still serves is only logged.
         if problem and not self._serves(name):
-            yield IndexEntry(name, state=ModelState.UNAVAILABLE.value, reason=problem)
+            yield IndexEntry(name, state=VersionState.UNAVAILABLE.value, reason=problem)
         elif not versions:
             yield IndexEntry(name)
 
     def _serves(self, name: str) -> bool:
         versions = self._versions.get(name, {}).values()
-        return any(state.state is ModelState.READY for state in versions)
+        return any(state.state is VersionState.READY for state in versions)

@@ -7,7 +7,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 from pytriton.serving.server.binding.binder_port import BinderPort
 from pytriton.serving.server.command.lifecycle import (
     Backend,
@@ -104,7 +104,7 @@ class RepositoryServing:
             http_connections=http,
             grpc_connections=grpc,
             busy_models=sum(model.is_busy for model in models),
-            live_models=sum(model.state is not ModelState.UNAVAILABLE for model in models),
+            live_models=sum(model.state is not VersionState.UNAVAILABLE for model in models),
         )
 
     async def stop(self, timeout_s: float) -> bool:

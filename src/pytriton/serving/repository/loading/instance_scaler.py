@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytriton.base.errors import ServerError
-from pytriton.serving.engine.model import ModelState
+from pytriton.serving.engine.model import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ class InstanceScaler:
 
     def _on_timer(self) -> None:
         self._timer = None
-        is_ready = self._version.model.state is ModelState.READY
+        is_ready = self._version.model.state is VersionState.READY
         has_load = is_ready and self.adapt()
         if not self._is_stopped:
             interval_s = BUSY_INTERVAL_S if has_load or not is_ready else IDLE_INTERVAL_S

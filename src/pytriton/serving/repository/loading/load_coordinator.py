@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError, resource_error
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.executor.worker import InstanceUnavailableError, ResourceLackError
-from pytriton.serving.engine.model import UNLOADED, Model, ModelState
+from pytriton.serving.engine.model import UNLOADED, Model, VersionState
 from pytriton.serving.repository.loading.plans import (
     LoadedVersion,
     Loaders,
@@ -265,7 +265,7 @@ def failure_of(outcome: LoadedVersion | str) -> str:
     """Returns why a version cannot serve: the load failed, or its instances died already."""
     if isinstance(outcome, str):
         return outcome
-    is_alive = outcome.model.state is ModelState.LOADING
+    is_alive = outcome.model.state is VersionState.LOADING
     return "" if is_alive else f"Internal: {outcome.model.reason}"
 
 

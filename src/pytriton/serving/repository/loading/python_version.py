@@ -18,7 +18,7 @@ import msgspec
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import ServerError, UnavailableError
 from pytriton.runtime.executor.worker import ForkingProcessEndedError, Recovery, ResourceLackError
-from pytriton.serving.engine.model import Model, ModelState
+from pytriton.serving.engine.model import Model, VersionState
 from pytriton.serving.repository.loading.instance_scaler import InstanceScaler, ScalingSettings
 from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError, load_within
 
@@ -225,7 +225,7 @@ class PythonVersion:
     def replaces(self, instance: Instance, reason: str) -> bool:
         """Returns whether an instance that died will be replaced."""
         member = self._members.pop(instance)
-        if self._is_stopped or self._model.state is ModelState.UNAVAILABLE:
+        if self._is_stopped or self._model.state is VersionState.UNAVAILABLE:
             return False
         if self._scaler is not None and not self._scaler.is_short:
             self._release_name(member)
@@ -346,7 +346,7 @@ class PythonVersion:
             logger.info("Stub process '%s' serves again%s", plan.name, place)
 
     def _give_up(self, reason: str) -> None:
-        if self._is_stopped or self._model.state not in (ModelState.LOADING, ModelState.READY):
+        if self._is_stopped or self._model.state not in (VersionState.LOADING, VersionState.READY):
             return
         self._is_given_up = True
         self._restarts.cancel()

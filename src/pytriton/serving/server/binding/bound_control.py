@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, InvalidArgumentError
 from pytriton.serving.engine.client import IndexEntry
-from pytriton.serving.engine.model import UNLOADED, ModelState
+from pytriton.serving.engine.model import UNLOADED, VersionState
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,7 +50,7 @@ class BoundControl:
         return [
             IndexEntry(model.spec.name, str(model.spec.version), model.state.value, model.reason)
             for model in self._models()
-            if model.state is ModelState.READY or not ready
+            if model.state is VersionState.READY or not ready
         ]
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
@@ -66,15 +66,15 @@ class BoundControl:
             )
         for model in versions:
             self._restore(model)
-        lost = [model for model in versions if model.state is not ModelState.READY]
+        lost = [model for model in versions if model.state is not VersionState.READY]
         if lost:
             raise InvalidArgumentError(f"load failed for model '{name}': {_describe(lost)}")
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Give a model no new requests; it finishes its requests in the background."""
         for model in self._versions(name):
-            if model.state is ModelState.READY:
-                model.become(ModelState.UNLOADING)
+            if model.state is VersionState.READY:
+                model.become(VersionState.UNLOADING)
                 self._draining.start(self._finish(model))
 
     def is_ready(self) -> bool:
@@ -83,8 +83,8 @@ class BoundControl:
 
     async def _finish(self, model: ManagedModel) -> None:
         await model.drain()
-        if model.state is ModelState.UNLOADING:  # it was not loaded again meanwhile
-            model.become(ModelState.UNAVAILABLE, UNLOADED)
+        if model.state is VersionState.UNLOADING:  # it was not loaded again meanwhile
+            model.become(VersionState.UNAVAILABLE, UNLOADED)
             logger.info(
                 "successfully unloaded '%s' version %d", model.spec.name, model.spec.version
             )
@@ -92,11 +92,11 @@ class BoundControl:
     def _restore(self, model: ManagedModel) -> None:
         if not model.is_withdrawn:
             return
-        if model.state is ModelState.UNLOADING:
-            model.become(ModelState.UNAVAILABLE, UNLOADED)
-        model.become(ModelState.LOADING)
+        if model.state is VersionState.UNLOADING:
+            model.become(VersionState.UNAVAILABLE, UNLOADED)
+        model.become(VersionState.LOADING)
         if not model.instances:
-            model.become(ModelState.UNAVAILABLE, "all its instances are gone")
+            model.become(VersionState.UNAVAILABLE, "all its instances are gone")
             return
         self._engine.set_ready(model)
         logger.info("successfully loaded '%s'", model.spec.name)
