@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 
@@ -51,8 +52,20 @@ class ScriptedServer:
         received: list[bytes] = []
         self.requests.append(received)
         for answer in answers:
-            request = connection.recv(65536)
+            request = _receive_request(connection)
             if not request:
                 return
             received.append(request)
             connection.sendall(answer)
+
+
+def _receive_request(connection: socket.socket) -> bytes:
+    """A whole request, whose body may come after its head; empty at the end of the connection."""
+    request = b""
+    while data := connection.recv(65536):
+        request += data
+        head, separator, body = request.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        if separator and len(body) >= (int(length[1]) if length else 0):
+            break
+    return request

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -285,7 +286,7 @@ def test_sender_without_memory_fails_and_sends_later(ends):
 
 def test_stream_drops_a_tensor_that_there_is_no_memory_for():
     left, right = map(StreamChannel, socket.socketpair())
-    large = numbers(1, 16 * MIB)
+    large = numbers(1, 64 * MIB)  # more than threads of other tests may give back meanwhile
 
     def send_all():
         send(left, 1, large)
@@ -293,13 +294,12 @@ def test_stream_drops_a_tensor_that_there_is_no_memory_for():
         send(left, 3, numbers(3))
 
     sender = threading.Thread(target=send_all)
-    with little_memory(32 * MIB):
-        sender.start()
-        received = right.receive()
+    with contextlib.closing(left), contextlib.closing(right):
+        with little_memory(32 * MIB):
+            sender.start()
+            received = right.receive()
 
-    check_unread(received, 1, "the server has no memory left")
-    assert right.receive().frame == Cancel(2, 0)
-    check_read(right, 3, 3)
-    sender.join()
-    left.close()
-    right.close()
+        check_unread(received, 1, "the server has no memory left")
+        assert right.receive().frame == Cancel(2, 0)
+        check_read(right, 3, 3)
+        sender.join()

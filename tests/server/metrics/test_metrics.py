@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 
 import pytest
@@ -33,8 +34,11 @@ class FakeModel:
 @dataclass
 class FakeMachine:
     readings: int = 0
+    has_descriptors: bool = True
 
     def __call__(self) -> MachineReading:
+        if not self.has_descriptors:
+            raise OSError(errno.EMFILE, "Too many open files", "/proc/stat")
         self.readings += 1
         return MachineReading(self.readings / 8, 25234767872, 1487925248)
 
@@ -212,6 +216,24 @@ def test_machine_is_read_no_more_often_than_the_interval():
     assert b"nv_cpu_utilization 0.25\n" in made.render([])
     assert b"nv_cpu_utilization 0.25\n" in made.render([])
     assert machine.readings == 2
+
+
+def test_machine_that_cannot_be_read_keeps_its_last_numbers(caplog):
+    machine, clock = FakeMachine(), FakeClock()
+    made = MetricsPage(MetricsOptions(interval_ms=2000), read_machine=machine, clock=clock)
+    made.render([])
+    machine.has_descriptors = False
+    clock.advance(3)
+
+    assert b"nv_cpu_utilization 0.125\n" in made.render([])
+    assert "the use of the machine cannot be read: [Errno 24] Too many open files" in caplog.text
+
+
+def test_machine_that_was_never_read_is_not_on_the_page():
+    machine = FakeMachine(has_descriptors=False)
+    made = MetricsPage(MetricsOptions(), read_machine=machine, clock=FakeClock())
+
+    assert made.render([]).decode() == PINNED_PART
 
 
 def test_machine_reading_is_within_its_bounds():

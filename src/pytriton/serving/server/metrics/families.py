@@ -8,6 +8,7 @@ made when it is scraped.
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,6 +94,8 @@ CLUSTER_NAMES = (
     NODE_AVAILABLE,
     *_COUNTERS,
 )
+logger = logging.getLogger(__name__)
+
 _WITH_CACHED = "(includes cached requests)"
 _WITHOUT_CACHED = "(does not include cached requests)"
 _COMPUTE_HELP = {
@@ -421,14 +424,20 @@ class MetricsPage:
     def _server_families(self, gpus: Sequence[DeviceReading]) -> Iterable[SampleFamily]:
         yield from pool_families(self._options.pinned_memory_pool_bytes)
         yield from gpu_families(gpus)
-        if self._options.cpu:
-            yield from cpu_families(self.machine_now())
+        if self._options.cpu and (machine := self.machine_now()) is not None:
+            yield from cpu_families(machine)
 
-    def machine_now(self) -> MachineReading:
-        """Returns the numbers of the machine, which are at most as old as the options allow."""
+    def machine_now(self) -> MachineReading | None:
+        """Returns the numbers of the machine, which are at most as old as the options allow.
+
+        Reading them takes descriptors. While there are none, the numbers are older, or missing.
+        """
         now = self._clock()
         if self._machine is None or now - self._read_at >= self._options.interval_ms / 1000:
-            self._machine = self._read_machine()
+            try:
+                self._machine = self._read_machine()
+            except OSError as error:
+                logger.warning("the use of the machine cannot be read: %s", error)
             self._read_at = now
         return self._machine
 
