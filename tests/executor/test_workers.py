@@ -150,7 +150,7 @@ def run(scenario):
 
     gc.collect()  # a loop that is closed may have a descriptor of its own until then
     assert set(me.children(recursive=True)) <= before
-    assert me.num_fds() == opened
+    assert me.num_fds() <= opened  # threads of other tests may have closed theirs meanwhile
 
 
 @pytest.fixture(params=["zygote", "spawn"])

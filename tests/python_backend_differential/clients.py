@@ -28,7 +28,7 @@ LINE_IN_TRACEBACK = re.compile(r", line \d+,")
 OTHER_FRAME = re.compile(r"  (?:/|<frozen )[^\n\\]*\(\d+\): [^\n\\]*(?:\n|\\n)")
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 CLASS_MODULE = re.compile(r"(?:c_python_backend_utils|pytriton\.runtime\.pb_utils\.\w+)\.(\w+)")
-COMPREHENSION_FRAME = re.compile(r"^.*: <listcomp>\n", re.MULTILINE)  # gone since Python 3.12
+COMPREHENSION_FRAME = re.compile(r"  [^\n\\]*: <listcomp>(?:\n|\\n)")  # gone since Python 3.12
 LOG_LINE = re.compile(r"^([IWEV])\d{4} [\d:.]+ +\d+ ([\w.]+):(?:\d+)\] +(.*)$")
 
 

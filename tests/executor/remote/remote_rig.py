@@ -81,4 +81,4 @@ def run(scenario, way="tcp:", **starter):
     gc.collect()
 
     assert set(me.children(recursive=True)) <= before
-    assert me.num_fds() == opened
+    assert me.num_fds() <= opened  # threads of other tests may have closed theirs meanwhile
