@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytriton.serving.server.access_log.access_log import (
@@ -103,6 +103,7 @@ def test_hostile_texts_stay_in_their_fields():
     assert json.loads(json_line(entry))["model"] == HOSTILE
 
 
+@example(b"'", "'", "")
 @given(st.binary(), st.text(), st.text(st.characters(categories=["Cs", "Cc", "Zl", "L"])))
 def test_any_text_makes_one_line_of_the_same_fields(raw, text, other):
     entry = ENTRY._replace(target=raw, model=text, version=other, request_id=text, user_agent=raw)

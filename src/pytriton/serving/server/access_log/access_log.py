@@ -41,7 +41,7 @@ CLIENT_CLOSED = 499
 MAX_CHARACTERS = 1024  # of a text that a client chose
 
 _GRPC_NAMES = {int(status): status.name for status in GrpcStatus}
-_PLAIN = re.compile(r"[!#-\[\]-~]+")  # visible, and neither a quote nor a backslash
+_PLAIN = re.compile(r"[!#-&(-\[\]-~]+")  # visible, and neither a quote nor a backslash
 _STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 _MODE = 0o666  # of a new file, less what the umask takes away
 _CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
