@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytriton.runtime.python_backend.batch_run import BatchRegistry
-    from pytriton.runtime.transport.channel import Received
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytriton.runtime.pb_utils.response import InferenceResponse
     from pytriton.runtime.python_backend.batch_run import BatchRegistry
     from pytriton.runtime.python_backend.runtime import WorkerRuntime
@@ -44,6 +38,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
 
     _Answered = Sequence[tuple[int, InferenceResponse | None]]
+
 
 _NO_DETAILS = RequestDetails()
 

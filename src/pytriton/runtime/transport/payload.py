@@ -33,15 +33,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytriton.base.dtypes import DataType
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from pytriton.runtime.transport.frontend_frames import ColumnRef
 
     Buffer = bytes | bytearray | memoryview
+
 
 # Up to these sizes tensors are copied through the socket: that is cheaper than tracking a block.
 INLINE_TENSOR_BYTES = 32 << 10
