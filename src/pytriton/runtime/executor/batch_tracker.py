@@ -173,12 +173,9 @@ class BatchTracker:
         frame = Execute(batch.id, rows, refs)
         if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
             frame.outputs = requested_outputs(runs)
-        if self._labels.in_sequences:
-            frame.ids = {
-                position: inference.request.id
-                for position, inference in enumerate(batch.inferences)
-                if inference.request.id
-            }
+        for run in runs:
+            if run.chunk.has_fields:
+                _describe_members(run, frame)
         return frame
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
@@ -408,3 +405,13 @@ class BatchTracker:
             raise ProtocolError(
                 f"expected an answer to a running batch, got one to batch {batch_id}"
             )
+
+
+def _describe_members(run: ChunkRun, frame: Execute) -> None:
+    """Add the ids and parameters of members that have a record each."""
+    for position, member in enumerate(run.chunk.members[run.first : run.end], run.position):
+        request = member.request
+        if request.id:
+            frame.ids[position] = request.id
+        if request.parameters:
+            frame.parameters[position] = request.parameters

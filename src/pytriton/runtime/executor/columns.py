@@ -8,8 +8,8 @@ its bytes are a part of the chunk's columns, and its answer is a part of the bat
 How to use it, for a model that `takes_columns`:
 
 1. Make a `ChunkSignature` once and keep it: for all requests with these inputs and outputs.
-2. Make a chunk of your own, a request record for each combination of rows, priority and timeout
-   (`shared_request`), and the members (`make_members`).
+2. Make a chunk of your own, a request record for all members, or for each one (`shared_request`),
+   and the members (`make_members`).
 3. Give the members to `ServedModel.submit_chunk`. From then on the chunk's sink hears of each
    member exactly once. `Inference.cancel` cancels one of them.
 """
@@ -27,7 +27,7 @@ from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Inferenc
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferResponse, ResponseSink
+    from pytriton.base.messages import InferResponse, ParameterValue, ResponseSink
 
     Buffer = bytes | bytearray | memoryview
 
@@ -64,6 +64,20 @@ class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
     batch_key: Any = None  # what `engine.validation.validate` sets as the key of such a request
 
 
+class MemberFields(msgspec.Struct, frozen=True, gc=False):
+    """What a request has of its own, beside the bytes of its inputs."""
+
+    id: str = ""
+    parameters: dict[str, ParameterValue] = {}
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int | str = 0  # of a sequence
+    flags: int = 0  # 1: the first request of its sequence, 2: the last
+
+
+NO_FIELDS = MemberFields()
+
+
 class Chunk(Protocol):
     """Requests of one signature, numbered by an index from 0, and the bytes of their inputs."""
 
@@ -75,6 +89,7 @@ class Chunk(Protocol):
     # By index. The sink empties it when all are answered, because they refer to the chunk: a cycle
     # would stay in memory until the next garbage collection.
     members: list[Inference]
+    has_fields: bool  # whether members may have ids or parameters
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """Returns the bytes of an input of the members `first` to `end` (without `end`)."""
@@ -143,32 +158,27 @@ def shared_request(
     model_name: str,
     signature: ChunkSignature,
     received_ns: int,
+    fields: MemberFields = NO_FIELDS,
     *,
     rows: int = 1,
-    priority: int = 0,
-    timeout_us: int = 0,
     version: str = "",
-    correlation_id: int | str = 0,
-    flags: int = 0,
-    request_id: str = "",
 ) -> InferRequest:
-    """Returns the record for all members of a chunk with these rows, priority and timeout.
+    """Returns the record for all members of a chunk that have these rows and fields.
 
     `received_ns` is the mean of all members of the chunk, and `version` is as in the requests. A
-    model with sequences needs a record for each member, because it adds inputs to it; only there
-    members have a correlation id, flags (1: the first of its sequence, 2: the last) and ids of
-    their own.
+    model with sequences needs a record for each member, because it adds inputs to it.
     """
     return InferRequest(
         model_name,
         {},
         version,
-        request_id,
+        fields.id,
         outputs=signature.outputs,
-        priority=priority,
-        timeout_us=timeout_us,
-        correlation_id=correlation_id,
-        flags=flags,
+        parameters=fields.parameters,
+        priority=fields.priority,
+        timeout_us=fields.timeout_us,
+        correlation_id=fields.correlation_id,
+        flags=fields.flags,
         received_ns=received_ns,
         rows=rows,
         batch_key=signature.batch_key,
@@ -184,11 +194,13 @@ def make_members(
     """
     sink = CLOSED_SINK  # `chunk.sink` is told instead
     if isinstance(requests, InferRequest):
+        chunk.has_fields = bool(requests.id or requests.parameters)
         members = [
             Inference(requests, sink, None, owner, chunk, index)
             for index in range(len(chunk.row_starts) - 1)
         ]
     else:
+        chunk.has_fields = True
         members = [
             Inference(request, sink, None, owner, chunk, index)
             for index, request in enumerate(requests)

@@ -237,8 +237,6 @@ class ModelLabels(msgspec.Struct, frozen=True):
     input_reshapes: Mapping[str, Reshape] | None = None
     output_reshapes: Mapping[str, Reshape] | None = None  # the same for outputs
     ragged_inputs: Collection[str] = ()  # the inputs whose shapes may differ in a batch
-    # Whether requests belong to sequences; then members of chunks may have ids.
-    in_sequences: bool = False
     # Whether requests may be executed again, so that no instance may change their inputs.
     keeps_inputs: bool = False
 

@@ -164,6 +164,7 @@ class ChunkItem(msgspec.Struct, array_like=True):
     correlation_ids: list[int | str] = []
     flags: list[int] = []
     ids: list[str] = []  # of each request; empty: none has one
+    parameters: list[dict[str, ParameterValue]] = []  # of each request; empty: none has any
 
 
 class Submit(FrameBase, tag="submit"):

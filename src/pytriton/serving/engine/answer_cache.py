@@ -205,11 +205,11 @@ class CacheKeys:
         """Returns the keys of all members of a chunk: those that they would have alone."""
         chunk, request = members[0].chunk, members[0].request
         assert chunk is not None
+        requests = {member.request for member in members}  # usually all members share one
         if (
             self._has_plain_inputs
             and type(chunk.row_starts) is range  # all have the same number of rows
-            and [member.request for member in members].count(request) == len(members)
-            and not request.timeout_us  # chunks have nothing else that a key holds
+            and not any(map(_has_key_fields, requests))
         ):
             inputs = chunk.signature.inputs
             kind = (request.rows, request.batch_key, request.outputs)
@@ -264,6 +264,11 @@ def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:
             inputs,
         )
     )
+
+
+def _has_key_fields(request: InferRequest) -> bool:
+    """Returns whether a key holds more of a request than its inputs and outputs."""
+    return bool(request.timeout_us or request.parameters or request.correlation_id or request.flags)
 
 
 def _size(data: Any) -> int:

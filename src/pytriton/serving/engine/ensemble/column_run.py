@@ -19,6 +19,7 @@ from pytriton.runtime.executor.columns import (
     ChunkSignature,
     ChunkSink,
     InputColumn,
+    MemberFields,
     MemberSink,
     OutputColumn,
     make_members,
@@ -178,6 +179,7 @@ class StepChunk:
     __slots__ = (
         "_open_count",
         "_sources",
+        "has_fields",
         "members",
         "model",
         "row_starts",
@@ -199,6 +201,7 @@ class StepChunk:
         self.signature = signature
         self.model = model
         self.members: list[Inference] = []
+        self.has_fields = False
         first, end, starts = slab.first, slab.end, slab.chunk.row_starts
         self._open_count = end - first
         self.row_starts: Sequence[int]
@@ -414,14 +417,9 @@ def _step_requests(
     """Returns the record that all members share, or that of each if they differ."""
 
     def step_request(whole: InferRequest) -> InferRequest:
+        fields = MemberFields(whole.id, whole.parameters, whole.priority, whole.timeout_us)
         return shared_request(
-            step.model_name,
-            signature,
-            now_ns,
-            rows=whole.rows,
-            priority=whole.priority,
-            timeout_us=whole.timeout_us,
-            version=step.version,
+            step.model_name, signature, now_ns, fields, rows=whole.rows, version=step.version
         )
 
     wholes = [member.request for member in slab.chunk.members[slab.first : slab.end]]

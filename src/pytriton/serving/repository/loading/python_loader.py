@@ -375,7 +375,6 @@ def _labels(spec: ModelSpec) -> ModelLabels:
         batching=spec.max_batch_size > 0,
         is_model_file=True,
         state_outputs=state_output_names(spec),
-        in_sequences=spec.sequence is not None,
         input_reshapes=reshapes(spec.inputs),
         output_reshapes=reshapes(spec.outputs),
         ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],

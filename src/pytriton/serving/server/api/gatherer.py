@@ -7,7 +7,6 @@ end of the iteration, or as soon as the model would start a batch.
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -16,8 +15,10 @@ from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
 from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
+    NO_FIELDS,
     ChunkSignature,
     InputColumn,
+    MemberFields,
     MemberSink,
     make_members,
     shared_request,
@@ -42,9 +43,6 @@ _ASK_FROM = 16
 _ASK_EVERY = 4
 _MAX_HELD = 4  # iterations for which requests wait for a core that is behind
 
-# The id of a sequence, the flags of a request of it, and the id of that request.
-SequencePlace = tuple[int | str, int, str]
-
 
 class GatheredChunk:
     """A chunk to which requests are added until it is submitted; see `Chunk`.
@@ -58,12 +56,13 @@ class GatheredChunk:
         "_rows",
         "_version",
         "callers",
+        "fields",
+        "has_fields",
         "inputs",
         "members",
         "model",
         "received_ns",
         "row_starts",
-        "sequences",
         "signature",
         "sink",
     )
@@ -85,7 +84,8 @@ class GatheredChunk:
         self._rows = rows
         self._version = version
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
-        self.sequences: list[SequencePlace] = []  # of each member, if the model has sequences
+        self.fields: list[MemberFields] = []  # of each member
+        self.has_fields = False
         self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
         self._open_count = 0
@@ -100,28 +100,23 @@ class GatheredChunk:
         self.inputs = []
         rows = self._rows
         self.row_starts = range(0, (count + 1) * rows, rows)
-        received_ns = self.received_ns // count
-        model = self.model
-        make_request = partial(
-            shared_request,
-            model.spec.name,
-            self.signature,
-            received_ns,
-            rows=rows,
-            version=self._version,
-        )
-        # Equal requests share one record. Those of sequences cannot: a scheduler adds inputs to
-        # each.
-        requests: InferRequest | list[InferRequest]
-        if self.sequences:
-            requests = [
-                make_request(correlation_id=correlation_id, flags=flags, request_id=request_id)
-                for correlation_id, flags, request_id in self.sequences
-            ]
-        else:
-            requests = make_request()
-        members = make_members(self, model, requests)
-        model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
+        members = make_members(self, self.model, self._requests(self.received_ns // count))
+        self.model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
+
+    def _requests(self, received_ns: int) -> InferRequest | list[InferRequest]:
+        """Returns the record that all members share, or that of each."""
+        signature, rows, version = self.signature, self._rows, self._version
+        name, fields = self.model.spec.name, self.fields
+        # Members with the same fields share a record. Those of sequences cannot: a scheduler adds
+        # inputs to each.
+        if self.model.spec.sequence is None and fields.count(fields[0]) == len(fields):
+            return shared_request(
+                name, signature, received_ns, fields[0], rows=rows, version=version
+            )
+        return [
+            shared_request(name, signature, received_ns, each, rows=rows, version=version)
+            for each in fields
+        ]
 
     def end(self, count: int) -> None:
         """Count members that were answered.
@@ -225,18 +220,16 @@ class Gatherer:
         model: ServedModel,
         inputs: Sequence[Buffer],
         caller: Any,
-        sequence: SequencePlace | None = None,
+        fields: MemberFields = NO_FIELDS,
     ) -> tuple[GatheredChunk, int]:
         """Add a valid request that is not alone; returns its chunk and its index there.
 
-        `inputs` are its bytes, and `caller` is whom the sink answers. A request for a model with
-        sequences has a place in one of these.
+        `inputs` are its bytes, and `caller` is whom the sink answers.
         """
         chunk = self._chunk
         if chunk is None or chunk.model is not model:
             chunk = self._begin(model)
-        if sequence is not None:
-            chunk.sequences.append(sequence)
+        chunk.fields.append(fields)
         chunk.inputs.append(inputs)
         chunk.received_ns += monotonic_ns()
         chunk.callers.append(caller)

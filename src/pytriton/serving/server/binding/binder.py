@@ -91,7 +91,6 @@ class BoundSpec(NamedTuple):
             [*spec.inputs, *added_input_names(spec)],
             batching=spec.max_batch_size > 0,
             state_outputs=state_output_names(spec),
-            in_sequences=spec.sequence is not None,
             keeps_inputs=spec.is_idempotent,
         )
 

@@ -21,6 +21,7 @@ from pytriton.runtime.executor.columns import (
     ChunkRun,
     ChunkSignature,
     InputColumn,
+    MemberFields,
     MemberSink,
     OutputColumn,
     make_members,
@@ -122,16 +123,19 @@ class ChunkSender:
         # Most requests have one row, and most chunks need none of the lists below.
         if chunk.row_starts[count] != count:
             item.rows = [member.request.rows for member in members]
-        requests = {member.request for member in members}  # usually all members share one
-        if any(each.priority or each.timeout_us for each in requests):
-            item.priorities = [member.request.priority for member in members]
-            item.timeouts_us = [member.request.timeout_us for member in members]
+        requests = [member.request for member in members]
+        distinct = set(requests)  # usually all members share one
+        if any(each.priority or each.timeout_us for each in distinct):
+            item.priorities = [each.priority for each in requests]
+            item.timeouts_us = [each.timeout_us for each in requests]
+        if chunk.has_fields:
+            if any(each.id for each in distinct):
+                item.ids = [each.id for each in requests]
+            if any(each.parameters for each in distinct):
+                item.parameters = [each.parameters for each in requests]
         if model.spec.sequence is not None:
-            item.correlation_ids = [member.request.correlation_id for member in members]
-            item.flags = [member.request.flags for member in members]
-            ids = [member.request.id for member in members]
-            if any(ids):
-                item.ids = ids
+            item.correlation_ids = [each.correlation_id for each in requests]
+            item.flags = [each.flags for each in requests]
         return item, inline_bytes
 
     def _number_of(self, signature: ChunkSignature, model: RemoteModel) -> int:
@@ -254,6 +258,7 @@ class ChunkSender:
             id=shared.id,
             model_version=shared.model_version,
             outputs=shared.outputs,
+            parameters=shared.parameters,
             priority=shared.priority,
             timeout_us=shared.timeout_us,
             correlation_id=shared.correlation_id,
@@ -298,6 +303,7 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     open_count: int
     is_ordered: bool
     members: list[Inference] = []
+    has_fields: bool = False
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         ref, starts = self.columns[column], self.row_starts
@@ -394,45 +400,32 @@ class FrontEndChunks:
 def _read_requests(
     item: ChunkItem, signature: ChunkSignature, model_name: str
 ) -> InferRequest | list[InferRequest]:
-    """Returns the record of all members, or that of each; equal members share one."""
+    """Returns the record that all members share, or that of each."""
     received_ns, version = item.received_ns, item.model_version
-    if not (item.rows or item.priorities or item.correlation_ids):
+    lists = (item.ids, item.parameters, item.priorities, item.correlation_ids, item.rows)
+    if not any(lists):
         return shared_request(model_name, signature, received_ns, version=version)
-    ones, zeros = [1] * item.count, [0] * item.count
-    details = list(
-        zip(
-            item.rows or ones,
-            item.priorities or zeros,
-            item.timeouts_us or zeros,
-            item.correlation_ids or zeros,
-            item.flags or zeros,
-            item.ids or [""] * item.count,
-            strict=True,
-        )
+    count = item.count
+    zeros = [0] * count
+    members = zip(
+        item.rows or [1] * count,
+        item.ids or [""] * count,
+        item.parameters or [{}] * count,
+        item.priorities or zeros,
+        item.timeouts_us or zeros,
+        item.correlation_ids or zeros,
+        item.flags or zeros,
+        strict=True,
     )
-
-    def make(
-        rows: int,
-        priority: int,
-        timeout_us: int,
-        correlation_id: int | str,
-        flags: int,
-        request_id: str,
-    ) -> InferRequest:
-        return shared_request(
-            model_name,
-            signature,
-            received_ns,
-            rows=rows,
-            priority=priority,
-            timeout_us=timeout_us,
-            version=version,
-            correlation_id=correlation_id,
-            flags=flags,
-            request_id=request_id,
-        )
-
-    if item.correlation_ids:  # a model with sequences adds inputs to each
-        return [make(*each) for each in details]
-    requests = {each: make(*each) for each in set(details)}
-    return [requests[each] for each in details]
+    requests = []
+    last: tuple[int, MemberFields] | None = None
+    for rows, *values in members:
+        fields = MemberFields(*values)
+        # Neighbours that are equal share a record, but a model with sequences adds inputs to each.
+        if (rows, fields) != last or item.correlation_ids:
+            request = shared_request(
+                model_name, signature, received_ns, fields, rows=rows, version=version
+            )
+            last = (rows, fields)
+        requests.append(request)
+    return requests

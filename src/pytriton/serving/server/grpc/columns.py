@@ -22,6 +22,7 @@ from pytriton.protocol.pb_columns import (
     layout_of,
     sequence_layout_of,
 )
+from pytriton.runtime.executor.columns import NO_FIELDS, MemberFields
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, SequencePlace
+    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
@@ -94,12 +95,12 @@ class CallColumns(ColumnSink[PbResponsePattern]):
         call: ColumnCall,
         model: ServedModel,
         inputs: Sequence[bytes],
-        sequence: SequencePlace | None = None,
+        fields: MemberFields = NO_FIELDS,
     ) -> None:
         """Add a call to the next chunk."""
         call.gatherer = self.gatherer
         try:
-            call.chunk, call.index = self.gatherer.add(model, inputs, call, sequence)
+            call.chunk, call.index = self.gatherer.add(model, inputs, call, fields)
         except Exception as error:  # noqa: BLE001  it is sent to the client
             call.connection.fail_call(call, error)
 
@@ -188,7 +189,8 @@ class ColumnTable:
             return None
         model, columns, read = found
         call = ColumnCall(connection, stream_id, head)
-        columns.add(call, model, read.inputs, (read.correlation_id, read.flags, ""))
+        fields = MemberFields(correlation_id=read.correlation_id, flags=read.flags)
+        columns.add(call, model, read.inputs, fields)
         return call
 
     def learn(

@@ -26,6 +26,7 @@ from pytriton.protocol.kserve_pb_response import (
     encode_stream_response,
 )
 from pytriton.protocol.pb_columns import PbStreamedResponsePattern
+from pytriton.runtime.executor.columns import MemberFields
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather
@@ -512,6 +513,8 @@ class StreamColumnTable(SequenceColumnTable[StreamColumns]):
         model, columns, read = found
         gatherer = columns.gatherer
         member = call.add_member(message, read.id, gatherer)
-        place = (read.correlation_id, read.flags, read.id.decode("ascii"))
-        member.chunk, member.index = gatherer.add(model, read.inputs, member, place)
+        fields = MemberFields(
+            read.id.decode("ascii"), correlation_id=read.correlation_id, flags=read.flags
+        )
+        member.chunk, member.index = gatherer.add(model, read.inputs, member, fields)
         return True

@@ -20,6 +20,7 @@ from pytriton.protocol.json_columns import (
 )
 from pytriton.protocol.kserve_json import ALL_JSON
 from pytriton.protocol.kserve_response import encode_infer_response
+from pytriton.runtime.executor.columns import NO_FIELDS, MemberFields
 from pytriton.serving.engine.validation import accepted_types
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.json_columns import Structure
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer, SequencePlace
+    from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.infer import EngineService
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
@@ -129,12 +130,12 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
         # A model that was replaced may have other inputs: its requests are learned anew.
         if model.spec is not spec:
             return None
-        sequence: SequencePlace | None = None
+        fields = NO_FIELDS
         inputs: Sequence[bytes] | None
         if spec.sequence is None:
             inputs = self._request_pattern.read(request.body)
         else:
-            inputs, sequence = self._read_in_sequence(request.body)
+            inputs, fields = self._read_in_sequence(request.body)
         if inputs is None:
             return None
         gatherer = self.gatherer
@@ -145,27 +146,26 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
                 self._tracing is not None and not self._tracing.passes(spec.name)
             ):
                 return None
-            chunk, index = gatherer.add(model, inputs, connection, sequence)
+            chunk, index = gatherer.add(model, inputs, connection, fields)
             return ColumnExchange(gatherer, chunk, index)
         # Alone, a request is faster without a chunk; reading it by its pattern still saves time.
         tensors = {}
         for (name, dtype, shape), data in zip(self._structure, inputs, strict=True):
             tensors[name] = InferTensor(name, dtype, shape, data)
         record = InferRequest(spec.name, tensors)
-        if sequence is not None:
-            record.correlation_id, record.flags, _ = sequence
+        record.correlation_id, record.flags = fields.correlation_id, fields.flags
         exchange = LoneExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
         exchange.set_format(None, ALL_JSON)
         exchange.start(request.head, record)
         return exchange
 
-    def _read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes] | None, SequencePlace]:
+    def _read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes] | None, MemberFields]:
         read = self._request_pattern.read_in_sequence(body)
         if read is None or type(read[1].sequence_id) not in self._id_types:
-            return None, (0, 0, "")
+            return None, NO_FIELDS
         inputs, parameters = read
-        return inputs, (parameters.sequence_id, parameters.flags, "")
+        return inputs, MemberFields(correlation_id=parameters.sequence_id, flags=parameters.flags)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
