@@ -11,8 +11,8 @@ import pytest
 from pytriton.base import dtypes
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.protocol.json_columns import JsonResponsePattern
-from pytriton.protocol.kserve_json import ALL_JSON
+from pytriton.protocol.json_columns import HttpResponsePattern
+from pytriton.protocol.kserve_json import ALL_BINARY, ALL_JSON, AS_BINARY, AS_JSON, OutputFormat
 from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.runtime.executor.columns import OutputColumn
 
@@ -29,18 +29,26 @@ def floats(*values: float) -> bytes:
     return np.array(values, "<f4").tobytes()
 
 
-def ordinary(columns: list[OutputColumn], rows: int | None, row: int, count: int) -> list[bytes]:
-    """The bodies as the ordinary way writes them."""
+def ordinary(
+    columns: list[OutputColumn],
+    rows: int | None,
+    row: int,
+    count: int,
+    output_format: OutputFormat = ALL_JSON,
+    ids: list[str] | None = None,
+) -> list[tuple[int | None, bytes]]:
+    """The bodies as the ordinary way writes them, each with the length of its JSON."""
     bodies = []
-    for index in range(count):
+    for index, request_id in zip(range(count), ids or [""] * count, strict=True):
         first = row + index * (rows or 1)
         tensors = []
         for each in columns:
             shape = each.shape if rows is None else (rows, *each.shape)
             data = each.data[first * each.row_bytes : (first + (rows or 1)) * each.row_bytes]
             tensors.append(InferTensor(each.name, each.dtype, shape, data))
-        _, parts = encode_infer_response(InferResponse("m%d", "3", "", tensors), ALL_JSON)
-        bodies.append(b"".join(map(bytes, parts)))
+        response = InferResponse("m%d", "3", request_id, tensors)
+        length, parts = encode_infer_response(response, output_format)
+        bodies.append((length, b"".join(map(bytes, parts))))
     return bodies
 
 
@@ -62,11 +70,21 @@ def test_bodies_are_those_of_single_responses(dtype, rows, shape, count):
         column('o"ut%b', dtype, shape, data.tobytes()),
         column("ü", dtypes.FP32, (1,), floats(*range(total))),
     ]
-    pattern = JsonResponsePattern("m%d", "3", rows, columns)
+    mixed = OutputFormat(AS_BINARY, {'o"ut%b': AS_JSON})
+    for output_format in (ALL_JSON, ALL_BINARY, mixed):
+        pattern = HttpResponsePattern("m%d", "3", rows, columns, None, output_format)
+        for ids in (None, ["1", "", 'ü"\\\n%d', "2", "3"][:count]):
+            bodies = pattern.encode(columns, 2, count, ids)
 
-    bodies = pattern.encode(columns, 2, count)
+            assert bodies == ordinary(columns, rows, 2, count, output_format, ids)
 
-    assert bodies == ordinary(columns, rows, 2, count)
+
+def test_one_binary_output_of_any_datatype():
+    for dtype in (dtypes.FP16, dtypes.BF16, dtypes.FP32):
+        columns = [column("y", dtype, (17,), bytes(range(17 * dtype.itemsize)) * 3)]
+        pattern = HttpResponsePattern("m%d", "3", 1, columns, None, ALL_BINARY)
+
+        assert pattern.encode(columns, 1, 2, None) == ordinary(columns, 1, 1, 2, ALL_BINARY)
 
 
 def test_bodies_have_the_parameters_of_single_responses():
@@ -76,9 +94,10 @@ def test_bodies_have_the_parameters_of_single_responses():
     response = InferResponse("m", "3", "", tensors, parameters)
     _, parts = encode_infer_response(response, ALL_JSON)
 
-    bodies = JsonResponsePattern("m", "3", 1, columns, parameters).encode(columns, 1, 1)
+    pattern = HttpResponsePattern("m", "3", 1, columns, parameters, ALL_JSON)
+    bodies = pattern.encode(columns, 1, 1, None)
 
-    assert bodies == [b"".join(map(bytes, parts))]
+    assert bodies == [(None, b"".join(map(bytes, parts)))]
 
 
 @pytest.mark.parametrize(
@@ -95,4 +114,15 @@ def test_bodies_have_the_parameters_of_single_responses():
     ids=["none", "NaN", "infinity", "FP16", "many elements", "no elements", "wrong size"],
 )
 def test_unusual_outputs_are_left_to_the_ordinary_way(columns):
-    assert JsonResponsePattern("m", "1", 1, columns).encode(columns, 0, 2) is None
+    pattern = HttpResponsePattern("m", "1", 1, columns, None, ALL_JSON)
+
+    assert pattern.encode(columns, 0, 2, None) is None
+
+
+def test_empty_binary_outputs_are_left_to_the_ordinary_way():
+    columns = [column("y", dtypes.FP32, (0,), b"")]
+
+    assert (
+        HttpResponsePattern("m", "1", 1, columns, None, ALL_BINARY).encode(columns, 0, 2, None)
+        is None
+    )

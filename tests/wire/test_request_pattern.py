@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of a known structure: read as in the ordinary way, or left to it."""
+"""Requests of a known form: read as in the ordinary way, or left to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.protocol.json_columns import JsonRequestPattern, request_structure
+from pytriton.base.messages import MemberFields
+from pytriton.protocol.json_columns import (
+    MAX_OUTPUT_TEXTS,
+    MAX_PARAMETER_TEXTS,
+    HttpRequestPattern,
+    request_form,
+)
 from pytriton.protocol.kserve_json import parse_infer
 from pytriton.serving.engine.validation import validate
 from tests.wire.specs import model_spec, tensor_spec
@@ -40,17 +45,30 @@ def ordinary(text: bytes) -> list[bytes] | None:
     return [bytes(tensor.data) for tensor in request.inputs.values()]
 
 
-def pattern_for(text: bytes) -> JsonRequestPattern:
-    request, _ = parse_infer(text, None, SPEC)
-    structure = request_structure(request)
-    assert structure is not None
-    return JsonRequestPattern(structure)
+def pattern_for(text: bytes, tail: bytes = b"") -> HttpRequestPattern:
+    """The pattern that is learned from a request."""
+    request, output_format = parse_infer(text + tail, len(text), SPEC)
+    form = request_form(request, output_format)
+    assert form is not None
+    pattern = HttpRequestPattern(form)
+    assert pattern.learn(text, tail, request)
+    return pattern
+
+
+def inputs_by(pattern: HttpRequestPattern, text: bytes) -> list[bytes] | None:
+    """The inputs of a request without an id or parameters, as a pattern reads them."""
+    read = pattern.read(text, b"")
+    if read is None:
+        return None
+    inputs, fields = read
+    assert fields == MemberFields()
+    return list(inputs)
 
 
 def test_pattern_reads_other_values_of_its_structure():
     pattern = pattern_for(body(A, B))
 
-    inputs = pattern.read(body({**A, "data": [7, -0.125]}, {**B, "data": [127]}))
+    inputs = inputs_by(pattern, body({**A, "data": [7, -0.125]}, {**B, "data": [127]}))
 
     assert inputs == [np.array([7, -0.125], "<f4").tobytes(), b"\x7f"]
 
@@ -66,7 +84,7 @@ def test_pattern_reads_other_values_of_its_structure():
     ids=["whitespace", "order of members", "escapes", "large integer"],
 )
 def test_pattern_reads_other_spellings(text):
-    inputs = pattern_for(body(A, B)).read(text)
+    inputs = inputs_by(pattern_for(body(A, B)), text)
 
     assert inputs == ordinary(text) is not None
 
@@ -77,8 +95,17 @@ def test_pattern_reads_other_spellings(text):
         body(B, A),
         body(A),
         body(A, B, B),
-        body(A, B, id="1"),
-        body(A, B, parameters={"priority": 1}),
+        body(A, B, id=1),
+        body(A, B, id=None),
+        body(A, B, more=1),
+        body(A, B, parameters=None),
+        body(A, B, parameters={"priority": -1}),
+        body(A, B, parameters={"timeout": "1"}),
+        body(A, B, parameters={"triton_x": 1}),
+        body(A, B, parameters={"x": [1]}),
+        body(A, B, parameters={"sequence_id": 1.5}),
+        body(A, B, parameters={"sequence_id": "a" * 129}),
+        body(A, B, parameters={"binary_data_output": True}),
         body(A, B, outputs=[{"name": "OUT"}]),
         body({**A, "parameters": {"binary_data_size": 8}}, B),
         body({**A, "shape": [1, 2, 1]}, B),
@@ -107,33 +134,24 @@ def test_pattern_reads_other_spellings(text):
     ],
 )
 def test_pattern_leaves_everything_else_to_the_ordinary_way(text):
-    assert pattern_for(body(A, B)).read(text) is None
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"id": "1"},
-        {"outputs": [{"name": "OUT"}]},
-        {"parameters": {"x": 1}},
-        {"parameters": {"priority": 1}},
-        {"parameters": {"timeout": 1}},
-        {"parameters": {"sequence_id": 1}},
-        {"parameters": {"sequence_start": True}},
-    ],
-)
-def test_request_that_says_more_than_its_inputs_has_no_structure(more):
-    request, _ = parse_infer(body(A, B, **more), None, SPEC)
-
-    assert request_structure(request) is None
+    assert pattern_for(body(A, B)).read(text, b"") is None
 
 
 @pytest.mark.parametrize("datatype, shape, data", [("BYTES", [1], ["x"]), ("FP32", [1, 0], [])])
-def test_request_with_strings_or_without_elements_has_no_structure(datatype, shape, data):
+def test_request_with_strings_or_without_elements_has_no_form(datatype, shape, data):
     tensor = {"name": "a", "datatype": datatype, "shape": shape, "data": data}
-    request, _ = parse_infer(body(tensor), None, SPEC)
 
-    assert request_structure(request) is None
+    assert request_form(*parse_infer(body(tensor), None, SPEC)) is None
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"classification": 1}, {"shared_memory_region": "r", "shared_memory_byte_size": 4}],
+)
+def test_request_whose_outputs_are_no_tensors_in_the_body_has_no_form(parameters):
+    text = body(A, B, outputs=[{"name": "OUT", "parameters": parameters}])
+
+    assert request_form(*parse_infer(text, None, SPEC)) is None
 
 
 NUMBERS = ["0", "-0", "-0.0", "1", "2.5", "1e3", "1E-50", "16777217", "1e38", "3.5e38", "1" * 30]
@@ -152,7 +170,7 @@ def test_pattern_reads_what_the_ordinary_way_reads(seed):
         if dice.random() < 0.3:
             at = dice.randrange(len(text))
             text = text[:at] + dice.choice([b"", b" ", b"1", b"}", b"\x80"]) + text[at + 1 :]
-        inputs = pattern.read(text)
+        inputs = inputs_by(pattern, text)
         if inputs is not None:
             found += 1
             assert inputs == ordinary(text), text
@@ -160,61 +178,91 @@ def test_pattern_reads_what_the_ordinary_way_reads(seed):
     assert found > 10
 
 
-IN_SEQUENCE = (("x", dtypes.INT32, (1,)),)
+BINARY_A = {
+    **{key: A[key] for key in ("name", "shape", "datatype")},
+    "parameters": {"binary_data_size": 8},
+}
+BINARY_B = {
+    **{key: B[key] for key in ("name", "shape", "datatype")},
+    "parameters": {"binary_data_size": 1},
+}
 
 
-def body_in_sequence(parameters: str) -> bytes:
-    inputs = '[{"name":"x","datatype":"INT32","shape":[1],"data":[5]}]'
-    return f'{{"inputs":{inputs},"parameters":{parameters}}}'.encode()
+def test_binary_inputs_are_the_bytes_behind_the_json():
+    text = body(BINARY_A, BINARY_B)
+    pattern = pattern_for(text, b"123456789")
+
+    assert pattern.read(text, b"abcdefghi") == ((b"abcdefgh", b"i"), MemberFields())
+    assert pattern.split(b"abcdefghi") == (b"abcdefgh", b"i")
+    for tail in (b"", b"abcdefgh", b"abcdefghij"):
+        assert pattern.read(text, tail) is None
+        assert pattern.split(tail) is None
+
+
+def test_binary_inputs_may_be_beside_others():
+    pattern = pattern_for(body(A, BINARY_B), b"1")
+
+    inputs, _ = pattern.read(body({**A, "data": [3, 4]}, BINARY_B), b"x")
+
+    assert inputs == [np.array([3, 4], "<f4").tobytes(), b"x"]
+    assert pattern.read(body(A, {**BINARY_B, "parameters": {"binary_data_size": 2}}), b"xy") is None
+    assert pattern.read(body(A, B), b"") is None
 
 
 @pytest.mark.parametrize(
-    "parameters, sequence_id, flags",
+    "parameters, fields",
     [
-        ('{"sequence_id":7}', 7, 0),
-        ('{"sequence_id":"a","sequence_start":true}', "a", 1),
-        ('{"sequence_end":true,"sequence_id":7,"sequence_start":false}', 7, 2),
-        ('{"sequence_id":7,"sequence_start":true,"sequence_end":true}', 7, 3),
+        ({}, MemberFields()),
+        ({"priority": 3, "timeout": 7}, MemberFields(priority=3, timeout_us=7)),
+        ({"x": 1, "y": "z", "b": True}, MemberFields(parameters={"x": 1, "y": "z", "b": True})),
+        ({"sequence_id": 7}, MemberFields(correlation_id=7)),
+        ({"sequence_id": "a", "sequence_start": True}, MemberFields(correlation_id="a", flags=1)),
+        ({"sequence_end": True, "sequence_id": 7}, MemberFields(correlation_id=7, flags=2)),
+        ({"binary_data_output": False}, MemberFields()),
     ],
 )
-def test_request_of_a_sequence_is_read(parameters, sequence_id, flags):
-    pattern = JsonRequestPattern(IN_SEQUENCE, in_sequence=True)
-    inputs, read = pattern.read_in_sequence(body_in_sequence(parameters))
+def test_ids_and_parameters_may_differ(parameters, fields):
+    pattern = pattern_for(body(A, B))
 
-    assert inputs == [b"\x05\x00\x00\x00"]
-    assert (read.sequence_id, read.flags) == (sequence_id, flags)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        "{}",
-        '{"sequence_id":0}',
-        '{"sequence_id":-1}',
-        '{"sequence_id":""}',
-        '{"sequence_id":7.0}',
-        '{"sequence_id":true}',
-        '{"sequence_id":99999999999999999999}',
-        '{"sequence_id":"%s"}' % ("a" * 129),
-        '{"sequence_id":7,"sequence_start":1}',
-        '{"sequence_id":7,"priority":1}',
-        '{"sequence_id":7,"other":1}',
-        "null",
-    ],
-)
-def test_unusual_request_of_a_sequence_has_to_be_read_fully(parameters):
-    pattern = JsonRequestPattern(IN_SEQUENCE, in_sequence=True)
-
-    assert pattern.read_in_sequence(body_in_sequence(parameters)) is None
-
-
-def test_structure_depends_on_whether_the_model_has_sequences():
-    tensor = InferTensor("x", dtypes.INT32, (1,), bytes(4))
-    plain = InferRequest("m", {"x": tensor})
-    in_sequence = InferRequest("m", {"x": tensor}, correlation_id=7, flags=1)
-
-    assert (
-        request_structure(plain) == request_structure(in_sequence, in_sequence=True) == IN_SEQUENCE
+    for _ in range(2):  # the second time, the parameters are known
+        _, read = pattern.read(body(A, B, parameters=parameters), b"")
+        assert read == fields
+    _, read = pattern.read(body(A, B, id="\u00fc", parameters=parameters), b"")
+    assert read == MemberFields(
+        "\u00fc",
+        fields.parameters,
+        fields.priority,
+        fields.timeout_us,
+        fields.correlation_id,
+        fields.flags,
     )
-    assert request_structure(plain, in_sequence=True) is None
-    assert request_structure(in_sequence) is None
+
+
+def test_outputs_have_to_be_written_in_a_way_that_was_learned():
+    listed = [{"name": "OUT", "parameters": {"binary_data": True}}]
+    text = body(A, B, outputs=listed)
+    pattern = pattern_for(text)
+
+    assert pattern.read(text, b"") is not None
+    for other in (body(A, B), body(A, B, outputs=[]), body(A, B, outputs=[{"name": "OUT"}])):
+        assert pattern.read(other, b"") is None
+    spaced = text.replace(b"true", b"  true")
+    assert pattern.read(spaced, b"") is None
+    request, _ = parse_infer(spaced, None, SPEC)
+    assert pattern.learn(spaced, b"", request)
+    assert pattern.read(spaced, b"") is not None
+
+
+def test_what_a_pattern_remembers_is_bounded():
+    text = body(A, B, outputs=[{"name": "OUT"}])
+    pattern = pattern_for(text)
+    for count in range(2 * MAX_OUTPUT_TEXTS):
+        spaced = text.replace(b'"OUT"', b" " * count + b'"OUT"')
+        request, _ = parse_infer(spaced, None, SPEC)
+        assert pattern.learn(spaced, b"", request)
+    for count in range(2 * MAX_PARAMETER_TEXTS):
+        _, fields = pattern.read(spaced[:-1] + b',"parameters":{"x":%d}}' % count, b"")
+        assert fields.parameters == {"x": count}
+
+    assert len(pattern._output_texts) <= MAX_OUTPUT_TEXTS
+    assert len(pattern._parameters) <= MAX_PARAMETER_TEXTS

@@ -75,6 +75,20 @@ class InferRequest(msgspec.Struct, eq=False):
     batch_key: Any = None  # only requests with equal keys share a batch
 
 
+class MemberFields(msgspec.Struct, frozen=True, gc=False):
+    """What a small request has of its own, beside the bytes of its inputs."""
+
+    id: str = ""
+    parameters: dict[str, ParameterValue] = {}
+    priority: int = 0
+    timeout_us: int = 0
+    correlation_id: int | str = 0  # of a sequence
+    flags: int = 0  # 1: the first request of its sequence, 2: the last
+
+
+NO_FIELDS = MemberFields()
+
+
 class InferResponse(msgspec.Struct, gc=False):
     """One response. A decoupled model sends any number to a request, other models send one."""
 

@@ -1,153 +1,248 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads infer requests, and writes responses, of a known structure: all JSON, the same tensors.
+"""Reads infer requests, and writes responses, of a known form: the same tensors, JSON or binary.
 
-The structure of requests is the type of a JSON decoder, so decoding also checks names, datatypes,
-shapes and numbers. Whatever such a decoder does not accept has to be read by
-`pytriton.protocol.kserve_json`, which also finds the error. The text of responses is the same as
-that of `pytriton.protocol.kserve_response`, which has to be used for NaN and many elements.
+The form of requests is the type of a JSON decoder, so decoding also checks names, datatypes, shapes
+and numbers. Ids and parameters may differ from request to request. Whatever such a decoder does not
+accept has to be read by `pytriton.protocol.kserve_json`, which also finds the error. The bodies of
+responses are the same as those of `pytriton.protocol.kserve_response`, which has to be used for NaN
+and many elements.
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import repeat
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import orjson
 
 from pytriton.base.dtypes import FP32, FP64
+from pytriton.base.errors import ServerError
+from pytriton.base.messages import NO_FIELDS, InferRequest, MemberFields
 from pytriton.protocol.columns import structure_of
-from pytriton.protocol.sequence import MAX_TEXT_LENGTH
+from pytriton.protocol.kserve_json import OutputChoice, OutputFormat, read_parameters
 from pytriton.protocol.tensor_json import SMALL_ELEMENTS, json_type, struct_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytriton.base.dtypes import Buffer, DataType
-    from pytriton.base.messages import InferRequest, ParameterValue
+    from pytriton.base.dtypes import DataType
+    from pytriton.base.messages import ParameterValue
     from pytriton.protocol.columns import BatchColumn
 
-# What a body of another structure, or with values that do not fit, raises.
+# What a body of another form, or with values that do not fit, raises.
 _OTHERWISE = (
     msgspec.DecodeError, UnicodeDecodeError, RecursionError, struct.error, OverflowError,
 )  # fmt: skip
 _literal: Any = Literal  # of values that are known at run time only
+_NOTHING = msgspec.Raw()
 
-# The structure of a request: name, datatype and shape of its inputs in the client's order.
-Structure = tuple[tuple[str, "DataType", tuple[int, ...]], ...]
-
-# An id of a sequence. Others are valid, too, but have to be read fully.
-SequenceId = (
-    Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | Annotated[str, msgspec.Meta(min_length=1)]
-)
+MAX_OUTPUT_TEXTS = 16  # spellings of the same outputs; each takes as long as its text to compare
+MAX_PARAMETER_TEXTS = 256  # that need not be parsed again
 
 
-class SequenceParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The parameters of a request that has none but those of its sequence."""
+class InputForm(NamedTuple):
+    """One input of requests."""
 
-    sequence_id: SequenceId
-    sequence_start: bool = False
-    sequence_end: bool = False
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...]
+    is_binary: bool  # its bytes follow the JSON
+
+
+class RequestForm(NamedTuple):
+    """What requests have in common that one pattern reads, and one answers."""
+
+    inputs: tuple[InputForm, ...]  # in the client's order
+    outputs: tuple[str, ...] | None
+    default: OutputChoice
+    listed: tuple[tuple[str, OutputChoice], ...]
 
     @property
-    def flags(self) -> int:
-        """The flags of the request, as `InferRequest` has them."""
-        return self.sequence_start + 2 * self.sequence_end
+    def output_format(self) -> OutputFormat:
+        return OutputFormat(self.default, dict(self.listed))
 
 
-def request_structure(request: InferRequest, *, in_sequence: bool = False) -> Structure | None:
-    """Returns the structure of a valid request; None if requests like it need to be read fully.
+def request_form(request: InferRequest, output_format: OutputFormat) -> RequestForm | None:
+    """Returns the form of a valid request; None if requests like it need to be read fully."""
+    default, listed = output_format
+    if request.uses_regions or any(each.class_count for each in (default, *listed.values())):
+        return None
+    inputs = []
+    for tensor in request.inputs.values():
+        # The bytes of a binary input are a slice of the body.
+        is_binary = type(tensor.data) is memoryview
+        is_possible = tensor.dtype.itemsize if is_binary else json_type(tensor.dtype)
+        if not is_possible or not len(tensor.data):
+            return None
+        inputs.append(InputForm(tensor.name, tensor.dtype, tensor.shape, is_binary))
+    return RequestForm(tuple(inputs), request.outputs, default, tuple(listed.items()))
 
-    With `in_sequence` its model has sequences: the ids and the flags of requests may differ.
+
+class HttpRequestPattern:
+    """A reader of the requests with one form. Making it takes 0.4 ms.
+
+    `learn` has to be called with a request of the form before others are read.
     """
-    if in_sequence:
-        if not request.correlation_id:
-            return None
-    elif request.correlation_id or request.flags:
-        return None
-    if (
-        request.id
-        or request.outputs is not None
-        or request.parameters
-        or request.priority
-        or request.timeout_us
-    ):
-        return None
-    inputs = request.inputs.values()
-    for tensor in inputs:
-        if json_type(tensor.dtype) is None or not tensor.data:
-            return None
-    return tuple([(tensor.name, tensor.dtype, tensor.shape) for tensor in inputs])
 
+    __slots__ = ("_decode", "_default", "_output_texts", "_packs", "_parameters", "_split")
 
-class JsonRequestPattern:
-    """A reader of the requests with one structure. Making it takes 0.4 ms."""
-
-    __slots__ = ("_decode", "_packs")
-
-    def __init__(self, structure: Structure, *, in_sequence: bool = False) -> None:
+    def __init__(self, form: RequestForm) -> None:
         inputs = []
-        self._packs = []
-        for name, dtype, shape in structure:
+        self._packs: list[Any] = []  # of each input; None if it is binary
+        sizes = []
+        for name, dtype, shape, is_binary in form.inputs:
             # The decoder compares names, datatypes and sizes while it reads: nothing is compared
             # again.
-            sizes = tuple([_literal[size] for size in shape])
-            fields = [
+            fields: list[tuple[str, Any]] = [
                 ("name", _literal[name]),
                 ("datatype", _literal[dtype.name]),
-                ("shape", tuple.__class_getitem__(sizes)),
-                ("data", list.__class_getitem__(json_type(dtype))),
+                ("shape", tuple.__class_getitem__(tuple([_literal[size] for size in shape]))),
             ]
-            inputs.append(msgspec.defstruct("Input", fields, gc=False, forbid_unknown_fields=True))
-            # A wrong number of elements, or a value out of range, raises in `pack`.
-            self._packs.append(struct.Struct(f"<{prod(shape)}{struct_code(dtype)}").pack)
-        members: list[tuple[str, Any]] = [("inputs", tuple.__class_getitem__(tuple(inputs)))]
-        if in_sequence:
-            members.append(("parameters", SequenceParameters))
-        root = msgspec.defstruct("Request", members, gc=False, forbid_unknown_fields=True)
+            count = prod(shape)
+            if is_binary:
+                sizes.append(count * dtype.itemsize)
+                size = ("binary_data_size", _literal[sizes[-1]])
+                fields.append(("parameters", _strict_type("Parameters", [size])))
+                self._packs.append(None)
+            else:
+                fields.append(("data", list.__class_getitem__(json_type(dtype))))
+                # A wrong number of elements, or a value out of range, raises in `pack`.
+                self._packs.append(struct.Struct(f"<{count}{struct_code(dtype)}").pack)
+            inputs.append(_strict_type("Input", fields))
+        # Raises if other bytes follow the JSON than those of the binary inputs.
+        self._split = struct.Struct("".join([f"{size}s" for size in sizes])).unpack
+        root = _strict_type(
+            "Request",
+            [
+                ("inputs", tuple.__class_getitem__(tuple(inputs))),
+                ("id", str, ""),
+                ("outputs", msgspec.Raw, _NOTHING),
+                ("parameters", msgspec.Raw, _NOTHING),
+            ],
+        )
         self._decode: Any = msgspec.json.Decoder(root).decode
+        self._default = form.default
+        self._output_texts: set[bytes] = set()
+        self._parameters: dict[bytes, MemberFields] = {}
 
-    def read(self, body: Buffer) -> Sequence[bytes] | None:
-        """Returns the bytes of each input, in the order of the structure.
+    def learn(self, text: bytes, tail: bytes, request: InferRequest) -> bool:
+        """Accept how a request of the form has written its outputs.
 
-        None if the body has another structure or is not valid.
+        Returns whether `read` then reads the same as the parser, which has read `request`.
         """
         try:
-            inputs = self._decode(body).inputs
-            read = []  # filled by a loop, because a comprehension takes 0.2 us more here
-            for pack, tensor in zip(self._packs, inputs, strict=True):
-                read.append(pack(*tensor.data))
-            return read  # noqa: TRY300
+            outputs = bytes(self._decode(text).outputs)
         except _OTHERWISE:
+            return False
+        if len(self._output_texts) >= MAX_OUTPUT_TEXTS:
+            self._output_texts.clear()
+        self._output_texts.add(outputs)
+        read = self.read(text, tail)
+        if read is None:
+            return False
+        inputs, fields = read
+        return [*inputs] == [bytes(each.data) for each in request.inputs.values()] and fields == (
+            _fields_of(request)
+        )
+
+    def read(self, text: bytes, tail: bytes) -> tuple[Sequence[bytes], MemberFields] | None:
+        """Read a body: its JSON, and what follows.
+
+        Returns the bytes of each input in the order of the form, and the rest of the request. None
+        if the body has another form or is not valid.
+        """
+        try:
+            document = self._decode(text)
+            pieces = self._split(tail)
+            packs = self._packs
+            inputs: Sequence[bytes]
+            if not pieces:
+                inputs = read = []  # filled by a loop: a comprehension takes 0.2 us more here
+                for pack, tensor in zip(packs, document.inputs, strict=True):
+                    read.append(pack(*tensor.data))
+            elif len(pieces) == len(packs):
+                inputs = pieces
+            else:
+                rest = iter(pieces)
+                inputs = [
+                    next(rest) if pack is None else pack(*tensor.data)
+                    for pack, tensor in zip(packs, document.inputs, strict=True)
+                ]
+        except _OTHERWISE:
+            return None
+        if bytes(document.outputs) not in self._output_texts:
+            return None
+        fields = NO_FIELDS
+        if document.parameters is not _NOTHING:
+            written = bytes(document.parameters)
+            known = self._parameters.get(written) or self._read_parameters(written)
+            if known is None:
+                return None
+            fields = known
+        if document.id:
+            fields = MemberFields(
+                document.id,
+                fields.parameters,
+                fields.priority,
+                fields.timeout_us,
+                fields.correlation_id,
+                fields.flags,
+            )
+        return inputs, fields
+
+    def split(self, tail: bytes) -> Sequence[bytes] | None:
+        """Returns the inputs of a request whose JSON was read before, if all of them are binary."""
+        try:
+            return self._split(tail)
+        except struct.error:
             return None
 
-    def read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes], SequenceParameters] | None:
-        """Like `read`, for requests of sequences; returns the parameters, too."""
+    def _read_parameters(self, text: bytes) -> MemberFields | None:
+        request = InferRequest("", {})
         try:
-            request = self._decode(body)
-            packed = [
-                pack(*tensor.data) for pack, tensor in zip(self._packs, request.inputs, strict=True)
-            ]
-        except _OTHERWISE:
+            parameters = msgspec.json.decode(text, type=dict[str, Any])
+            is_binary = read_parameters(parameters, request)
+        except (ServerError, *_OTHERWISE):
             return None
-        parameters: SequenceParameters = request.parameters
-        sequence_id = parameters.sequence_id
-        if type(sequence_id) is str and len(sequence_id) > MAX_TEXT_LENGTH:
+        if is_binary is not self._default.binary:
             return None
-        return packed, parameters
+        if len(self._parameters) >= MAX_PARAMETER_TEXTS:
+            self._parameters.clear()
+        fields = self._parameters[text] = _fields_of(request)
+        return fields
+
+
+def _strict_type(name: str, fields: list[Any]) -> type:
+    return msgspec.defstruct(name, fields, gc=False, forbid_unknown_fields=True)
+
+
+def _fields_of(request: InferRequest) -> MemberFields:
+    return MemberFields(
+        request.id,
+        request.parameters,
+        request.priority,
+        request.timeout_us,
+        request.correlation_id,
+        request.flags,
+    )
 
 
 _dumps = orjson.dumps
 
+# The length of the JSON of a response, or None if nothing follows it; and its whole body.
+Body = tuple[int | None, bytes]
 
-class JsonResponsePattern:
-    """The text of responses with the same outputs, with gaps for their elements.
+
+class HttpResponsePattern:
+    """The text of responses with the same outputs, with gaps for their elements and ids.
 
     `rows` is the batch dimension of each response; None if the model has none.
     """
 
-    __slots__ = ("_is_usual", "_kinds", "_rows", "_template", "structure")
+    __slots__ = ("_is_usual", "_kinds", "_plain", "_rows", "_tail_bytes", "_template", "structure")
 
     def __init__(
         self,
@@ -155,58 +250,105 @@ class JsonResponsePattern:
         model_version: str,
         rows: int | None,
         columns: Sequence[BatchColumn],
-        parameters: Mapping[str, ParameterValue] | None = None,
+        parameters: Mapping[str, ParameterValue] | None,
+        output_format: OutputFormat,
     ) -> None:
         self.structure = structure_of(columns)
         self._rows = rows or 1
-        self._kinds: list[tuple[str, int, bool]] = []  # code, elements of a response, is a float
+        # Of each output: the code and the number of its elements in JSON, and whether they are
+        # floats; or how its bytes are cut into those of each response.
+        self._kinds: list[tuple[str, int, bool] | struct.Struct] = []
         self._is_usual = bool(columns)
+        self._tail_bytes = 0
         document: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
         if parameters:
             document["parameters"] = parameters
         outputs = []
+        default, listed = output_format
         for column in columns:
-            dtype, row_elements = column.dtype, prod(column.shape)
-            code, elements = struct_code(dtype), row_elements * self._rows
-            self._kinds.append((code, elements, dtype is FP32 or dtype is FP64))
-            if not (
-                code
-                and 0 < elements <= SMALL_ELEMENTS
-                and column.row_bytes == row_elements * dtype.itemsize
-            ):
-                self._is_usual = False
+            dtype, size = column.dtype, column.row_bytes * self._rows
+            elements = prod(column.shape) * self._rows
             shape = column.shape if rows is None else (rows, *column.shape)
             output = {"name": column.name, "datatype": dtype.name, "shape": shape}
-            outputs.append(_open(output) + b',"data":[%b]}')
-        self._template = _open(document) + b',"outputs":[' + b",".join(outputs) + b"]}"
+            if listed.get(column.name, default).binary:
+                self._tail_bytes += size
+                self._kinds.append(struct.Struct(f"{size}s"))
+                outputs.append(_template({**output, "parameters": {"binary_data_size": size}}))
+                self._is_usual = self._is_usual and size > 0
+                continue
+            code = struct_code(dtype)
+            self._kinds.append((code, elements, dtype is FP32 or dtype is FP64))
+            is_small = 0 < elements <= SMALL_ELEMENTS and size == elements * dtype.itemsize
+            self._is_usual = self._is_usual and bool(code) and is_small
+            outputs.append(_template(output)[:-1] + b',"data":[%b]}')
+        # The id, if there is one, is the first member.
+        text = _template(document)[1:-1]
+        self._template = b"{%b" + text + b',"outputs":[' + b",".join(outputs) + b"]}"
+        # The JSON of responses without an id, whose outputs all are binary, is the same for all.
+        is_binary = all(isinstance(kind, struct.Struct) for kind in self._kinds)
+        self._plain = self._template % b"" if is_binary else b""
 
     def encode(
-        self, columns: Sequence[BatchColumn], row: int, count: int
-    ) -> Iterable[bytes] | None:
+        self, columns: Sequence[BatchColumn], row: int, count: int, ids: Sequence[str] | None
+    ) -> Iterable[Body] | None:
         """Returns the bodies of `count` responses whose rows begin at `row`.
 
-        None if they have to be encoded one by one.
+        `ids` are those of the requests; None if no request has one. Returns None if the responses
+        have to be encoded one by one.
         """
         if not self._is_usual:
             return None
-        texts = []
+        texts: list[Iterable[bytes]] = []
+        tails: list[Iterable[tuple[bytes]]] = []
         end = row + count * self._rows
-        for column, (code, elements, is_float) in zip(columns, self._kinds, strict=True):
+        for column, kind in zip(columns, self._kinds, strict=True):
             row_bytes = column.row_bytes
             data = column.data[row * row_bytes : end * row_bytes]
+            if isinstance(kind, struct.Struct):
+                tails.append(kind.iter_unpack(data))
+                continue
+            code, elements, is_float = kind
             # All elements of the batch are formatted in one call, and then split by commas.
             text = _dumps(struct.unpack(f"<{count * elements}{code}", data))[1:-1]
             if is_float and b"n" in text:  # JSON has no NaN and no infinities: they became null
                 return None
             texts.append((text,) if count == 1 else _split(text, elements))
+        if ids is None and self._plain:
+            plain = self._plain
+            length = len(plain)
+            if len(tails) == 1:
+                return [(length, plain + tail) for (tail,) in tails[0]]
+            return [
+                (length, b"".join((plain, *[tail for (tail,) in parts])))
+                for parts in zip(*tails, strict=True)
+            ]
+        return self._encode_each(texts, tails, count, ids)
+
+    def _encode_each(
+        self,
+        texts: Sequence[Iterable[bytes]],
+        tails: Sequence[Iterable[tuple[bytes]]],
+        count: int,
+        ids: Sequence[str] | None,
+    ) -> list[Body]:
+        """Returns the bodies of responses whose JSON differs."""
         template = self._template
-        return [template % parts for parts in zip(*texts, strict=True)]
+        members: Iterable[bytes] = repeat(b"", count)
+        if ids is not None:
+            members = [b'"id":%b,' % _dumps(each) if each else b"" for each in ids]
+        documents = [template % parts for parts in zip(members, *texts, strict=True)]
+        if not self._tail_bytes:
+            return [(None, text) for text in documents]
+        return [
+            (len(text), b"".join((text, *[tail for (tail,) in parts])))
+            for text, *parts in zip(documents, *tails, strict=True)
+        ]
 
 
-def _open(document: dict[str, Any]) -> bytes:
-    """Returns the text of an object without its end, for a template."""
+def _template(document: dict[str, Any]) -> bytes:
+    """Returns the text of an object, for a template."""
     # The text becomes a template of %-formatting: a percent sign in a name is doubled.
-    return _dumps(document)[:-1].replace(b"%", b"%%")
+    return _dumps(document).replace(b"%", b"%%")
 
 
 def _split(text: bytes, elements: int) -> list[bytes]:

@@ -127,7 +127,7 @@ def request_from_document(
     """Build a request like `parse_infer`; `read_data` converts the data of inputs in the JSON."""
     request = InferRequest(spec.name, {}, model_version, document.id)
     output_format = ALL_JSON
-    if document.parameters and _read_parameters(document.parameters, request):
+    if document.parameters and read_parameters(document.parameters, request):
         output_format = ALL_BINARY
     if _read_inputs(document.inputs, body, header_length, request, read_data) != len(body):
         raise InvalidArgumentError(f"unexpected additional input data for model '{spec.name}'")
@@ -140,7 +140,7 @@ def request_from_document(
     return request, output_format
 
 
-def _read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
+def read_parameters(parameters: dict[str, Any], request: InferRequest) -> bool:
     """Read the request's parameters; returns whether outputs are binary by default."""
     binary = False
     for key, value in parameters.items():

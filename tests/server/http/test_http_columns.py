@@ -395,7 +395,7 @@ def test_structures_beyond_the_limit_replace_others(monkeypatch):
     scene.learn(*requests)
     learner = scene.service.api._learner
 
-    learned = [structure for known in learner._models.values() for structure in known.learned]
+    learned = [form for table in learner._tables.values() for form in table.learned]
 
     assert [shape for ((_, _, shape), _) in learned] == [(5, 2)]
     clients = scene.clients(5)

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import NO_FIELDS, InferRequest, MemberFields
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, InferenceOwner
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferResponse, ParameterValue, ResponseSink
+    from pytriton.base.messages import InferResponse, ResponseSink
 
     Buffer = bytes | bytearray | memoryview
 
@@ -62,20 +62,6 @@ class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
     inputs: tuple[InputColumn, ...]
     outputs: tuple[str, ...] | None = None  # the requested outputs; None: all
     batch_key: Any = None  # what `engine.validation.validate` sets as the key of such a request
-
-
-class MemberFields(msgspec.Struct, frozen=True, gc=False):
-    """What a request has of its own, beside the bytes of its inputs."""
-
-    id: str = ""
-    parameters: dict[str, ParameterValue] = {}
-    priority: int = 0
-    timeout_us: int = 0
-    correlation_id: int | str = 0  # of a sequence
-    flags: int = 0  # 1: the first request of its sequence, 2: the last
-
-
-NO_FIELDS = MemberFields()
 
 
 class Chunk(Protocol):

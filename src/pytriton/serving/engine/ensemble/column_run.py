@@ -12,14 +12,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import CancelledError, ServerError, error_for_clients
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor, ResponseSink
+from pytriton.base.messages import (
+    InferRequest,
+    InferResponse,
+    InferTensor,
+    MemberFields,
+    ResponseSink,
+)
 from pytriton.runtime.executor.columns import (
     Chunk,
     ChunkRun,
     ChunkSignature,
     ChunkSink,
     InputColumn,
-    MemberFields,
     MemberSink,
     OutputColumn,
     make_members,

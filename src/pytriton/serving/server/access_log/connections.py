@@ -103,11 +103,17 @@ class LoggedHttpConnection(HttpConnection):
             self._enter(request, status, sum(map(len, parts)) if is_sent else self._streamed_bytes)
         super().respond(status, parts, content_type, headers)
 
-    def respond_json(self, body: bytes) -> None:
-        """Answer with a small body of JSON."""
+    def respond_small(
+        self, json_length: int | None, body: bytes, encoding: str = "identity"
+    ) -> None:
+        """Answer an inference with a small body."""
         if self._current is not None:
             self._enter(self._current, 200, len(body))
-        super().respond_json(body)
+        super().respond_small(json_length, body, encoding)
+
+    def on_request_id(self, request_id: str) -> None:
+        """Called with the id of a request that the engine does not get by itself."""
+        self.request_id = request_id
 
     def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
         """Begin a response of unknown length."""

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
+from pytriton.base.messages import NO_FIELDS, MemberFields
 from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
-    NO_FIELDS,
     ChunkSignature,
     InputColumn,
-    MemberFields,
     MemberSink,
     make_members,
     shared_request,

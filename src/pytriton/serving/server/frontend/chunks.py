@@ -16,12 +16,11 @@ import msgspec
 
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferTensor, MemberFields
 from pytriton.runtime.executor.columns import (
     ChunkRun,
     ChunkSignature,
     InputColumn,
-    MemberFields,
     MemberSink,
     OutputColumn,
     make_members,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from pytriton.base.messages import NO_FIELDS, MemberFields
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, pack_prefix
 from pytriton.protocol.http2.frames import ResponseFrames
@@ -22,7 +23,6 @@ from pytriton.protocol.pb_columns import (
     layout_of,
     sequence_layout_of,
 )
-from pytriton.runtime.executor.columns import NO_FIELDS, MemberFields
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
 

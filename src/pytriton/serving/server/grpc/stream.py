@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError
+from pytriton.base.messages import MemberFields
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
 from pytriton.protocol.http2 import Http2ErrorCode
 from pytriton.protocol.kserve_pb import parse_message
@@ -26,7 +27,6 @@ from pytriton.protocol.kserve_pb_response import (
     encode_stream_response,
 )
 from pytriton.protocol.pb_columns import PbStreamedResponsePattern
-from pytriton.runtime.executor.columns import MemberFields
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather

@@ -16,11 +16,10 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.base.messages import InferRequest
-from pytriton.protocol.kserve_json import ALL_JSON
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
-from pytriton.serving.server.http.columns import ColumnLearner, may_be_column
+from pytriton.serving.server.http.columns import FormLearner, small_body_layout
 from pytriton.serving.server.http.generate import (
     GenerateEvents,
     GenerateExchange,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
-    from pytriton.serving.server.http.columns import HttpColumns
+    from pytriton.serving.server.http.columns import BodyLayout, FormTable
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -60,15 +59,18 @@ _MAX_DIGITS = 19  # of a valid length
 class Resolved:
     """The handler and the route of allowed requests with one head."""
 
-    __slots__ = ("columns", "handler", "may_be_column", "route")
+    __slots__ = ("forms", "handler", "layout", "route")
 
     def __init__(
-        self, handler: Callable[..., HttpExchange | None], route: Route, *, may_be_column: bool
+        self,
+        handler: Callable[..., HttpExchange | None],
+        route: Route,
+        layout: BodyLayout | None = None,
     ) -> None:
         self.handler = handler
         self.route = route
-        self.may_be_column = may_be_column  # and `columns` may be set later
-        self.columns: HttpColumns | None = None  # for requests like the last one with this head
+        self.layout = layout  # None: such requests always take the ordinary way
+        self.forms: FormTable | None = None  # those that were learned for the model
 
 
 class Resolve(Protocol):
@@ -109,7 +111,7 @@ class HttpApi(HttpHandler):
                 engine, loop, is_allowed=options.allow_client_shared_memory
             )
         self.service = EngineService(engine, headers, self._bodies, shared_memory)
-        self._learner = ColumnLearner(self.service, loop)
+        self._learner = FormLearner(self.service, loop)
         management = ManagementEndpoints(
             engine, options.id, self._bodies, shared_memory, self.tasks
         )
@@ -147,8 +149,8 @@ class HttpApi(HttpHandler):
             if resolved is None:
                 return None
         try:
-            if resolved.columns is not None:
-                exchange = resolved.columns.take(connection, request, resolved.route)
+            if resolved.forms is not None and resolved.layout is not None:
+                exchange = resolved.forms.take(connection, request, resolved.route, resolved.layout)
                 if exchange is not None:
                     return exchange
             return resolved.handler(connection, request, resolved.route)
@@ -170,8 +172,10 @@ class HttpApi(HttpHandler):
             return None
         headers = self.service.headers
         is_plain = headers is None or headers.fits_columns(head)
-        is_candidate = endpoint.handler == "infer" and is_plain and may_be_column(head)
-        return Resolved(self._handlers[endpoint.handler], route, may_be_column=is_candidate)
+        layout = None
+        if endpoint.handler == "infer" and is_plain:
+            layout = small_body_layout(head)
+        return Resolved(self._handlers[endpoint.handler], route, layout)
 
     def admits(self, connection: HttpConnection, head: RequestHead, endpoint: HttpEndpoint) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
@@ -207,8 +211,8 @@ class HttpApi(HttpHandler):
         if isinstance(reading, tuple):
             exchange.submit(request.head, *reading)
             resolved: Resolved = request.head.resolved
-            if resolved.may_be_column and reading[1] is ALL_JSON and not reading[0].uses_regions:
-                resolved.columns = self._learner.learn(model, reading[0])
+            if resolved.layout is not None:
+                resolved.forms = self._learner.learn(model, *reading, request.body, resolved.layout)
             return exchange
         submit = partial(self._submit_later, exchange, request.head, reading)
         return self._read_later(connection, exchange, submit)

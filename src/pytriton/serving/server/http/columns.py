@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small infer requests that travel as columns, because many like them came before.
 
-After some requests of one structure, later ones are read by a `JsonRequestPattern`, gathered into a
+After some requests of one form, later ones are read by an `HttpRequestPattern`, gathered into a
 chunk and answered from the columns of a batch, without records and tensors for each. Requests that
-differ in anything, even in a header that matters, take the ordinary way.
+differ in more than their numbers, ids and parameters, or in a header that matters, take the
+ordinary way.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
-from pytriton.protocol.compression import choose_encoding
-from pytriton.protocol.json_columns import (
-    JsonRequestPattern,
-    JsonResponsePattern,
-    request_structure,
-)
-from pytriton.protocol.kserve_json import ALL_JSON
+from pytriton.protocol.compression import choose_encoding, compress
+from pytriton.protocol.json_columns import HttpRequestPattern, HttpResponsePattern, request_form
 from pytriton.protocol.kserve_response import encode_infer_response
-from pytriton.runtime.executor.columns import NO_FIELDS, MemberFields
 from pytriton.serving.engine.validation import accepted_types
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
@@ -32,10 +28,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from pytriton.base.dtypes import Buffer
     from pytriton.base.errors import ServerError
+    from pytriton.base.messages import MemberFields
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.json_columns import Structure
+    from pytriton.protocol.json_columns import RequestForm
+    from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.api.gatherer import GatheredChunk, Gatherer
@@ -45,28 +42,45 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.routes import Route
 
 MAX_BODY_BYTES = 4096
-LEARNED_AFTER = 16  # requests of a structure; making a pattern takes as long as 40 requests save
-MAX_LEARNED = 512  # structures of all models; each takes 10 KiB
-MAX_COUNTED = 64  # structures of a model that are not learned yet
-MAX_MODELS = 256
+LEARNED_AFTER = 16  # requests of a form; making a pattern takes as long as 40 requests save
+LEARNED_AGAIN_AFTER = 10_000  # requests, if a pattern reads something else than the parser
+MAX_LEARNED = 512  # forms of all models; each takes 10 KiB
+MAX_COUNTED = 64  # forms of a model that are not learned yet
+MAX_TABLES = 256
+MAX_TRIED = 4  # forms by which a request is read, until one fits
+MAX_KNOWN_TEXTS = 256  # of JSON before binary inputs, which need not be read again
 
 _SMALL = MEDIUM_BYTES  # of an output that is written at once
 _data_of = attrgetter("data")
 
-# A request with one of these headers is more than its JSON.
-_OTHER_HEADERS = (b"content-encoding", b"inference-header-content-length")
+
+class BodyLayout:
+    """What the head of a request says about its body, and about that of its response."""
+
+    __slots__ = ("encoding", "json_length")
+
+    def __init__(self, json_length: int | None, encoding: str) -> None:
+        self.json_length = json_length  # None: all of it is JSON
+        self.encoding = encoding  # of the response
 
 
-def may_be_column(head: RequestHead) -> bool:
-    """Returns whether request and response are plain JSON, and the connection is kept."""
+def small_body_layout(head: RequestHead) -> BodyLayout | None:
+    """Returns the layout of a small request after which the connection is kept; else None."""
     headers = head.headers
     # Responses of a chunk all have the same head, which keeps the connection.
     if head.is_http_10 or not head.keep_alive or head.content_length > MAX_BODY_BYTES:
-        return False
-    if any(name in headers for name in _OTHER_HEADERS):
-        return False
+        return None
+    if b"content-encoding" in headers:
+        return None
+    json_length = None
+    announced = headers.get(b"inference-header-content-length")
+    if announced is not None:
+        if not announced.isdigit() or not 0 < int(announced) <= head.content_length:
+            return None
+        json_length = int(announced)
     accepted = headers.get(b"accept-encoding")
-    return accepted is None or choose_encoding(accepted.decode("latin-1")) == "identity"
+    encoding = "identity" if accepted is None else choose_encoding(accepted.decode("latin-1"))
+    return BodyLayout(json_length, encoding)
 
 
 class ColumnExchange(HttpExchange):
@@ -84,26 +98,29 @@ class ColumnExchange(HttpExchange):
 
 
 class LoneExchange(InferExchange):
-    """A request that is alone in its iteration, of a structure that was learned.
+    """A request that is alone in its iteration, of a form that was learned.
 
-    `may_be_column` has made sure that its response is plain JSON on a connection that is kept.
+    `small_body_layout` has made sure that the connection is kept after its response.
     """
 
     __slots__ = ()
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        if response is None or max(map(len, map(_data_of, response.outputs)), default=0) > _SMALL:
+        if (
+            response is None
+            or self._accept_encoding is not None
+            or max(map(len, map(_data_of, response.outputs)), default=0) > _SMALL
+        ):
             super().on_response(response, final=final)  # it may have to be written in a thread
             return
-        _, (body,) = encode_infer_response(response, ALL_JSON)
-        self._connection.respond_json(bytes(body))
+        json_length, parts = encode_infer_response(response, self._format)
+        self._connection.respond_small(json_length, b"".join(parts))
 
 
-class HttpColumns(ColumnSink[JsonResponsePattern]):
-    """Reads, gathers and answers the requests of one structure for a model.
+class HttpColumns(ColumnSink[HttpResponsePattern]):
+    """Reads, gathers and answers the requests of one form for a model.
 
-    `take` touches nothing of a request that it leaves to the ordinary way. The `request` is a valid
-    one of the structure.
+    The `request` is a valid one of the form.
     """
 
     def __init__(
@@ -112,60 +129,48 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
         iterations: Iterations,
         spec: ModelSpec,
         request: InferRequest,
-        structure: Structure,
+        form: RequestForm,
+        encoding: str,
     ) -> None:
-        super().__init__(iterations, spec, request, JsonResponsePattern)
+        self._format = form.output_format
+        make_pattern = partial(HttpResponsePattern, output_format=self._format)
+        super().__init__(iterations, spec, request, make_pattern)
+        self.pattern = HttpRequestPattern(form)
+        self.is_binary = all(each.is_binary for each in form.inputs)
         self._service = service
-        self._structure = structure
-        self._request_pattern = JsonRequestPattern(structure, in_sequence=spec.sequence is not None)
-        self._id_types = accepted_types(spec)
-        self._tracing = None if service.headers is None else service.headers.tracing
+        self._form = form
+        self._encoding = encoding
 
-    def take(
-        self, connection: HttpConnection, request: HttpRequest, route: Route
-    ) -> HttpExchange | None:
-        """Serve a request; returns None if it has to be read in the ordinary way."""
-        engine, spec = self._service.engine, self.spec
-        model = engine.lookup(route.model, route.version)
-        # A model that was replaced may have other inputs: its requests are learned anew.
-        if model.spec is not spec:
-            return None
-        fields = NO_FIELDS
-        inputs: Sequence[bytes] | None
-        if spec.sequence is None:
-            inputs = self._request_pattern.read(request.body)
-        else:
-            inputs, fields = self._read_in_sequence(request.body)
-        if inputs is None:
-            return None
-        gatherer = self.gatherer
-        if not gatherer.is_alone(model):
-            # A chunk does not pass through the engine, which refuses requests of an exiting server.
-            # A sampled request needs a record of its own, which its trace refers to.
-            if engine.is_exiting or (
-                self._tracing is not None and not self._tracing.passes(spec.name)
-            ):
-                return None
-            chunk, index = gatherer.add(model, inputs, connection, fields)
-            return ColumnExchange(gatherer, chunk, index)
-        # Alone, a request is faster without a chunk; reading it by its pattern still saves time.
+    def begin_alone(
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: Route,
+        model: ServedModel,
+        inputs: Sequence[bytes],
+        fields: MemberFields,
+    ) -> HttpExchange:
+        """Serve a request without a chunk, which is faster for one; its pattern has read it."""
         tensors = {}
-        for (name, dtype, shape), data in zip(self._structure, inputs, strict=True):
+        for (name, dtype, shape, _), data in zip(self._form.inputs, inputs, strict=True):
             tensors[name] = InferTensor(name, dtype, shape, data)
-        record = InferRequest(spec.name, tensors)
-        record.correlation_id, record.flags = fields.correlation_id, fields.flags
+        record = InferRequest(
+            self.spec.name,
+            tensors,
+            "",
+            fields.id,
+            self._form.outputs,
+            fields.parameters,
+            fields.priority,
+            fields.timeout_us,
+            fields.correlation_id,
+            fields.flags,
+        )
         exchange = LoneExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
-        exchange.set_format(None, ALL_JSON)
+        exchange.set_format(request.head.headers.get(b"accept-encoding"), self._format)
         exchange.start(request.head, record)
         return exchange
-
-    def _read_in_sequence(self, body: Buffer) -> tuple[Sequence[bytes] | None, MemberFields]:
-        read = self._request_pattern.read_in_sequence(body)
-        if read is None or type(read[1].sequence_id) not in self._id_types:
-            return None, NO_FIELDS
-        inputs, parameters = read
-        return inputs, MemberFields(correlation_id=parameters.sequence_id, flags=parameters.flags)
 
     def on_rows(
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
@@ -173,13 +178,19 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
         """Answer requests whose outputs are in the columns of a batch."""
         # All bodies are made before one is sent: if this raises, nobody was answered (see
         # `ChunkSink`).
-        bodies = self.response_pattern(outputs).encode(outputs, row, end - first)
+        ids = None
+        if chunk.has_fields:
+            ids = [fields.id for fields in chunk.fields[first:end]]
+        bodies = self.response_pattern(outputs).encode(outputs, row, end - first, ids)
         if bodies is None:
             self._respond_each(chunk, first, end, outputs, row)
             return
+        encoding = self._encoding
+        if encoding != "identity":
+            bodies = [(length, b"".join(compress((body,), encoding))) for length, body in bodies]
         # A client that has disconnected meanwhile has no current request: its body is dropped.
-        for connection, body in zip(chunk.callers[first:end], bodies, strict=True):
-            connection.respond_json(body)
+        for connection, (length, body) in zip(chunk.callers[first:end], bodies, strict=True):
+            connection.respond_small(length, body, encoding)
         chunk.end(end - first)
 
     def _respond_each(
@@ -187,14 +198,16 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
     ) -> None:
         """Answer one by one, because one of the responses has what a pattern cannot write (NaN)."""
         for index in range(first, end):
-            response = self._response(outputs, row)
+            response = self._response(chunk.fields[index].id, outputs, row)
             row += self.rows or 1
             try:
                 self.on_outcome(chunk, index, response, None, is_refused=False)
             except Exception as error:  # noqa: BLE001  it is logged
                 self.on_outcome(chunk, index, None, as_server_error(error), is_refused=False)
 
-    def _response(self, outputs: Sequence[OutputColumn], row: int) -> InferResponse:
+    def _response(
+        self, request_id: str, outputs: Sequence[OutputColumn], row: int
+    ) -> InferResponse:
         """Returns the response whose first row is `row`."""
         rows, spec = self.rows, self.spec
         tensors = []
@@ -202,7 +215,9 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
             shape = column.shape if rows is None else (rows, *column.shape)
             data = column.data[row * column.row_bytes : (row + (rows or 1)) * column.row_bytes]
             tensors.append(InferTensor(column.name, column.dtype, shape, data))
-        return InferResponse(spec.name, str(spec.version), "", tensors, spec.answer_parameters)
+        return InferResponse(
+            spec.name, str(spec.version), request_id, tensors, spec.answer_parameters
+        )
 
     def on_outcome(
         self,
@@ -219,70 +234,169 @@ class HttpColumns(ColumnSink[JsonResponsePattern]):
             respond_server_error(connection, error)
         else:
             exchange = InferExchange(self._service, chunk.model, "", connection)
-            exchange.set_format(None, ALL_JSON)
+            is_plain = self._encoding == "identity"
+            exchange.set_format(None if is_plain else self._encoding.encode(), self._format)
             exchange.on_response(response, final=True)
         chunk.end(1)
 
 
-class _ModelStructures:
-    """The structures of requests for one model, whose version is written in one way."""
+class FormTable:
+    """The forms of requests for one model that were learned, for one encoding of responses."""
 
-    __slots__ = ("counts", "learned", "spec")
+    __slots__ = (
+        "_id_types",
+        "_recent",
+        "_service",
+        "_texts",
+        "_tracing",
+        "counts",
+        "learned",
+        "spec",
+    )
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, service: EngineService, spec: ModelSpec) -> None:
         self.spec = spec
-        self.counts: dict[Structure, int] = {}
-        self.learned: dict[Structure, HttpColumns] = {}
+        self.counts: dict[RequestForm, int] = {}
+        self.learned: dict[RequestForm, HttpColumns] = {}
+        self._service = service
+        self._tracing = None if service.headers is None else service.headers.tracing
+        self._id_types = accepted_types(spec)
+        self._recent: list[HttpColumns] = []  # of `learned`, those used last, the latest first
+        # Clients repeat the JSON before binary inputs, unless it has an id.
+        self._texts: dict[bytes, tuple[HttpColumns, MemberFields]] = {}
+
+    def add(self, form: RequestForm, columns: HttpColumns) -> None:
+        self.learned[form] = columns
+        self._prefer(columns)
+
+    def take(
+        self, connection: HttpConnection, request: HttpRequest, route: Route, layout: BodyLayout
+    ) -> HttpExchange | None:
+        """Serve a request; returns None, and has done nothing, if it takes the ordinary way."""
+        service, spec = self._service, self.spec
+        engine = service.engine
+        model = engine.lookup(route.model, route.version)
+        # A model that was replaced may have other inputs: its requests are learned anew.
+        if model.spec is not spec:
+            return None
+        found = self._read(request.body, layout.json_length)
+        if found is None:
+            return None
+        columns, inputs, fields = found
+        gatherer = columns.gatherer
+        if gatherer.is_alone(model):
+            return columns.begin_alone(connection, request, route, model, inputs, fields)
+        # A chunk does not pass through the engine, which refuses requests of an exiting server.
+        # A sampled request needs a record of its own, which its trace refers to.
+        if engine.is_exiting or (self._tracing is not None and not self._tracing.passes(spec.name)):
+            return None
+        if fields.id:
+            connection.on_request_id(fields.id)
+        chunk, index = gatherer.add(model, inputs, connection, fields)
+        return ColumnExchange(gatherer, chunk, index)
+
+    def _read(
+        self, body: Any, json_length: int | None
+    ) -> tuple[HttpColumns, Sequence[bytes], MemberFields] | None:
+        """Returns how to serve a request of a form that was learned; else None."""
+        text, tail = split_body(body, json_length)
+        if tail:
+            known = self._texts.get(text)
+            if known is not None:
+                inputs = known[0].pattern.split(tail)
+                return None if inputs is None else (known[0], inputs, known[1])
+        for columns in self._recent:
+            read = columns.pattern.read(text, tail)
+            if read is None:
+                continue
+            inputs, fields = read
+            if not self._fits(fields):
+                return None
+            if columns is not self._recent[0]:
+                self._prefer(columns)
+            if columns.is_binary and not fields.id and not fields.correlation_id:
+                if len(self._texts) >= MAX_KNOWN_TEXTS:
+                    self._texts.clear()
+                self._texts[text] = (columns, fields)
+            return columns, inputs, fields
+        return None
+
+    def _fits(self, fields: MemberFields) -> bool:
+        """Returns whether a request of a sequence is for a model with sequences, and so on."""
+        if self.spec.sequence is None:
+            return not (fields.correlation_id or fields.flags)
+        return bool(fields.correlation_id) and type(fields.correlation_id) in self._id_types
+
+    def _prefer(self, columns: HttpColumns) -> None:
+        """Try this form first."""
+        others = [each for each in self._recent if each is not columns]
+        self._recent = [columns, *others[: MAX_TRIED - 1]]
 
 
-class ColumnLearner:
-    """Notices structures of requests that repeat, for all models of a port."""
+def split_body(body: Any, json_length: int | None) -> tuple[bytes, bytes]:
+    """Returns the JSON of a small body, and what follows."""
+    text = bytes(body)
+    return (text, b"") if json_length is None else (text[:json_length], text[json_length:])
+
+
+class FormLearner:
+    """Notices forms of requests that repeat, for all models of a port."""
 
     def __init__(self, service: EngineService, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
         self._iterations = Iterations(service.engine, loop)
-        self._models: dict[tuple[str, int, str], _ModelStructures] = {}
+        # By the model, how clients write its version, and the encoding of their responses.
+        self._tables: dict[tuple[str, int, str, str], FormTable] = {}
         self._learned_count = 0
 
-    def learn(self, model: ServedModel, request: InferRequest) -> HttpColumns | None:
-        """Learn from a request with JSON outputs; returns how to serve the next ones like it."""
-        in_sequence = model.spec.sequence is not None
-        structure = request_structure(request, in_sequence=in_sequence)
-        if structure is None or not model.takes_columns:
+    def learn(
+        self,
+        model: ServedModel,
+        request: InferRequest,
+        output_format: OutputFormat,
+        body: Any,
+        layout: BodyLayout,
+    ) -> FormTable | None:
+        """Learn from a request in the ordinary way; returns how to serve the next ones like it."""
+        spec = model.spec
+        form = request_form(request, output_format) if model.takes_columns else None
+        if form is None:
             return None
-        known = self._structures(model.spec, request.model_version)
-        learned = known.learned.get(structure)
-        if learned is not None:
-            return learned
-        counts = known.counts
-        # Counting is cheap, but a client can send any number of structures, so both tables are
-        # bounded.
-        count = counts[structure] = counts.get(structure, 0) + 1
-        if len(counts) > MAX_COUNTED:  # clients send all kinds of requests
-            counts.clear()
-        if count < LEARNED_AFTER:
-            return None
-        if not can_be_columns(request, model.spec):
-            return None
-        if self._learned_count >= MAX_LEARNED:
-            # Requests in flight keep their columns: only the tables forget them.
-            self._forget_all()
-            known = self._structures(model.spec, request.model_version)
-        learned = HttpColumns(self._service, self._iterations, model.spec, request, structure)
-        known.learned[structure] = learned
-        self._learned_count += 1
-        return learned
+        table = self._table(spec, request.model_version, layout.encoding)
+        columns = table.learned.get(form)
+        if columns is None:
+            counts = table.counts
+            # Counting is cheap, but a client can send any number of forms, so all tables are
+            # bounded.
+            count = counts[form] = counts.get(form, 0) + 1
+            if len(counts) > MAX_COUNTED:  # clients send all kinds of requests
+                counts.clear()
+            if count < LEARNED_AFTER or not can_be_columns(request, spec):
+                return table
+            if self._learned_count >= MAX_LEARNED:
+                # Requests in flight keep their columns: only the tables forget them.
+                self._forget_all()
+                table = self._table(spec, request.model_version, layout.encoding)
+            columns = HttpColumns(
+                self._service, self._iterations, spec, request, form, layout.encoding
+            )
+            self._learned_count += 1
+        if columns.pattern.learn(*split_body(body, layout.json_length), request):
+            table.add(form, columns)
+        else:
+            table.counts[form] = -LEARNED_AGAIN_AFTER
+        return table
 
     def _forget_all(self) -> None:
-        """Begin anew, so that structures that were common once take no place for ever."""
-        self._models.clear()
+        """Begin anew, so that forms that were common once take no place for ever."""
+        self._tables.clear()
         self._learned_count = 0
 
-    def _structures(self, spec: ModelSpec, version: str) -> _ModelStructures:
-        key = (spec.name, spec.version, version)
-        known = self._models.get(key)
-        if known is None or known.spec is not spec:
-            if len(self._models) >= MAX_MODELS:
+    def _table(self, spec: ModelSpec, version: str, encoding: str) -> FormTable:
+        key = (spec.name, spec.version, version, encoding)
+        table = self._tables.get(key)
+        if table is None or table.spec is not spec:
+            if len(self._tables) >= MAX_TABLES:
                 self._forget_all()
-            known = self._models[key] = _ModelStructures(spec)
-        return known
+            table = self._tables[key] = FormTable(self._service, spec)
+        return table

@@ -63,17 +63,35 @@ class Expectation(NamedTuple):
 
 
 JSON_TYPE = b"application/json"
+BINARY_TYPE = b"application/octet-stream"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 STATUS_LINES: dict[int, bytes] = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
     for status in http.HTTPStatus
 } | {499: b"HTTP/1.1 499 Client Closed Request\r\n"}
-# A response with JSON, without its length and its body, after which the connection is kept.
+# Responses after which the connection is kept. They lack lengths and the body.
 JSON_RESPONSE = b"%bContent-Type: %b\r\nContent-Length: %%d\r\n\r\n%%b" % (
     STATUS_LINES[200],
     JSON_TYPE,
 )
+_JSON_LENGTH_LINE = b"Inference-Header-Content-Length: %d\r\n"
+BINARY_RESPONSE = b"%bContent-Type: %b\r\n%bContent-Length: %%d\r\n\r\n%%b" % (
+    STATUS_LINES[200],
+    BINARY_TYPE,
+    _JSON_LENGTH_LINE,
+)
+
+
+def body_headers(json_length: int | None, encoding: str) -> tuple[bytes, bytes]:
+    """Returns the content type of the body of an inference, and lines of headers.
+
+    `json_length` is the length of its JSON; None if nothing follows.
+    """
+    lines = b"" if json_length is None else _JSON_LENGTH_LINE % json_length
+    if encoding != "identity":
+        lines += b"Content-Encoding: %b\r\n" % encoding.encode()
+    return JSON_TYPE if json_length is None else BINARY_TYPE, lines
 
 
 def error_body(message: str) -> bytes:
@@ -298,19 +316,29 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._write_parts([text, *parts])
         self._end_exchange(closes=closes)
 
-    def respond_json(self, body: bytes) -> None:
-        """Answer with a small body of JSON, like `respond(200, [body])` in 0.6 us less.
+    def respond_small(
+        self, json_length: int | None, body: bytes, encoding: str = "identity"
+    ) -> None:
+        """Answer an inference with a small body, like `respond(200, [body])` in 0.6 us less.
 
-        Only for requests of HTTP 1.1 after which the connection is kept.
+        Only for requests of HTTP 1.1 after which the connection is kept. `json_length` is the
+        length of the JSON, None if nothing follows; it counts before the body was compressed.
         """
-        if self._closes_when_idle:
-            self.respond(200, (body,))
+        if self._closes_when_idle or encoding != "identity":
+            self.respond(200, (body,), *body_headers(json_length, encoding))
         elif self._current is not None:
-            self._transport.write(JSON_RESPONSE % (len(body), body))
+            if json_length is None:
+                response = JSON_RESPONSE % (len(body), body)
+            else:
+                response = BINARY_RESPONSE % (json_length, len(body), body)
+            self._transport.write(response)
             self._current = self._exchange = None
             self._was_used = True
             if self._waiting:
                 self._process_waiting_soon()
+
+    def on_request_id(self, request_id: str) -> None:
+        """Called with the id of a request that the engine does not get by itself."""
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         """Answer with Triton's error object."""

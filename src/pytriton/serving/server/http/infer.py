@@ -19,7 +19,7 @@ from pytriton.protocol.kserve_response import encode_infer_response, encode_larg
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
 from pytriton.serving.server.api.status import HTTP_STATUS
-from pytriton.serving.server.http.connection import JSON_TYPE
+from pytriton.serving.server.http.connection import body_headers
 from pytriton.serving.server.http.handler import HttpExchange
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
-_BINARY_TYPE = b"application/octet-stream"
 _ACCEPT_ENCODING_HEADER = b"Accept-Encoding: %b\r\n" % ACCEPT_ENCODING.encode()
 
 
@@ -240,15 +239,10 @@ class InferExchange(EngineExchange):
         header_length, parts = encode(
             response, self._format, is_batched=spec.max_batch_size > 0, labels=spec.labels
         )
-        headers = b""
-        if header_length is not None:
-            headers = b"Inference-Header-Content-Length: %d\r\n" % header_length
-        if self._accept_encoding is not None:
-            encoding = self._encoding()
-            if encoding != "identity":
-                parts = [*compress(parts, encoding)]
-                headers += b"Content-Encoding: %b\r\n" % encoding.encode()
-        return parts, JSON_TYPE if header_length is None else _BINARY_TYPE, headers
+        encoding = self._encoding()
+        if encoding != "identity":
+            parts = [*compress(parts, encoding)]
+        return parts, *body_headers(header_length, encoding)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         respond_server_error(self._connection, error)

@@ -88,7 +88,7 @@ class OpenAIApi:
         if problem is not None:
             respond_error(connection, problem, request_id(head))
             return None
-        return Resolved(self._answer, Route(endpoint, name), may_be_column=False)
+        return Resolved(self._answer, Route(endpoint, name))
 
     def _refusal(
         self, head: RequestHead, endpoint: HttpEndpoint, path: bytes
