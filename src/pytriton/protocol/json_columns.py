@@ -11,7 +11,7 @@ and many elements.
 from __future__ import annotations
 
 import struct
-from itertools import repeat
+from itertools import chain, repeat
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -242,7 +242,7 @@ class HttpResponsePattern:
     `rows` is the batch dimension of each response; None if the model has none.
     """
 
-    __slots__ = ("_is_usual", "_kinds", "_plain", "_rows", "_tail_bytes", "_template", "structure")
+    __slots__ = ("_is_usual", "_kinds", "_plain", "_rows", "_template", "structure")
 
     def __init__(
         self,
@@ -259,7 +259,6 @@ class HttpResponsePattern:
         # floats; or how its bytes are cut into those of each response.
         self._kinds: list[tuple[str, int, bool] | struct.Struct] = []
         self._is_usual = bool(columns)
-        self._tail_bytes = 0
         document: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
         if parameters:
             document["parameters"] = parameters
@@ -271,7 +270,6 @@ class HttpResponsePattern:
             shape = column.shape if rows is None else (rows, *column.shape)
             output = {"name": column.name, "datatype": dtype.name, "shape": shape}
             if listed.get(column.name, default).binary:
-                self._tail_bytes += size
                 self._kinds.append(struct.Struct(f"{size}s"))
                 outputs.append(_template({**output, "parameters": {"binary_data_size": size}}))
                 self._is_usual = self._is_usual and size > 0
@@ -299,13 +297,13 @@ class HttpResponsePattern:
         if not self._is_usual:
             return None
         texts: list[Iterable[bytes]] = []
-        tails: list[Iterable[tuple[bytes]]] = []
+        tails: list[Iterable[bytes]] = []
         end = row + count * self._rows
         for column, kind in zip(columns, self._kinds, strict=True):
             row_bytes = column.row_bytes
             data = column.data[row * row_bytes : end * row_bytes]
             if isinstance(kind, struct.Struct):
-                tails.append(kind.iter_unpack(data))
+                tails.append(chain.from_iterable(kind.iter_unpack(data)))
                 continue
             code, elements, is_float = kind
             # All elements of the batch are formatted in one call, and then split by commas.
@@ -314,35 +312,28 @@ class HttpResponsePattern:
                 return None
             texts.append((text,) if count == 1 else _split(text, elements))
         if ids is None and self._plain:
-            plain = self._plain
-            length = len(plain)
-            if len(tails) == 1:
-                return [(length, plain + tail) for (tail,) in tails[0]]
-            return [
-                (length, b"".join((plain, *[tail for (tail,) in parts])))
-                for parts in zip(*tails, strict=True)
-            ]
+            # Without a loop in Python, a body takes a fifth of the time.
+            bodies = map(b"".join, zip(repeat(self._plain, count), *tails, strict=True))
+            return zip(repeat(len(self._plain)), bodies, strict=False)
         return self._encode_each(texts, tails, count, ids)
 
     def _encode_each(
         self,
         texts: Sequence[Iterable[bytes]],
-        tails: Sequence[Iterable[tuple[bytes]]],
+        tails: Sequence[Iterable[bytes]],
         count: int,
         ids: Sequence[str] | None,
-    ) -> list[Body]:
+    ) -> Iterable[Body]:
         """Returns the bodies of responses whose JSON differs."""
         template = self._template
         members: Iterable[bytes] = repeat(b"", count)
         if ids is not None:
             members = [b'"id":%b,' % _dumps(each) if each else b"" for each in ids]
         documents = [template % parts for parts in zip(members, *texts, strict=True)]
-        if not self._tail_bytes:
-            return [(None, text) for text in documents]
-        return [
-            (len(text), b"".join((text, *[tail for (tail,) in parts])))
-            for text, *parts in zip(documents, *tails, strict=True)
-        ]
+        if not tails:
+            return zip(repeat(None), documents, strict=False)
+        bodies = map(b"".join, zip(documents, *tails, strict=True))
+        return zip(map(len, documents), bodies, strict=True)
 
 
 def _template(document: dict[str, Any]) -> bytes:

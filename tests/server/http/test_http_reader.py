@@ -202,6 +202,40 @@ def test_known_head_may_arrive_in_pieces(client, at):
     assert client.bodies() == [b"POST / one", b"POST / two", b"POST / six"]
 
 
+def test_known_head_is_not_parsed_again_if_its_body_comes_later(client):
+    request = post(b"one")
+    for _ in range(3):
+        client.send(request[:-3])
+        client.send(b"o")
+        client.send(b"ne")
+
+    assert client.bodies() == [b"POST / one"] * 3
+    assert len({id(request.head) for request in client.handler.requests}) == 1
+
+
+def test_body_after_a_known_head_may_be_followed_by_another_request(client):
+    client.send(post(b"one"))
+    client.send(post(b"two")[:-1])
+    client.send(b"o" + post(b"six") + get(b"/a"))
+
+    assert client.bodies() == [b"POST / one", b"POST / two", b"POST / six", b"GET /a "]
+
+
+def test_head_after_blank_lines_or_another_request_is_not_mistaken(client):
+    client.send(b"\r\n\r\n" + post(b"one")[:-1])
+    client.send(b"e")
+    client.send(get(b"/a") + post(b"two", b"/b")[:-1])
+    client.send(b"o")
+    for known in client.handler.cached_heads:
+        assert known.startswith((b"POST ", b"GET "))
+    client.send(get(b"/a"))
+    client.send(post(b"two", b"/b"))
+
+    assert client.bodies() == [
+        b"POST / one", b"GET /a ", b"POST /b two", b"GET /a ", b"POST /b two"
+    ]  # fmt: skip
+
+
 def test_head_that_announces_another_length_is_another_head(client):
     client.send(post(b"one"))
     client.send(post(b"three"))

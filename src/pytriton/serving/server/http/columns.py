@@ -176,8 +176,6 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
-        # All bodies are made before one is sent: if this raises, nobody was answered (see
-        # `ChunkSink`).
         ids = None
         if chunk.has_fields:
             ids = [fields.id for fields in chunk.fields[first:end]]
@@ -185,7 +183,9 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         if bodies is None:
             self._respond_each(chunk, first, end, outputs, row)
             return
-        encoding = self._encoding
+        # All bodies are made before one is sent: if this raises, nobody was answered (see
+        # `ChunkSink`).
+        encoding, bodies = self._encoding, list(bodies)
         if encoding != "identity":
             bodies = [(length, b"".join(compress((body,), encoding))) for length, body in bodies]
         # A client that has disconnected meanwhile has no current request: its body is dropped.

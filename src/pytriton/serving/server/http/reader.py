@@ -8,6 +8,7 @@ from the socket directly into its memory, without the parser, which would copy i
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import time
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 LARGE_BODY_BYTES = 64 << 10
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
+MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
 HEADER_OVERHEAD_BYTES = 32  # added for each header, as in HTTP/2, which limits their number, too
 CHUNK_OVERHEAD_BYTES = 64  # the largest average size of a chunk's framing
 
@@ -120,6 +122,7 @@ class RequestReader:
         self._body_bytes = 0
         self._large_bytes = 0  # the announced size of a body that is to bypass the parser
         self._chunks = 0
+        self._partial = b""  # a request with a cached head, whose body is not complete
 
     def feed(self, data: bytes) -> None:
         if not self.is_mid_request:
@@ -127,16 +130,38 @@ class RequestReader:
                 self._began_ns = time.monotonic_ns()
             # A complete request with a cached head is not parsed. Clients often repeat the same
             # head. Reading a small request takes 13 us instead of 20 us.
-            # Without an end of the head, `data[:3]` is looked up, which no cached head is.
-            end = data.find(b"\r\n\r\n") + 4
-            head = self._cached_heads.get(data[:end])
-            if head is not None and len(data) == end + head.content_length and not self.is_over:
-                if not head.keep_alive:
-                    self.is_over = True
-                self._sink.on_request(HttpRequest(head, data[end:], self._began_ns))
+            if self._feed_known(data):
+                return
+        elif self._partial:
+            # The rest of a small body: the whole request is looked at again.
+            data, self._partial = self._partial + data, b""
+            self.is_mid_request = False
+            if self._feed_known(data):
                 return
         while data and not self.is_over:
             data = self._parse(data)
+
+    def _feed_known(self, data: bytes) -> bool:
+        """Read a request with a cached head; returns False if there is none, or it is not alone."""
+        # Without an end of the head, `data[:3]` is looked up, which no cached head is.
+        end = data.find(b"\r\n\r\n") + 4
+        head = self._cached_heads.get(data[:end])
+        if head is None or self.is_over:
+            return False
+        missing = end + head.content_length - len(data)
+        if not missing:
+            if not head.keep_alive:
+                self.is_over = True
+            self._sink.on_request(HttpRequest(head, data[end:], self._began_ns))
+            return True
+        if missing < 0 or head.content_length > MAX_PARTIAL_BYTES:
+            return False
+        # Many clients send a body after its head, by another system call.
+        self._partial = data
+        self.is_mid_request = True
+        self.is_in_head = False
+        self.head = copy.copy(head)  # an object of its own tells that another body is being timed
+        return True
 
     def get_buffer(self) -> memoryview:
         """Returns the memory for the rest of a large body."""
@@ -155,16 +180,21 @@ class RequestReader:
         """Stop reading, and release all memory."""
         self.is_over = True
         self._parser = self.large_body = None
-        self._body = b""
+        self._body = self._partial = b""
 
     # Parsing
 
     def _cache_head(self, data: bytes) -> None:
-        """Cache the head of a request that only consists of it and a body of known length."""
+        """Cache the head of a request that only consists of it and a body of known length.
+
+        `data` begins with it. A part of a small body may be missing.
+        """
         head, cached = self.head, self._cached_heads
         end = data.find(b"\r\n\r\n") + 4
+        missing = end + head.content_length - len(data)
         if (
-            len(data) == end + head.content_length
+            (not missing or (0 < missing <= head.content_length <= MAX_PARTIAL_BYTES))
+            and data.startswith(head.method)  # rather than with empty lines
             and end <= MAX_CACHED_HEAD_BYTES
             and not _UNCACHEABLE.intersection(head.headers)
         ):
@@ -175,6 +205,23 @@ class RequestReader:
     def _parse(self, data: bytes) -> bytes:
         """Parse received bytes; returns bytes that have to be parsed again."""
         head, body_bytes, was_mid_request = self.head, self._body_bytes, self.is_mid_request
+        delivered = self._delivered
+        rest = self._run_parser(data)
+        if rest:
+            return rest
+        if self.is_mid_request and not self.is_over:
+            if was_mid_request and self.head is head:
+                self._count_unreported(len(data) - (self._body_bytes - body_bytes))
+            if self._large_bytes and not self.is_over:
+                self._begin_large_body()
+            elif not (was_mid_request or self.is_in_head) and self._delivered is delivered:
+                self._cache_head(data)
+        elif self.head is self._delivered and self.head is not head and not was_mid_request:
+            self._cache_head(data)
+        return b""
+
+    def _run_parser(self, data: bytes) -> bytes:
+        """Pass received bytes to the parser; returns bytes that have to be parsed again."""
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
         try:
@@ -187,13 +234,6 @@ class RequestReader:
             self._refuse(500, "the server failed to read the request, its log says why")
         except httptools.HttpParserError as error:
             self._refuse(*_syntax_refusal(error))
-        if self.is_mid_request and not self.is_over:
-            if was_mid_request and self.head is head:
-                self._count_unreported(len(data) - (self._body_bytes - body_bytes))
-            if self._large_bytes and not self.is_over:
-                self._begin_large_body()
-        elif self.head is self._delivered and self.head is not head and not was_mid_request:
-            self._cache_head(data)
         return b""
 
     def _without_upgrade(self, rest: bytes) -> bytes:
