@@ -8,6 +8,7 @@ passed on by reference, without copying the bytes.
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -48,6 +49,23 @@ class TraceOrigin(msgspec.Struct, array_like=True, gc=False):
     is_sampled: bool = False  # the front end has selected it
 
 
+class RequestPath(enum.IntEnum):
+    """How a request came to its model: with others in columns, or by itself and why.
+
+    The names are those of the metric, in lower case. docs/metrics.md explains them.
+    """
+
+    UNCOUNTED = 0  # a call of another model, or in the same process
+    COLUMNS = 1
+    ALONE = 2  # no other request came with it: it was read by its form, and needs no columns
+    NEW = 3  # too few requests of its form came before
+    FORM = 4  # it has something that columns do not have, such as strings or shared memory
+    HEADERS = 5  # its headers matter: compression, forwarded headers, the end of the connection
+    LARGE = 6
+    MODEL = 7  # the model takes no columns: it is decoupled, for example
+    TRACED = 8
+
+
 class InferRequest(msgspec.Struct, eq=False):
     """One request of a client: a plain record, which may be sent to another process.
 
@@ -69,6 +87,7 @@ class InferRequest(msgspec.Struct, eq=False):
     # Whether data of inputs or places for outputs are in shared memory of the client. The front end
     # that reads the request copies them, so no model sees it.
     uses_regions: bool = False
+    path: RequestPath = RequestPath.UNCOUNTED
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none

@@ -160,7 +160,7 @@ def test_rows_of_null_requests_are_counted(more):
 
 def test_columns_and_other_requests_share_a_batch(scene):
     clients = scene.send(
-        request(5, 5, start=True), request(6, 6, start=True, id="r"), request(7, 7, start=True)
+        request(5, 5, start=True), request(6, 6, start=True, more=1), request(7, 7, start=True)
     )
     columns = column_count(clients)
     scene.finish()

@@ -118,6 +118,7 @@ class SubmitItem(msgspec.Struct, array_like=True):
     flags: int = 0
     model_version: str = ""  # as the client wrote it
     trace: TraceOrigin | None = None
+    path: int = 0  # a `RequestPath`
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):

@@ -20,6 +20,7 @@ from pytriton.base.errors import (
     ServerError,
     UnavailableError,
 )
+from pytriton.base.messages import RequestPath
 from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
@@ -404,6 +405,7 @@ class Model(VersionLifecycle):
 
     def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
         """Queue a validated request; raises ServerError if it is refused. See `ServedModel`."""
+        self.statistics.paths[inference.request.path] += 1
         if self._cache is not None and (response := self._cache.answer(inference)) is not None:
             self._answers.pass_on_cached(inference, response)
             return
@@ -421,6 +423,7 @@ class Model(VersionLifecycle):
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
+        self.statistics.paths[RequestPath.COLUMNS] += len(inferences)
         try:
             if self._cache is not None:
                 inferences, hits = self._cache.answer_members(inferences)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.base.messages import ExecutionTimes
+from pytriton.base.messages import ExecutionTimes, RequestPath
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class ModelStatistics:
     failures: dict[FailureReason, int] = field(
         default_factory=lambda: dict.fromkeys(FailureReason, 0)
     )
+    paths: list[int] = field(default_factory=lambda: [0] * len(RequestPath))  # requests by path
     responses: list[ResponseDurations] = field(default_factory=list)  # by index
     last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
     latencies: Latencies | None = None  # their distributions, if those are wanted

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, ServerError
-from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor
+from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor, RequestPath
 from pytriton.base.model_spec import ModelSpec, Reshape, reshapes, sequence_parameters
 from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
 from pytriton.serving.engine.answer_cache import AnswerCache
@@ -281,6 +281,7 @@ class EnsembleModel(VersionLifecycle):
 
     def submit(self, inference: Inference, now_ns: int, *, is_alone: bool = False) -> None:
         """Start a validated request."""
+        self.statistics.paths[inference.request.path] += 1
         if self._cache is not None and (response := self._cache.answer(inference)) is not None:
             deliver(inference, Outcome(0, response))
             return
@@ -312,6 +313,7 @@ class EnsembleModel(VersionLifecycle):
     def submit_chunk(
         self, inferences: Sequence[Inference], now_ns: int, *, is_complete: bool = False
     ) -> None:
+        self.statistics.paths[RequestPath.COLUMNS] += len(inferences)
         for inference in inferences:
             inference.queued_ns = now_ns
         chunk = inferences[0].chunk

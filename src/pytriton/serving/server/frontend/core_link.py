@@ -200,6 +200,7 @@ class CoreLink:
                 request.flags,
                 request.model_version,
                 origin,
+                request.path,
             )
         )
         self._flush_when_due()

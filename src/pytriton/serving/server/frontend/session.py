@@ -20,7 +20,7 @@ from pytriton.base.errors import (
     error_from_code,
     sendable_text,
 )
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import InferRequest, RequestPath
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.credit import CreditWindow
@@ -492,4 +492,5 @@ def read_request(received: Received, item: SubmitItem, model: ServedModel) -> In
         received_ns=item.received_ns,
         rows=item.rows,
         batch_key=as_batch_key(item.batch_key),
+        path=RequestPath(item.path),
     )

@@ -15,11 +15,11 @@ from pytriton.base.errors import (
     ServerError,
     UnsupportedError,
 )
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import InferRequest, RequestPath
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
-from pytriton.serving.server.http.columns import FormLearner, small_body_layout
+from pytriton.serving.server.http.columns import BodyLayout, FormLearner, small_body_layout
 from pytriton.serving.server.http.generate import (
     GenerateEvents,
     GenerateExchange,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
-    from pytriton.serving.server.http.columns import BodyLayout, FormTable
+    from pytriton.serving.server.http.columns import FormTable
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -65,11 +65,12 @@ class Resolved:
         self,
         handler: Callable[..., HttpExchange | None],
         route: Route,
-        layout: BodyLayout | None = None,
+        layout: BodyLayout | RequestPath = RequestPath.HEADERS,
     ) -> None:
         self.handler = handler
         self.route = route
-        self.layout = layout  # None: such requests always take the ordinary way
+        # How the body is read; otherwise why such requests always take the ordinary way.
+        self.layout = layout
         self.forms: FormTable | None = None  # those that were learned for the model
 
 
@@ -149,8 +150,9 @@ class HttpApi(HttpHandler):
             if resolved is None:
                 return None
         try:
-            if resolved.forms is not None and resolved.layout is not None:
-                exchange = resolved.forms.take(connection, request, resolved.route, resolved.layout)
+            forms, layout = resolved.forms, resolved.layout
+            if forms is not None and isinstance(layout, BodyLayout):
+                exchange = forms.take(connection, request, resolved.route, layout)
                 if exchange is not None:
                     return exchange
             return resolved.handler(connection, request, resolved.route)
@@ -172,10 +174,14 @@ class HttpApi(HttpHandler):
             return None
         headers = self.service.headers
         is_plain = headers is None or headers.fits_columns(head)
-        layout = None
-        if endpoint.handler == "infer" and is_plain:
-            layout = small_body_layout(head)
-        return Resolved(self._handlers[endpoint.handler], route, layout)
+        layout = small_body_layout(head) if is_plain else RequestPath.HEADERS
+        resolved = Resolved(self._handlers[endpoint.handler], route, layout)
+        if endpoint.handler == "infer" and isinstance(layout, BodyLayout):
+            # Other heads may have said the same of their bodies.
+            model = self._engine.find(route.model, route.version)
+            if model is not None:
+                resolved.forms = self._learner.find(model.spec, route.version, layout.encoding)
+        return resolved
 
     def admits(self, connection: HttpConnection, head: RequestHead, endpoint: HttpEndpoint) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
@@ -209,10 +215,13 @@ class HttpApi(HttpHandler):
         exchange.began_ns = request.began_ns
         reading = self._bodies.infer(request, model)
         if isinstance(reading, tuple):
-            exchange.submit(request.head, *reading)
             resolved: Resolved = request.head.resolved
-            if resolved.layout is not None:
+            if isinstance(resolved.layout, BodyLayout):
+                reading[0].model_version = route.version
                 resolved.forms = self._learner.learn(model, *reading, request.body, resolved.layout)
+            else:
+                reading[0].path = resolved.layout
+            exchange.submit(request.head, *reading)
             return exchange
         submit = partial(self._submit_later, exchange, request.head, reading)
         return self._read_later(connection, exchange, submit)
@@ -220,7 +229,9 @@ class HttpApi(HttpHandler):
     async def _submit_later(
         self, exchange: InferExchange | InferEvents, head: RequestHead, read: Deferred[ReadInfer]
     ) -> None:
-        exchange.submit(head, *await read())
+        request, output_format = await read()
+        request.path = RequestPath.LARGE
+        exchange.submit(head, request, output_format)
 
     def _generate(
         self, connection: HttpConnection, request: HttpRequest, route: Route

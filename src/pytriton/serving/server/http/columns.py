@@ -13,7 +13,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor, RequestPath
 from pytriton.protocol.compression import choose_encoding, compress
 from pytriton.protocol.json_columns import HttpRequestPattern, HttpResponsePattern, request_form
 from pytriton.protocol.kserve_response import encode_infer_response
@@ -64,19 +64,20 @@ class BodyLayout:
         self.encoding = encoding  # of the response
 
 
-def small_body_layout(head: RequestHead) -> BodyLayout | None:
-    """Returns the layout of a small request after which the connection is kept; else None."""
+def small_body_layout(head: RequestHead) -> BodyLayout | RequestPath:
+    """Returns the layout of a request that may travel as a column; else why it may not."""
     headers = head.headers
+    if head.content_length > MAX_BODY_BYTES:
+        return RequestPath.LARGE
     # Responses of a chunk all have the same head, which keeps the connection.
-    if head.is_http_10 or not head.keep_alive or head.content_length > MAX_BODY_BYTES:
-        return None
-    if b"content-encoding" in headers:
-        return None
+    if head.is_http_10 or not head.keep_alive or b"content-encoding" in headers:
+        return RequestPath.HEADERS
     json_length = None
     announced = headers.get(b"inference-header-content-length")
     if announced is not None:
-        if not announced.isdigit() or not 0 < int(announced) <= head.content_length:
-            return None
+        is_number = announced.isdigit() and len(announced) <= len(str(MAX_BODY_BYTES))
+        if not is_number or not 0 < int(announced) <= head.content_length:
+            return RequestPath.HEADERS
         json_length = int(announced)
     accepted = headers.get(b"accept-encoding")
     encoding = "identity" if accepted is None else choose_encoding(accepted.decode("latin-1"))
@@ -165,6 +166,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
             fields.timeout_us,
             fields.correlation_id,
             fields.flags,
+            path=RequestPath.ALONE,
         )
         exchange = LoneExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
@@ -248,10 +250,10 @@ class FormTable:
         "_recent",
         "_service",
         "_texts",
-        "_tracing",
         "counts",
         "learned",
         "spec",
+        "tracing",
     )
 
     def __init__(self, service: EngineService, spec: ModelSpec) -> None:
@@ -259,7 +261,7 @@ class FormTable:
         self.counts: dict[RequestForm, int] = {}
         self.learned: dict[RequestForm, HttpColumns] = {}
         self._service = service
-        self._tracing = None if service.headers is None else service.headers.tracing
+        self.tracing = None if service.headers is None else service.headers.tracing
         self._id_types = accepted_types(spec)
         self._recent: list[HttpColumns] = []  # of `learned`, those used last, the latest first
         # Clients repeat the JSON before binary inputs, unless it has an id.
@@ -288,7 +290,7 @@ class FormTable:
             return columns.begin_alone(connection, request, route, model, inputs, fields)
         # A chunk does not pass through the engine, which refuses requests of an exiting server.
         # A sampled request needs a record of its own, which its trace refers to.
-        if engine.is_exiting or (self._tracing is not None and not self._tracing.passes(spec.name)):
+        if engine.is_exiting or (self.tracing is not None and not self.tracing.passes(spec.name)):
             return None
         if fields.id:
             connection.on_request_id(fields.id)
@@ -357,14 +359,21 @@ class FormLearner:
         body: Any,
         layout: BodyLayout,
     ) -> FormTable | None:
-        """Learn from a request in the ordinary way; returns how to serve the next ones like it."""
+        """Learn from a request in the ordinary way; returns how to serve the next ones like it.
+
+        The request, which is not submitted yet, gets its path.
+        """
         spec = model.spec
         form = request_form(request, output_format) if model.takes_columns else None
         if form is None:
+            request.path = RequestPath.FORM if model.takes_columns else RequestPath.MODEL
             return None
         table = self._table(spec, request.model_version, layout.encoding)
+        request.path = RequestPath.NEW
         columns = table.learned.get(form)
-        if columns is None:
+        if columns is not None and table.tracing is not None:
+            request.path = RequestPath.TRACED
+        elif columns is None:
             counts = table.counts
             # Counting is cheap, but a client can send any number of forms, so all tables are
             # bounded.
@@ -386,6 +395,10 @@ class FormLearner:
         else:
             table.counts[form] = -LEARNED_AGAIN_AFTER
         return table
+
+    def find(self, spec: ModelSpec, version: str, encoding: str) -> FormTable | None:
+        """Returns the forms that were learned for a model."""
+        return self._tables.get((spec.name, spec.version, version, encoding))
 
     def _forget_all(self) -> None:
         """Begin anew, so that forms that were common once take no place for ever."""

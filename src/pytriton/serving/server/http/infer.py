@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import TraceOrigin
+from pytriton.base.messages import RequestPath, TraceOrigin
 from pytriton.protocol.compression import (
     ACCEPT_ENCODING,
     UnknownEncodingError,
@@ -112,6 +112,8 @@ class EngineExchange(HttpExchange):
             request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
+        if not request.path:
+            request.path = RequestPath.FORM
         if request.uses_regions:
             self._start_with_regions(head, request)
             return

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from pytriton.base.messages import RequestPath
 from pytriton.serving.engine import latencies as names
 from pytriton.serving.engine.latencies import (
     Histogram,
@@ -162,14 +163,23 @@ def _cache_counter(name: str, help_text: str, read: _Read) -> ModelFamily:
 
 
 def _failures(reading: ModelReading) -> str:
-    # `version` is the last label, and `reason` comes right before it.
-    at = reading.labels.rindex("version=")
-    before, version = reading.labels[:at], reading.labels[at:]
-    head = f"nv_inference_request_failure{{{before}reason="
     failures = reading.model.statistics.failures
-    return "".join(
-        [f'{head}"{reason.value}",{version}}} {failures[reason]}\n' for reason in FailureReason]
-    )
+    counts = [(reason.value, failures[reason]) for reason in FailureReason]
+    return _labelled("nv_inference_request_failure", reading.labels, "reason", counts)
+
+
+def _paths(reading: ModelReading) -> str:
+    paths = reading.model.statistics.paths
+    counts = [(path.name.lower(), paths[path]) for path in RequestPath if path and paths[path]]
+    return _labelled("nv_inference_path_count", reading.labels, "path", counts)
+
+
+def _labelled(name: str, labels: str, label: str, counts: Iterable[tuple[str, int]]) -> str:
+    """Returns the lines of a family with one more label."""
+    # `version` is the last label, and the other one comes right before it.
+    at = labels.rindex("version=")
+    head = f"{name}{{{labels[:at]}{label}="
+    return "".join([f'{head}"{value}",{labels[at:]}}} {count}\n' for value, count in counts])
 
 
 def _histogram(
@@ -231,6 +241,12 @@ COUNTS = (
         "counter",
         "Number of failed inference requests, all batch sizes",
         _failures,
+    ),
+    ModelFamily(
+        "nv_inference_path_count",
+        "counter",
+        "Number of inference requests by how they came to the model: in columns, or why not",
+        _paths,
     ),
     _counter(
         "nv_inference_count",

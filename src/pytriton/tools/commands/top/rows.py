@@ -42,6 +42,8 @@ class Row:
     cache_hits: float | None = None  # their share, from 0 to 1
     succeeded: float | None = None  # since the model was loaded
     failed: float | None = None
+    # How many requests came to the model by each path in the last interval.
+    paths: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -148,8 +150,10 @@ def _row(
     hits = _grown(before.cache_hits, after.cache_hits)
     misses = _grown(before.cache_misses, after.cache_misses)
     lookups = None if hits is None or misses is None else hits + misses
+    paths = {path: count - before.paths.get(path, 0.0) for path, count in after.paths.items()}
     return dataclasses.replace(
         row,
+        paths=paths,
         requests_s=_per(None if done is None else done + (failed or 0.0), seconds),
         inferences_s=_per(inferences, seconds),
         errors_s=_per(failed, seconds),

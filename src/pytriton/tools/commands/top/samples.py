@@ -42,6 +42,7 @@ _COUNTERS = {
     "nv_cache_num_misses_per_model": "cache_misses",
 }
 _LATENCIES = "nv_inference_request_latency_seconds_bucket"
+_PATHS = "nv_inference_path_count"
 _MACHINE = {
     "nv_cpu_utilization": "cpu",
     "nv_cpu_memory_used_bytes": "memory_used",
@@ -157,6 +158,7 @@ class ModelCounts:
     places: list[InstancePlace] = dataclasses.field(default_factory=list)  # on a cluster
     # Requests up to each bound in seconds, as a histogram of Prometheus counts them.
     latencies: dict[float, float] = dataclasses.field(default_factory=dict)
+    paths: dict[str, float] = dataclasses.field(default_factory=dict)  # requests by path
 
 
 @dataclasses.dataclass(slots=True)
@@ -197,6 +199,8 @@ def read_metrics(text: str, at_s: float) -> MetricsSample:
             setattr(counts, field, (getattr(counts, field) or 0) + value)
         elif name == _LATENCIES and "le" in labels:
             sample.model(_key(labels)).latencies[float(labels["le"])] = value
+        elif name == _PATHS and "path" in labels:
+            sample.model(_key(labels)).paths[labels["path"]] = value
         elif name in _MACHINE:
             setattr(sample, _MACHINE[name], value)
         elif name in _GPUS:

@@ -7,7 +7,7 @@ Numbers have few characters and the digits that matter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
@@ -464,10 +464,19 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
         yield "p50 p95 p99", "  ".join(map(milliseconds_text, percentiles))
     if row.cache_hits is not None:
         yield "cache hits", share_text(row.cache_hits)
+    if any(row.paths.values()):
+        yield "paths", _paths_text(row.paths)
     if row.instances is not None:
         of = f" of {row.instances + row.missing}" if row.missing else ""
         where = f": {places_text(row.places)}" if row.places else ""
         yield "instances", f"{row.instances}{of}{where}"
+
+
+def _paths_text(paths: Mapping[str, float]) -> str:
+    """Returns how requests came to the model, the most frequent way first."""
+    total = sum(paths.values())
+    shares = sorted(paths.items(), key=lambda each: -each[1])
+    return ", ".join([f"{path} {share_text(count / total)}" for path, count in shares if count])
 
 
 def _parts_of_latency(row: Row) -> str:
