@@ -12,7 +12,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferTensor, MemberFields
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
@@ -281,10 +281,11 @@ class ColumnScene:
         shared: dict[Any, InferRequest] = {}
         requests = []
         for number, each in enumerate(rows):
-            fields = {"rows": each, **(details[number] if details else {})}
-            key = tuple(sorted(fields.items()))
+            own = details[number] if details else {}
+            key = (each, *sorted(own.items()))
             if key not in shared:
-                shared[key] = shared_request("m", kept, self.clock.now_ns, **fields)
+                fields = MemberFields(**own)
+                shared[key] = shared_request("m", kept, self.clock.now_ns, fields, rows=each)
             requests.append(shared[key])
         members = make_members(chunk, self.model, requests)
         self.chunks.append(chunk)

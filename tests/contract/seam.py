@@ -17,7 +17,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import InferRequest, InferTensor, TraceOrigin
+from pytriton.base.messages import InferRequest, InferTensor, MemberFields, TraceOrigin
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, ModelTensor
 from pytriton.decorators import TritonContext
 from pytriton.model_config import ModelConfig
@@ -356,10 +356,11 @@ class Seam:
         shared: dict[Any, InferRequest] = {}
         requests = []
         for index, each in enumerate(rows):
-            fields = {"rows": each, **(details[index] if details else {})}
-            key = tuple(sorted(fields.items()))
+            own = details[index] if details else {}
+            key = (each, *sorted(own.items()))
             if key not in shared:
-                shared[key] = shared_request("m", signature, time.monotonic_ns(), **fields)
+                fields = MemberFields(**own)
+                shared[key] = shared_request("m", signature, time.monotonic_ns(), fields, rows=each)
             requests.append(shared[key])
         members = make_members(chunk, model, requests)
         model.submit_chunk(members, time.monotonic_ns())
