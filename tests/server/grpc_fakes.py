@@ -102,7 +102,9 @@ class FakeEngine:
     def ready_versions(self, name: str) -> list[int]:
         return [1]
 
-    def infer(self, request: InferRequest, sink: Any, trace: Any = None) -> Inference:
+    def infer(
+        self, request: InferRequest, sink: Any, trace: Any = None, fitting: Any = None
+    ) -> Inference:
         inference = Inference(request, sink, trace, self)
         if self.refusal is not None:
             refuse(inference, self.refusal)

@@ -48,7 +48,11 @@ class EngineClient(Protocol):
         """Returns the names of the models that are ready, sorted."""
 
     def infer(
-        self, request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
+        self,
+        request: InferRequest,
+        sink: ResponseSink,
+        trace: ExecutionTrace | None = None,
+        fitting: ServedModel | None = None,
     ) -> Inference:
         """Validate and queue a request; see `Engine.infer`."""
 

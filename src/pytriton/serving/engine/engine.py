@@ -229,15 +229,23 @@ class RequestEngine(Generic[_M]):
         self.on_changed()
 
     def infer(
-        self, request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
+        self,
+        request: InferRequest,
+        sink: ResponseSink,
+        trace: ExecutionTrace | None = None,
+        fitting: ServedModel | None = None,
     ) -> Inference:
         """Validate a request against its model and queue it.
 
         The sink receives every result, also a refusal, maybe before this method returns. `trace`
         records the execution of a traced request. The handle cancels, pauses and resumes it.
+        `fitting` is the model, if the request is known to fit, and to be the only one for now.
         """
         inference = Inference(request, sink, trace)
-        self.submit(inference)
+        if fitting is None:
+            self.submit(inference)
+        else:
+            self.submit_validated(fitting, inference, is_alone=True)
         return inference
 
     def submit(self, inference: Inference) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler
@@ -372,10 +373,13 @@ class AccessLogUse:
         usual = engine.infer
 
         def infer(
-            request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
+            request: InferRequest,
+            sink: ResponseSink,
+            trace: ExecutionTrace | None = None,
+            fitting: ServedModel | None = None,
         ) -> Inference:
             _note(request, sink)
-            return usual(request, sink, trace)
+            return usual(request, sink, trace, fitting)
 
         vars(engine)["infer"] = infer
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.http.connection import HttpConnection
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
@@ -200,11 +202,15 @@ class VerboseRequests:
             vars(owner)[name] = logged if level else method
 
     def _log_infer(
-        self, request: InferRequest, sink: ResponseSink, trace: ExecutionTrace | None = None
+        self,
+        request: InferRequest,
+        sink: ResponseSink,
+        trace: ExecutionTrace | None = None,
+        fitting: ServedModel | None = None,
     ) -> Inference:
         if self._level >= _TENSORS_LEVEL:
             log_tensors(request)
-        return self._infer(request, LoggedRequest(request, sink), trace)
+        return self._infer(request, LoggedRequest(request, sink), trace, fitting)
 
     def _log_handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         head = request.head
@@ -213,7 +219,7 @@ class VerboseRequests:
         )
         if head.resolved is not None:
             # What was learned for this head is learned again when the log is quiet.
-            head.resolved.columns = None
+            head.resolved.forms = None
         return self._handle(connection, request)
 
     def _log_open_call(

@@ -140,6 +140,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         self.is_binary = all(each.is_binary for each in form.inputs)
         self._service = service
         self._form = form
+        self._rows_of_each, self._batch_key = request.rows, request.batch_key
         self._encoding = encoding
 
     def begin_alone(
@@ -167,11 +168,14 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
             fields.correlation_id,
             fields.flags,
             path=RequestPath.ALONE,
+            rows=self._rows_of_each,
+            batch_key=self._batch_key,
         )
         exchange = LoneExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
-        exchange.set_format(request.head.headers.get(b"accept-encoding"), self._format)
-        exchange.start(request.head, record)
+        is_plain = self._encoding == "identity"
+        exchange.set_format(None if is_plain else self._encoding.encode(), self._format)
+        exchange.start(request.head, record, model)
         return exchange
 
     def on_rows(

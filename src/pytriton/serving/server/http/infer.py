@@ -105,7 +105,10 @@ class EngineExchange(HttpExchange):
         self._is_answered = False
         self.began_ns = 0  # when the first bytes of the request came; 0 if that is not known
 
-    def start(self, head: RequestHead, request: InferRequest) -> None:
+    def start(
+        self, head: RequestHead, request: InferRequest, fitting: ServedModel | None = None
+    ) -> None:
+        """Pass the request to the engine; for `fitting` see `Engine.infer`."""
         service = self._service
         spec = self._model.spec
         if spec.namespace:
@@ -121,7 +124,8 @@ class EngineExchange(HttpExchange):
         if service.headers is not None:
             service.headers.forward(head, request)
             trace = service.headers.begin_trace(head, request, self.began_ns, spec, self)
-        self._inference = service.engine.infer(request, self if trace is None else trace, trace)
+        sink = self if trace is None else trace
+        self._inference = service.engine.infer(request, sink, trace, fitting)
 
     def _start_with_regions(self, head: RequestHead, request: InferRequest) -> None:
         """Pass a request to the engine with tensors in the client's shared memory."""

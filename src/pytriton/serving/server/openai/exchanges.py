@@ -98,9 +98,11 @@ class ModelRequest(EngineExchange):
         self._owner: PartsExchange | None = owner
         self._index = index
 
-    def start(self, head: RequestHead, request: InferRequest) -> None:
+    def start(
+        self, head: RequestHead, request: InferRequest, fitting: ServedModel | None = None
+    ) -> None:
         """Pass the request to the engine."""
-        super().start(head, request)
+        super().start(head, request, fitting)
         if self._owner is None:  # it was answered at once, maybe before its end
             super().abandon()
 
