@@ -62,6 +62,18 @@ def test_workers_do_not_share_random_numbers(start_worker):
     assert fact(first) != fact(second)
 
 
+def test_workers_of_a_zygote_with_numpys_random_numbers_do_not_share_them(tmp_path):
+    zygote = ZygoteRig("numpy.random")
+    source = FACTS.format(facts="np.random.random()")
+    rigs = [WorkerRig(zygote, tmp_path, source).start() for _ in range(2)]
+    numbers = [fact(rig) for rig in rigs]
+    for rig in rigs:
+        rig.close()
+    zygote.close()
+
+    assert numbers[0] != numbers[1]
+
+
 def test_environment_is_the_zygotes_with_changes(start_worker, monkeypatch):
     source = FACTS.format(facts="[os.environ.get('CHANGED'), os.environ.get('PATH')]")
     rig = start_worker(source, environment={"CHANGED": "yes"}).start()

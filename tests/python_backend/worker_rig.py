@@ -48,10 +48,11 @@ import triton_python_backend_utils as pb_utils
 class ZygoteRig:
     """A zygote process."""
 
-    def __init__(self):
+    def __init__(self, *preload):
         ours, theirs = stream_pair()
         ours.settimeout(DEADLINE_S)
         command = [sys.executable, "-m", "pytriton.runtime.worker_process.zygote"]
+        command += [f"--preload={name}" for name in preload]
         with theirs:
             descriptor = theirs.fileno()
             self.process = subprocess.Popen(

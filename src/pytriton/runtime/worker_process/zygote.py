@@ -58,11 +58,10 @@ def _serve(control: socket.socket) -> None:
     """Fork workers; in a forked process, this returns when the worker's model has ended."""
     _ignore_signals()
     set_process_title("pytriton zygote of workers")
-    gc.enable()  # it is off while a process imports its modules
     # Existing objects are never garbage, and a collector that visits them would copy their pages
-    # in every fork.
-    gc.collect()
+    # here and in every fork.
     gc.freeze()
+    gc.enable()  # it is off while a process imports its modules
     fork = ForkServer(ZygoteLink(control)).serve()
     if fork is None:
         os._exit(0)  # to take the modules apart would only take time
