@@ -329,9 +329,10 @@ def unseen_imports(module: str, source: str) -> list[str]:
 def _names_of_modules(body: list[ast.stmt]) -> dict[str, str]:
     """Returns each name that the statements import, with what it is."""
     return {
-        alias.asname or alias.name: f"{statement.module}.{alias.name}"
+        alias.asname or alias.name: f"{package}{alias.name}"
         for statement in body
-        if isinstance(statement, ast.ImportFrom)
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for package in [f"{statement.module}." if isinstance(statement, ast.ImportFrom) else ""]
         for alias in statement.names
     }
 

@@ -195,6 +195,12 @@ if TYPE_CHECKING:
 else:
     {name} = LazyModule("pytriton.serving.server.page.api")
 """
+LAZY_OTHER = """
+if TYPE_CHECKING:
+    import {name}
+else:
+    {name} = LazyModule("asyncio")
+"""
 
 
 @pytest.mark.parametrize(
@@ -202,6 +208,7 @@ else:
     [
         LAZY.format(imported="routes", name="api"),
         LAZY.format(imported="api", name="routes"),
+        LAZY_OTHER.format(name="ssl"),
         'api = LazyModule("pytriton.serving.server.page.api")',
         'api = importlib.import_module("pytriton.serving.server.page.api")',
         'api = importlib.import_module(f"pytriton.serving.server.{name}")',
@@ -216,6 +223,7 @@ def test_lazy_rule_finds(source):
     [
         LAZY.format(imported="api", name="api"),
         LAZY.format(imported="api as page", name="page"),
+        LAZY_OTHER.format(name="asyncio"),
         "module = importlib.import_module(name_of_a_user)",
     ],
 )

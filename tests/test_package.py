@@ -62,5 +62,27 @@ def test_server_starts_without_the_code_of_features_that_nobody_asked_for(progra
     assert not RARELY_USED & modules_after(f"import pytriton.serving.server.{program}")
 
 
+# What workers get of their zygote, each of them: models that need more import it.
+NOT_IN_WORKERS = {"asyncio", "google.protobuf", "numpy.random", "orjson", "ssl", "uvloop"}
+FORK = """
+from pytriton.serving.server import tritonserver, worker_zygote
+
+def stop_here():
+    print(*sys.modules)
+    sys.exit()
+
+worker_zygote.fork_worker_zygote = stop_here
+tritonserver.command()
+"""
+
+
+def test_zygote_of_workers_is_forked_with_nothing_but_what_workers_need() -> None:
+    loaded = modules_after(FORK)
+
+    assert "pytriton.runtime.worker_process.zygote" in loaded
+    assert not NOT_IN_WORKERS & loaded
+    assert not {name for name in loaded if name.startswith("pytriton.serving.engine")}
+
+
 def test_importing_the_package_loads_nothing_of_it() -> None:
     assert not {name for name in modules_after("import pytriton") if name.startswith("pytriton.")}

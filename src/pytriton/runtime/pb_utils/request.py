@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.pb_utils.arguments import boolean, integer, sequence, text
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -22,6 +22,11 @@ from pytriton.runtime.pb_utils.response import (
 from pytriton.runtime.pb_utils.response_iterator import ResponseIterator, when_ready
 from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestContext, require_runtime
 from pytriton.runtime.pb_utils.tensor import Tensor
+
+if TYPE_CHECKING:
+    import asyncio
+else:  # whoever waits in an event loop has imported it; it takes 3 MiB of each worker
+    asyncio = LazyModule("asyncio")
 
 
 class InferenceTrace:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.runtime import InferenceCall
+
+if TYPE_CHECKING:
+    import asyncio
+else:  # whoever waits in an event loop has imported it; it takes 3 MiB of each worker
+    asyncio = LazyModule("asyncio")
 
 T = TypeVar("T")
 

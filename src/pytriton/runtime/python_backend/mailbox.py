@@ -13,7 +13,6 @@ model runs, a helper thread reads.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import threading
@@ -21,13 +20,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.arena import IDLE_SECONDS
 from pytriton.runtime.transport.channel import IdleReader
 from pytriton.runtime.transport.loop_spinner import MessagePoller
 
 if TYPE_CHECKING:
+    import asyncio
+
     from pytriton.runtime.transport.channel import Received
     from pytriton.runtime.transport.response_outbox import ResponseOutbox
+else:  # whoever calls from an event loop has imported it; it takes 3 MiB of each worker
+    asyncio = LazyModule("asyncio")
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ Coroutines of the model run on an event loop with a thread of its own, and so do
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
+import inspect
 import json
 import os
 import threading
@@ -18,8 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import ErrorCode, ServerError, resource_error, sendable_text
+from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.model_config import ModelConfig
 from pytriton.runtime.pb_utils.runtime import set_runtime
@@ -52,10 +52,15 @@ from pytriton.runtime.transport.frames import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
     import socket
 
+    from pytriton.base import background_tasks
     from pytriton.runtime.python_backend.connection import ServerConnection
     from pytriton.runtime.transport.channel import Received
+else:  # most models have no coroutines, and asyncio takes 3 MiB of each worker
+    asyncio = LazyModule("asyncio")
+    background_tasks = LazyModule("pytriton.base.background_tasks")
 
 _POOL_THREADS = 64  # for functions that coroutines pass to `run_in_executor`
 _STOP_DEADLINE_S = 5.0
@@ -74,7 +79,7 @@ class CoroutineThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._tasks: BackgroundTasks | None = None
+        self._tasks: background_tasks.BackgroundTasks | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a coroutine without waiting; it must handle its own exceptions."""
@@ -96,7 +101,7 @@ class CoroutineThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._tasks = BackgroundTasks(self._loop)
+                self._tasks = background_tasks.BackgroundTasks(self._loop)
                 self._loop.set_default_executor(
                     _ContextPool(_POOL_THREADS, thread_name_prefix="pytriton-pool")
                 )
@@ -173,7 +178,7 @@ class ReadyCheck:
     def _call_is_ready(self) -> bool:
         try:
             answer = self._is_ready()
-            if asyncio.iscoroutine(answer):
+            if isinstance(answer, Coroutine):
                 answer = self._coroutines.run(answer)
         except BaseException as error:  # noqa: BLE001  a model that raises anything is not ready
             if not self._coroutines.is_stopped:  # else the end of the model has cancelled it
@@ -273,6 +278,9 @@ class ModelWorker:
         if hasattr(model, "initialize"):
             model.initialize(frame.arguments)
         self._execution = self._make_execution(frame, runs)
+        is_ready = getattr(model, "is_ready", None)
+        if self._execution.is_async or inspect.iscoroutinefunction(is_ready):
+            asyncio.events  # noqa: B018  imported now, while there are descriptors for that
         return Initialized(
             has_ready_check=self._prepare_ready_check(),
             is_async=self._execution.is_async,

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def command() -> NoReturn:
     """Run the command of this process, and end the process."""
-    event_loop.end_process(main())
+    code = main()  # first: the workers' zygote is forked without the modules of the event loop
+    event_loop.end_process(code)
 
 
 if __name__ == "__main__":
