@@ -13,6 +13,10 @@ import pytriton
 
 # None of these is needed to serve a plain function, and each takes megabytes.
 HEAVY = {"asyncio", "google.protobuf", "grpc", "orjson", "tritonclient", "uvloop", "wrapt"}
+# What a program needs only after it has started its server, while that imports its own modules; and
+# what only other systems or errors need.
+LATER = {"pytriton.models.binding", "pytriton.runtime.transport.frames"}
+RARE = {"difflib", "hashlib", "pytriton.runtime.signatures", "shutil", "tempfile"}
 # What serves features that most servers do not use: together, it takes 60 ms to import.
 RARELY_USED = {
     "pytriton.model_config",
@@ -53,8 +57,14 @@ def test_unknown_attribute_is_refused() -> None:
 def test_process_that_serves_functions_stays_light() -> None:
     loaded = modules_after("import pytriton.triton, pytriton.decorators, pytriton.model_config")
 
-    assert not HEAVY & loaded
-    assert "pytriton.runtime.signatures" not in loaded
+    assert not (HEAVY | LATER | RARE) & loaded
+
+
+def test_process_that_binds_functions_stays_light() -> None:
+    loaded = modules_after("from pytriton.binding import triton_base; triton_base.import_binding()")
+
+    assert loaded >= LATER
+    assert not (HEAVY | RARE) & loaded
 
 
 @pytest.mark.parametrize("program", ["main", "tritonserver"])

@@ -22,7 +22,7 @@ class FakeServerProcess:
         self.is_stopped = False
         made.append(self)
 
-    def start(self, config, timeout_s, *, awaits_models) -> Started:
+    def start(self, config, timeout_s, *, awaits_models, meanwhile) -> Started:
         return Started(1, 2, 3)
 
     def is_alive(self) -> bool:

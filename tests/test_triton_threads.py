@@ -32,7 +32,7 @@ class FakeServer:
         self.may_stop.set()
         self.is_stopping = threading.Event()
 
-    def start(self, config, timeout_s, *, awaits_models):
+    def start(self, config, timeout_s, *, awaits_models, meanwhile):
         self.events.append("start")
         return Started(1, 2, 3)
 

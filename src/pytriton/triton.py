@@ -9,10 +9,10 @@ import logging
 import os
 import pathlib
 import re
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.announcement import Addresses, ways_to_end
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.lifecycle import (
     DefaultTritonLifecyclePolicy,
     TritonLifecyclePolicy,
@@ -28,13 +28,19 @@ from pytriton.base.settings import BY_KEY
 from pytriton.base.triton_config import ENVIRONMENT_PREFIX, TritonConfig, TritonServerConfig
 from pytriton.binding.remote_triton import RemoteTriton
 from pytriton.binding.server_process import ServerProcess
-from pytriton.binding.triton_base import MODEL_TIMEOUT_S, MONITORING_PERIOD_S, TritonBase
+from pytriton.binding.triton_base import (
+    MODEL_TIMEOUT_S,
+    MONITORING_PERIOD_S,
+    TritonBase,
+    import_binding,
+)
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonRuntimeError
 from pytriton.model_config.generator import ModelConfigGenerator
 from pytriton.utils.endpoint_utils import get_endpoint
 
 if TYPE_CHECKING:
+    import secrets
     from collections.abc import Sequence
 
     from typing_extensions import Self
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.transport.control import Started
     from pytriton.utils.workspace import Workspace
+else:
+    secrets = LazyModule("secrets")  # not used here, but users import it
 
 __all__ = [
     "DEFAULT_PROTECTED_ENDPOINTS",
@@ -240,7 +248,10 @@ class Triton(TritonBase):
         self._owner_pid = os.getpid()
         server = ServerProcess(self._on_server_exit)
         started = server.start(
-            self._server_settings(), DEFAULT_TRITON_STARTUP_TIMEOUT_S, awaits_models=awaits_models
+            self._server_settings(),
+            DEFAULT_TRITON_STARTUP_TIMEOUT_S,
+            awaits_models=awaits_models,
+            meanwhile=import_binding,
         )
         self._triton_server = self._model_server = server
         atexit.register(self.stop)

@@ -62,3 +62,22 @@ def test_start_that_takes_too_long_leaves_no_process(server):
 
     assert server.ended.wait(START_TIMEOUT_S)
     assert not psutil.pid_exists(server.pid)
+
+
+def test_caller_works_while_the_server_starts(server):
+    lives = []
+    server.start(QUIET, START_TIMEOUT_S, meanwhile=lambda: lives.append(server.pid))
+
+    assert lives == [server.pid]
+    assert server.is_alive()
+
+
+def test_interrupt_of_the_callers_work_leaves_no_process():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    server = ServerProcess(lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        server.start(QUIET, START_TIMEOUT_S, meanwhile=interrupt)
+
+    assert not psutil.pid_exists(server.pid)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-import secrets
+import os
 
 from pytriton.exceptions import PyTritonValidationError
 
@@ -77,5 +78,6 @@ class TritonSecurityConfig:
 
 def _random_token() -> str:
     """Returns a token that a command takes as a value: with a dash first, it reads as an option."""
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    # As `secrets` does it, but that imports OpenSSL's hash functions, which takes 3 MiB.
+    token = base64.urlsafe_b64encode(os.urandom(_TOKEN_BYTES)).rstrip(b"=").decode("ascii")
     return _random_token() if token.startswith("-") else token

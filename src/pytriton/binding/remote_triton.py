@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pytriton.base.announcement import Addresses
+from pytriton.base.lazy_module import LazyModule
 from pytriton.binding.server_process import ServerGoneError, ServerLink
 from pytriton.binding.triton_base import MODEL_TIMEOUT_S, TritonBase
 from pytriton.client.exceptions import PyTritonClientTimeoutError
@@ -18,7 +19,6 @@ from pytriton.client.url import TritonUrl
 from pytriton.constants import DEFAULT_TRITON_STARTUP_TIMEOUT_S
 from pytriton.exceptions import PyTritonInvalidOperationError, PyTritonValidationError
 from pytriton.runtime.transport import rendezvous
-from pytriton.runtime.transport.control import Join, Started
 
 if TYPE_CHECKING:
     import pathlib
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pytriton.binding.triton_base import ModelServer
+    from pytriton.runtime.transport import control
     from pytriton.utils.workspace import Workspace
+else:  # most programs import this module for `Triton`, which imports it later
+    control = LazyModule("pytriton.runtime.transport.control")
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class RemoteTriton(TritonBase):
             )
         self._access_token = access_token
         self._link: ServerLink | None = None
-        self._ports = Started(0, 0, 0)  # ports of the server
+        self._ports = control.Started(0, 0, 0)  # ports of the server
         self._owner_pid = 0  # the process that connected
         self._stop_requested = threading.Event()  # ends a wait for the server
 
@@ -127,7 +130,7 @@ class RemoteTriton(TritonBase):
         atexit.register(self.stop)
         try:
             limit_s = max(_RETRY_S, deadline_s - time.monotonic())
-            self._ports = link.open(Join(self._access_token or ""), limit_s)
+            self._ports = link.open(control.Join(self._access_token or ""), limit_s)
             self._link = self._model_server = link
             if link.has_ended:  # before `_on_end` knew that it is ours
                 raise ServerGoneError("the server ended")  # noqa: TRY301

@@ -17,19 +17,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
-from pytriton.runtime.transport.control import (
-    Bind,
-    CallDone,
-    ControlLink,
-    Join,
-    ModelsServed,
-    ServerStart,
-    ServerStop,
-    Started,
-    Unbind,
-)
 from pytriton.runtime.transport.link import stream_pair
 
 if TYPE_CHECKING:
@@ -37,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytriton.runtime.functions.bound_config import AnyModel
+    from pytriton.runtime.transport import control
+else:  # imported while the server imports its own modules
+    control = LazyModule("pytriton.runtime.transport.control")
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +52,18 @@ class ServerLink:
     """A connection to a server, open until either side closes it."""
 
     def __init__(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
-        self._link = ControlLink(sock)
+        self._link = control.ControlLink(sock)
         self._on_end = on_end
         self._calls = itertools.count(1)
-        self._answers: dict[int, CallDone | Started] = {}
+        self._answers: dict[int, control.CallDone | control.Started] = {}
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
         self._process = os.getpid()
         self.has_ended: bool = False
 
-    def open(self, message: ServerStart | Join, timeout_s: float) -> Started:
+    def open(
+        self, message: control.ServerStart | control.Join, timeout_s: float
+    ) -> control.Started:
         """Start the receiving thread, send the first message, and wait for the reply.
 
         Raises:
@@ -81,10 +76,10 @@ class ServerLink:
             target=self._receive_messages, name="pytriton-control", daemon=True
         ).start()
         self._send(message)
-        is_join = isinstance(message, Join)
+        is_join = isinstance(message, control.Join)
         what = "joining it" if is_join else "the start of the server"
         answer = self._await_answer(_OPENING_CALL, what, timeout_s)
-        if isinstance(answer, CallDone):
+        if isinstance(answer, control.CallDone):
             if is_join and answer.error_code == ErrorCode.UNAVAILABLE:
                 raise ServerGoneError(answer.error)
             raise _error_of(answer)
@@ -97,7 +92,7 @@ class ServerLink:
         call = next(self._calls)
         try:
             self._send(
-                Bind(
+                control.Bind(
                     call,
                     message,
                     model.version,
@@ -139,16 +134,16 @@ class ServerLink:
 
     def _send_unbind(self, model: AnyModel) -> int:
         call = next(self._calls)
-        self._send(Unbind(call, model.name, model.version))
+        self._send(control.Unbind(call, model.name, model.version))
         return call
 
     def report_serving(self) -> None:
         """Let the server be ready, as its first models are served."""
-        self._send(ModelsServed())
+        self._send(control.ModelsServed())
 
     def request_stop(self) -> None:
         """Request that the server finishes open requests and then ends."""
-        self._send(ServerStop())
+        self._send(control.ServerStop())
 
     def close(self) -> None:
         """Close the connection; the server then removes the models of this process."""
@@ -156,7 +151,12 @@ class ServerLink:
 
     def _send(
         self,
-        message: ServerStart | Join | Bind | Unbind | ModelsServed | ServerStop,
+        message: control.ServerStart
+        | control.Join
+        | control.Bind
+        | control.Unbind
+        | control.ModelsServed
+        | control.ServerStop,
         descriptors: list[int] | None = None,
     ) -> None:
         try:
@@ -172,10 +172,12 @@ class ServerLink:
 
     def _wait_for(self, call: int, what: str, timeout_s: float) -> None:
         answer = self._await_answer(call, what, timeout_s)
-        if isinstance(answer, CallDone) and answer.error:
+        if isinstance(answer, control.CallDone) and answer.error:
             raise _error_of(answer)
 
-    def _await_answer(self, call: int, what: str, timeout_s: float) -> CallDone | Started:
+    def _await_answer(
+        self, call: int, what: str, timeout_s: float
+    ) -> control.CallDone | control.Started:
         with self._changed:
             if not self._changed.wait_for(
                 lambda: call in self._answers or self.has_ended, timeout_s
@@ -191,9 +193,9 @@ class ServerLink:
             while True:
                 message = self._link.receive()
                 with self._changed:
-                    if isinstance(message, Started):
+                    if isinstance(message, control.Started):
                         self._answers[_OPENING_CALL] = message
-                    elif isinstance(message, CallDone):
+                    elif isinstance(message, control.CallDone):
                         self._answers[message.call] = message
                     self._changed.notify_all()
         except (EOFError, OSError, ValueError) as error:
@@ -206,7 +208,7 @@ class ServerLink:
         self._on_end()
 
 
-def _error_of(answer: CallDone) -> PyTritonRuntimeError | PyTritonValidationError:
+def _error_of(answer: control.CallDone) -> PyTritonRuntimeError | PyTritonValidationError:
     if answer.error_code in (ErrorCode.INVALID_ARG, ErrorCode.UNSUPPORTED):
         return PyTritonValidationError(answer.error)
     return PyTritonRuntimeError(answer.error)
@@ -221,11 +223,17 @@ class ServerProcess:
         self._link: ServerLink | None = None
 
     def start(
-        self, config: dict[str, Any], timeout_s: float, *, awaits_models: bool = False
-    ) -> Started:
+        self,
+        config: dict[str, Any],
+        timeout_s: float,
+        *,
+        awaits_models: bool = False,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> control.Started:
         """Start the process with the settings of a `TritonConfig`.
 
-        If `awaits_models` is set, the server is not ready before `report_serving`.
+        If `awaits_models` is set, the server is not ready before `report_serving`. `meanwhile` is
+        called while the server imports its modules.
 
         Raises:
             PyTritonValidationError: A setting is wrong.
@@ -242,10 +250,14 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
             )
-        self._link = ServerLink(ours, self._on_end)
         try:
-            return self._link.open(ServerStart(config, awaits_models), timeout_s)
+            if meanwhile is not None:
+                meanwhile()
+            self._link = ServerLink(ours, self._on_end)
+            return self._link.open(control.ServerStart(config, awaits_models), timeout_s)
         except BaseException:  # also KeyboardInterrupt
+            if self._link is None:
+                ours.close()
             self.kill()
             raise
 

@@ -17,26 +17,39 @@ from pytriton.base.announcement import (
     says_in_colour,
     slow_end_is_told,
 )
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.decorators.context import TritonContext
 from pytriton.exceptions import PyTritonInvalidOperationError
-from pytriton.models.binding import BindArguments, make_model
 from pytriton.proxy.telemetry import trace_with
-from pytriton.utils.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from pytriton.model_config import ModelConfig, Ray, Tensor
+    from pytriton.models import binding
     from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.functions.bound_model import InferFunc
+    from pytriton.utils import workspace as workspaces
+    from pytriton.utils.workspace import Workspace
+else:
+    binding = LazyModule("pytriton.models.binding")
+    workspaces = LazyModule("pytriton.utils.workspace")
 
 logger = logging.getLogger(__name__)
 
 MONITORING_PERIOD_S = 10.0
 MODEL_TIMEOUT_S = 60.0  # for a model to be loaded or unloaded
 INSTANCE_END_TIMEOUT_S = 2.0
+
+
+def import_binding() -> None:
+    """Import what `bind` needs, unless it was called already.
+
+    It takes 20 ms, and `Triton` has time for that: a new server imports for longer.
+    """
+    binding.make_model  # noqa: B018  the first use imports it
 
 
 class ModelServer(Protocol):
@@ -58,7 +71,9 @@ class TritonBase:
     def __init__(self, workspace: Workspace | str | pathlib.Path | None) -> None:
         # No folder is created by default, because a killed process would leave it behind.
         self._workspace = (
-            Workspace(workspace) if isinstance(workspace, (str, pathlib.Path)) else workspace
+            workspaces.Workspace(workspace)
+            if isinstance(workspace, (str, pathlib.Path))
+            else workspace
         )
         add_to_log_records()
         self._model_server: ModelServer | None = None  # None while there is no server to bind to
@@ -123,8 +138,8 @@ class TritonBase:
             PyTritonRuntimeError: The server cannot start its instances, for example because no node
                 of the cluster has room, or because the function raised an error there.
         """
-        model = make_model(
-            BindArguments(
+        model = binding.make_model(
+            binding.BindArguments(
                 model_name, infer_func, inputs, outputs, model_version, config, strict, instances
             )
         )

@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.openai_routes import OpenAI, as_openai
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import DynamicBatcher
 from pytriton.model_config.model_config import ModelConfig
 from pytriton.model_config.ray_instances import Ray
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = LazyModule("difflib")
 
 MODEL_ATTRIBUTE = "__pytriton_model__"
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import enum
 import os
-import shutil
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from pytriton.base.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import shutil
+else:  # for archives it imports three compressions
+    shutil = LazyModule("shutil")
 
 
 class Colour(enum.Enum):

@@ -18,10 +18,16 @@ import itertools
 import mmap
 import os
 import sys
-import tempfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from pytriton.base.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import tempfile
+else:  # on Linux nothing needs it
+    tempfile = LazyModule("tempfile")
 
 PORTABLE_SETTING = "PYTRITON_PORTABLE_CHANNEL"
 

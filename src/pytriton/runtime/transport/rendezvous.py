@@ -20,9 +20,15 @@ import socket
 import stat
 import struct
 import sys
-import tempfile
+from typing import TYPE_CHECKING
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.memory import is_portable_forced
+
+if TYPE_CHECKING:
+    import tempfile
+else:  # on Linux nothing needs it
+    tempfile = LazyModule("tempfile")
 
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # process, user, group

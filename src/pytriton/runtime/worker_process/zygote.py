@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import importlib
@@ -13,12 +12,19 @@ import socket
 import sys
 import types
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Imported for the forked processes.
 import triton_python_backend_utils  # noqa: F401
 
+from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
 from pytriton.runtime.worker_process.process import remove_first_path, run_worker
+
+if TYPE_CHECKING:
+    import argparse
+else:  # one that is forked off the server has no arguments
+    argparse = LazyModule("argparse")
 
 
 def main(arguments: list[str] | None = None) -> None:
