@@ -12,7 +12,8 @@ from pytriton.binding import server_process
 from pytriton.runtime.executor import python_process
 
 BOOTSTRAPS = {
-    "server": (server_process._BOOTSTRAP.format(entry="main"), []),
+    "server of bound models": (server_process._FOR_BOUND_MODELS, []),
+    "server of repositories": (server_process._FOR_REPOSITORIES, []),
     "zygote": (python_process._ZYGOTE_BOOTSTRAP, ["pytriton.serving.server.main"]),
 }
 STAND_IN = """
@@ -31,7 +32,8 @@ def test_garbage_is_looked_for_only_among_what_comes_after_the_imports(name, tmp
     files = {
         "__init__.py": "",  # or the installed package would be found in place of this one
         "serving/server/main.py": STAND_IN,
-        "base/openblas.py": "def load_without_threads(): pass",
+        "serving/server/repository_main.py": STAND_IN,
+        "base/openblas.py": "load_without_threads = load_for_copying = lambda: None",
     }
     for path, text in files.items():
         file = tmp_path / "pytriton" / path

@@ -39,9 +39,11 @@ _OPENING_CALL = 0  # the number of the first message, `ServerStart` or `Join`
 # garbage: looking for some while and after they are imported takes a tenth of a server's start.
 _BOOTSTRAP = (
     "import gc, sys; sys.path[0] = sys.argv.pop(1); gc.disable(); "
-    "from pytriton.base.openblas import load_without_threads; load_without_threads(); "
+    "from pytriton.base.openblas import {load}; {load}(); "
     "from pytriton.serving.server.{entry} import main; gc.freeze(); gc.enable(); main(sys.argv[1:])"
 )
+_FOR_BOUND_MODELS = _BOOTSTRAP.format(load="load_for_copying", entry="main")
+_FOR_REPOSITORIES = _BOOTSTRAP.format(load="load_without_threads", entry="repository_main")
 
 
 class ServerGoneError(PyTritonRuntimeError):
@@ -240,10 +242,10 @@ class ServerProcess:
             PyTritonRuntimeError: A port could not be opened, or the process ended.
             TimeoutError: It did not start in time.
         """
-        entry = "repository_main" if config.get("model_repository") else "main"
+        code = _FOR_REPOSITORIES if config.get("model_repository") else _FOR_BOUND_MODELS
         ours, theirs = stream_pair()
         arguments = [
-            sys.executable, "-c", _BOOTSTRAP.format(entry=entry), IMPORT_FOLDER,
+            sys.executable, "-c", code, IMPORT_FOLDER,
             "--control-fd", str(theirs.fileno()), "--parent", str(os.getpid()),
         ]  # fmt: skip
         with theirs:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from pytriton.base.errors import ServerError
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.request_ids import visible
 from pytriton.serving.engine.model_state import VersionState
-from pytriton.serving.repository.reading.source import AGENTS
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 from pytriton.serving.server.options.repository_options import ALL_MODELS
 from pytriton.serving.server.process.logs import log_table
@@ -30,6 +30,7 @@ from pytriton.utils.terminal import Colour, has_colours, is_terminal, paint, wid
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import IndexEntry
+    from pytriton.serving.repository.reading import source
     from pytriton.serving.server.command.lifecycle import (
         Backend,
         LoadProgress,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     )
     from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
+else:  # a server of bound models has no repositories
+    source = LazyModule("pytriton.serving.repository.reading.source")
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +110,7 @@ async def start_up(
         StartError: a port is taken, or a model cannot be loaded and `exit_on_error` is set.
     """
     failure = await _load(serving, progress)
-    log_table(logger, agent_table(AGENTS, width))
+    log_table(logger, agent_table(source.AGENTS, width))
     log_table(logger, backend_table(serving.backends(), options, width))
     models = _known_models(serving, options)
     log_table(logger, model_table(models, width))
