@@ -10,11 +10,11 @@ tensors. Larger tensors are references into an arena. New fields are appended at
 record.
 """
 # ruff: noqa: RUF012  these are structs of msgspec, which copies defaults
-
-from __future__ import annotations
+# Annotations are no strings here: msgspec would compile them, which takes half of their import.
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,11 +23,7 @@ from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Buffer = bytes | bytearray | memoryview
-
+Buffer = bytes | bytearray | memoryview
 
 PACKAGE_FILE = "pytriton:"
 INLINE_ALIGNMENT = 16

@@ -5,8 +5,7 @@ The core sends `Configure` and a `Registry` first; the front end serves clients 
 request of a front end has a number, its call, which is not used again before its final reply.
 """
 # ruff: noqa: RUF012  these are structs of msgspec, which copies defaults
-
-from __future__ import annotations
+# Annotations are no strings here: msgspec would compile them, which takes half of their import.
 
 from typing import Any
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """References from a message to the bytes of its tensors, and updates about shared memory."""
-
-from __future__ import annotations
+# Annotations are no strings here: msgspec would compile them, which takes half of their import.
 
 import msgspec
 
