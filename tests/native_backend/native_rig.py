@@ -15,6 +15,9 @@ from tests.native_backend import building
 from tests.native_backend.header_text import INCLUDE
 from tests.python_backend.worker_rig import Peer, WorkerRig, ZygoteRig
 
+# The values of the setting: functions of a compiled C part where there is one, those that are
+# written as machine code at run time, and none but Python's.
+COMPILED, WRITTEN, PYTHON = "1", "getters", "0"
 HEADER = """
 #include <stdio.h>
 #include <stdlib.h>

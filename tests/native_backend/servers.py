@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests import peers
@@ -26,7 +26,9 @@ SETTINGS = ("--backend-config=facts,shade=dark", "--backend-config=facts,shade=l
 
 
 @contextlib.contextmanager
-def running(command: list[str], *, is_real: bool) -> Iterator[Server]:
+def running(
+    command: list[str], *, is_real: bool, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """A server that has loaded the compared models."""
     http, grpc, metrics = free_ports(3)
     with tempfile.TemporaryDirectory() as name:
@@ -48,6 +50,7 @@ def running(command: list[str], *, is_real: bool) -> Iterator[Server]:
                     **os.environ,
                     "XDG_DATA_HOME": str(folder / "data"),
                     "TRITON_SERVER_CPU_ONLY": "1",  # as the machine of the recordings
+                    **(environment or {}),
                 },
             )
         server = Server(
@@ -64,9 +67,12 @@ def running(command: list[str], *, is_real: bool) -> Iterator[Server]:
                 process.kill()
 
 
-def our_server() -> contextlib.AbstractContextManager[Server]:
+def our_server(
+    environment: Mapping[str, str] | None = None,
+) -> contextlib.AbstractContextManager[Server]:
     """Our server."""
-    return running([sys.executable, "-m", "pytriton.server"], is_real=False)
+    command = [sys.executable, "-m", "pytriton.server"]
+    return running(command, is_real=False, environment=environment)
 
 
 def real_server() -> contextlib.AbstractContextManager[Server]:

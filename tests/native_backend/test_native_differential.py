@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
+from pytriton.runtime.native_backend.worker import CODE_SETTING
 from tests import peers
 from tests.native_backend import building
 from tests.native_backend.known_differences import KNOWN_DIFFERENCES
+from tests.native_backend.native_rig import COMPILED, WRITTEN
 from tests.native_backend.recording import GOLDEN, OURS, REAL_LIVES, answers, load
 from tests.native_backend.servers import our_server, real_server
 
@@ -20,9 +23,9 @@ EXPECTED = {**REAL, **DIFFERENT}
 pytestmark = pytest.mark.skipif(bool(building.missing()), reason=building.missing())
 
 
-@pytest.fixture(scope="module")
-def our_answers() -> dict[str, Any]:
-    return answers(our_server)
+@pytest.fixture(scope="module", params=[COMPILED, WRITTEN])
+def our_answers(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return answers(functools.partial(our_server, {CODE_SETTING: request.param}))
 
 
 @pytest.mark.e2e

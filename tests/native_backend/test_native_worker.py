@@ -27,7 +27,15 @@ from pytriton.runtime.transport.frames import (
 )
 from tests.e2e.waiting import eventually
 from tests.native_backend import building
-from tests.native_backend.native_rig import NativeRig, compile_backend, config_of, known_backend
+from tests.native_backend.native_rig import (
+    COMPILED,
+    PYTHON,
+    WRITTEN,
+    NativeRig,
+    compile_backend,
+    config_of,
+    known_backend,
+)
 from tests.python_backend.worker_rig import ZygoteRig, is_alive
 
 pytestmark = pytest.mark.skipif(bool(building.missing()), reason=building.missing())
@@ -56,12 +64,13 @@ def zygote():
     rig.close()
 
 
-@pytest.fixture
-def start(zygote):
+@pytest.fixture(params=[COMPILED, WRITTEN])
+def start(request, zygote):
     rigs = []
 
     def start_one(library, config, **fields):
-        rigs.append(NativeRig(zygote, library, config, **fields))
+        environment = fields.pop("environment", {CODE_SETTING: request.param})
+        rigs.append(NativeRig(zygote, library, config, environment=environment, **fields))
         return rigs[-1]
 
     yield start_one
@@ -69,10 +78,12 @@ def start(zygote):
         rig.close()
 
 
-@pytest.fixture(params=["with machine code", "without machine code"])
-def identity(request, start):
-    environment = {CODE_SETTING: "0" if request.param.startswith("without") else "1"}
-    return start(known_backend("identity"), IDENTITY, environment=environment).start()
+@pytest.fixture(params=[COMPILED, WRITTEN, PYTHON])
+def identity(request, zygote):
+    environment = {CODE_SETTING: request.param}
+    rig = NativeRig(zygote, known_backend("identity"), IDENTITY, environment=environment)
+    yield rig.start()
+    rig.close()
 
 
 def repeated(count, delay_ms=0):

@@ -20,6 +20,7 @@ from pytriton.runtime.native_backend.outputs import (
     make_batch_result,
     make_single_item,
 )
+from pytriton.runtime.native_backend.plain_batches import make_plain_result
 from pytriton.runtime.python_backend.batch_run import OpenBatches, ResponseWindows
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, ResponsesFrame
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.native_backend.models import BackendStatistics
     from pytriton.runtime.native_backend.outputs import OutputLane
+    from pytriton.runtime.native_backend.plain_batches import PlainBatches, PlainColumn
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.native_backend.server_objects import Errors
@@ -172,6 +174,7 @@ class NativeExecution:
         responses: The answers.
         errors: The errors of C.
         statistics: The reports of the backend.
+        plain: Executes batches without Python, if that is possible here.
     """
 
     def __init__(
@@ -182,6 +185,7 @@ class NativeExecution:
         responses: BackendResponses,
         errors: Errors,
         statistics: BackendStatistics,
+        plain: PlainBatches | None = None,
     ) -> None:
         self._call = call
         self._runs = runs
@@ -189,6 +193,7 @@ class NativeExecution:
         self._responses = responses
         self._errors = errors
         self._statistics = statistics
+        self._plain = plain
         self._handles = WordArray()
 
     def run(self, received: Received) -> None:
@@ -200,8 +205,12 @@ class NativeExecution:
         execute = received.frame
         assert isinstance(execute, Execute)
         run = NativeRun(self._runs, execute)
+        self._statistics.begin_batch()
         try:
-            requests = self._requests.add_batch(run, received)
+            report = None if self._plain is None else self._plain.execute(run, received)
+            requests = (
+                self._requests.add_batch(run, received) if report is None else report.requests
+            )
         except (ValueError, struct.error) as fault:  # strings that do not fit their tensor
             self._fail(run, (), InternalError(f"the batch cannot be read: {fault}"))
             return
@@ -209,14 +218,19 @@ class NativeExecution:
             self._fail(run, (), lack)
             return
         del received  # the requests keep it until they are released
-        self._statistics.begin_batch()
-        self._handles.fill([request.handle for request in requests])
-        error = self._call(self._handles.address, len(requests))
+        if report is None:
+            self._handles.fill([request.handle for request in requests])
+            error = self._call(self._handles.address, len(requests))
+        else:
+            error = report.error
         if error:
             self._fail(run, requests, self._errors.take(error))
             return
         try:
-            self._finish(run, requests)
+            if report is not None and report.columns is not None:
+                self._finish_plain(run, report.columns)
+            else:
+                self._finish(run, requests)
         except OSError:
             raise
         except ServerError as lack:  # there is no memory
@@ -232,6 +246,12 @@ class NativeExecution:
         if run.started_ns <= started_ns <= ended_ns <= now_ns:
             return started_ns, ended_ns
         return run.started_ns, now_ns
+
+    def _finish_plain(self, run: NativeRun, columns: Sequence[PlainColumn]) -> None:
+        times_ns = self._times_ns(run)
+        self._runs.outbox.send(functools.partial(make_plain_result, run, times_ns, columns))
+        run.mark_returned()  # no thread of the backend knows anything of this batch
+        run.close(range(len(run.execute.rows)))
 
     def _finish(self, run: NativeRun, requests: Sequence[BackendRequest]) -> None:
         times_ns = self._times_ns(run)

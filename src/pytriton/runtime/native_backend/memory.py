@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -185,19 +185,23 @@ class Handles(Generic[_T]):
 
     Args:
         kind: The name of such an object in errors.
+
+    Attributes:
+        find_more: Called before a handle is refused. It adds objects that were not needed before.
     """
 
-    __slots__ = ("_kind", "_objects")
+    __slots__ = ("_kind", "_objects", "find_more")
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._objects: dict[int, _T] = {}
+        self.find_more: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def __contains__(self, handle: object) -> bool:
-        return handle in self._objects
+        return handle in self._objects or self._has_found(handle)
 
     def add(self, value: _T) -> int:
         """Returns the handle of a new object."""
@@ -214,6 +218,8 @@ class Handles(Generic[_T]):
         try:
             return self._objects[handle]
         except KeyError:
+            if self._has_found(handle):
+                return self._objects[handle]
             raise self._unknown(handle) from None
 
     def pop(self, handle: int) -> _T:
@@ -221,11 +227,19 @@ class Handles(Generic[_T]):
         try:
             return self._objects.pop(handle)
         except KeyError:
+            if self._has_found(handle):
+                return self._objects.pop(handle)
             raise self._unknown(handle) from None
 
     def discard(self, handle: int) -> None:
         """Remove an object if it is there."""
         self._objects.pop(handle, None)
+
+    def _has_found(self, handle: object) -> bool:
+        if self.find_more is None:
+            return False
+        self.find_more()
+        return handle in self._objects
 
     def _unknown(self, handle: int) -> InvalidArgumentError:
         was = f"{handle:#x}" if handle else "NULL"

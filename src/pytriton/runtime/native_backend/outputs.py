@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, sendable_text
-from pytriton.runtime.native_backend.memory import address_of
+from pytriton.runtime.native_backend.memory import address_of, view
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
@@ -37,7 +37,7 @@ class OutputMemory:
     def __init__(self, outbox: ResponseOutbox, size: int) -> None:
         self.size = size
         self.block: Block | None = None
-        self.data = bytearray()
+        self.data: bytearray | memoryview = bytearray()
         if size > INLINE_TENSOR_BYTES:
             self.block = outbox.allocate(size)
         if self.block is not None:
@@ -45,6 +45,14 @@ class OutputMemory:
         else:
             self.data = bytearray(max(1, size))
             self.address = address_of(self.data)
+
+    @classmethod
+    def at(cls, address: int, size: int) -> OutputMemory:
+        """Returns memory that C has, as long as requests refer to it."""
+        memory = cls.__new__(cls)
+        memory.address, memory.size, memory.block = address, size, None
+        memory.data = view(address, size)
+        return memory
 
     def add_to(self, payload: Payload, start: int, size: int) -> tuple[int, int]:
         """Add a part to a message; returns its block and offset, see `TensorRef`."""
@@ -61,9 +69,9 @@ class OutputLane:
 
     __slots__ = ("filled", "place", "row_bytes")
 
-    def __init__(self, outbox: ResponseOutbox, row_bytes: int, row_count: int) -> None:
+    def __init__(self, place: OutputMemory, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self.place = OutputMemory(outbox, row_bytes * row_count)
+        self.place = place
         self.filled: set[int] = set()  # the positions of the requests that have their part
 
 

@@ -7,7 +7,7 @@ Tensors are not copied. The functions that only read a field are in `records.py`
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.dtypes import BYTES
 from pytriton.base.errors import InvalidArgumentError
@@ -36,15 +36,17 @@ from pytriton.runtime.native_backend.server_objects import stored_parameter
 from pytriton.runtime.transport.frames import RequestDetails
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytriton.runtime.native_backend.execution import NativeRun
     from pytriton.runtime.native_backend.outputs import BackendOutput, BackendResponse
     from pytriton.runtime.transport.channel import Received
+    from pytriton.runtime.transport.frames import Execute
     from pytriton.runtime.transport.refs import TensorRef
 
 _NO_DETAILS = RequestDetails()
 _MAX_LAYOUTS = 256
+_MAX_OUTPUT_TABLES = 256
 _FIRST_BUFFER = REQUEST_WORDS + InputWord.BUFFER
 _LENGTH = struct.Struct("<I")
 # The shape and the size of each input of a request.
@@ -64,10 +66,12 @@ class BackendRequest:
         "state_handles", "states",
     )  # fmt: skip
 
-    def __init__(self, layout: _Layout, handle: int, kept: Kept, inputs: dict[bytes, int]) -> None:
+    def __init__(
+        self, layout: RecordOwner, handle: int, kept: Kept | None, inputs: dict[bytes, int]
+    ) -> None:
         self.layout = layout
         self.handle = handle
-        self.kept = kept
+        self.kept = kept  # the memory of the record, unless it is C's
         self.inputs = inputs  # addresses of records, by name
         self.reset()
 
@@ -93,6 +97,13 @@ class BackendRequest:
         )
 
 
+class RecordOwner(Protocol):
+    """Gives records to requests."""
+
+    def take_back(self, request: BackendRequest) -> None:
+        """Take the record of a request to which nothing refers any more; any thread calls it."""
+
+
 class _Layout:
     """Requests whose tensors have the same shapes; unused records of them."""
 
@@ -101,6 +112,10 @@ class _Layout:
     def __init__(self, signature: _Signature) -> None:
         self.signature = signature
         self.free: list[BackendRequest] = []
+
+    def take_back(self, request: BackendRequest) -> None:
+        """Use a record again."""
+        self.free.append(request)
 
 
 class BackendRequests:
@@ -113,12 +128,15 @@ class BackendRequests:
 
     def __init__(self, output_names: Sequence[str], *, is_batching: bool) -> None:
         self.live: Handles[BackendRequest] = Handles("a request")
-        self._is_batching = is_batching
+        self.is_batching = is_batching
         self._kept = Kept()
-        self._empty = self._kept.string("")
+        self.empty_text = self._kept.string("")
         self._names: dict[str, int] = {}
         self._output_names = tuple(output_names)
-        self._output_table = self._kept.strings(output_names)
+        # The number and the names of requested outputs, by the outputs that a client names.
+        self._output_tables: dict[tuple[str, ...] | None, tuple[int, int]] = {
+            None: (len(output_names), self._kept.strings(output_names))
+        }
         self._layouts: dict[tuple[tuple[str, int], ...], dict[_Signature, _Layout]] = {}
 
     def add_batch(self, run: NativeRun, received: Received) -> list[BackendRequest]:
@@ -155,7 +173,7 @@ class BackendRequests:
         if request.is_changed:
             self._set_defaults(request)
         request.reset()
-        request.layout.free.append(request)
+        request.layout.take_back(request)
 
     # Records
 
@@ -176,7 +194,7 @@ class BackendRequests:
         inputs = {}
         for index, (ref, (shape, size)) in enumerate(zip(refs, layout.signature, strict=True)):
             at = field_address(handle, REQUEST_WORDS + INPUT_WORDS * index)
-            put_field(at, InputWord.NAME, self._name(ref.name))
+            put_field(at, InputWord.NAME, self.name_address(ref.name))
             put_field(at, InputWord.SHAPE, field_address(handle, shape_index))
             put_field(at, InputWord.SIZE, size)
             put_field(at, InputWord.DATATYPE, ref.dtype)
@@ -192,46 +210,78 @@ class BackendRequests:
         return request
 
     def _set_defaults(self, request: BackendRequest) -> None:
+        output_count, output_names = self._output_tables[None]
         values = (
-            (RequestWord.ID, self._empty),
+            (RequestWord.ID, self.empty_text),
             (RequestWord.FLAGS, 0),
-            (RequestWord.OUTPUT_COUNT, len(self._output_names)),
-            (RequestWord.OUTPUT_NAMES, self._output_table),
+            (RequestWord.OUTPUT_COUNT, output_count),
+            (RequestWord.OUTPUT_NAMES, output_names),
             (RequestWord.TIMEOUT_US, 0),
             (RequestWord.PARAMETER_COUNT, 0),
         )
         for index, value in values:
             put_field(request.handle, index, value)
 
-    def _name(self, name: str) -> int:
+    def name_address(self, name: str) -> int:
+        """Returns the address of the name of an input, which stays."""
         if name not in self._names:
             self._names[name] = self._kept.string(name)
         return self._names[name]
 
     def _describe(self, requests: list[BackendRequest], run: NativeRun) -> None:
         """Write what only some requests have: ids, flags, parameters, requested outputs."""
-        execute = run.execute
-        positions = {*execute.ids, *execute.details, *execute.parameters, *execute.outputs}
-        for position in positions:
+        execute, kept = run.execute, Kept()
+        for position, index, value in self.descriptions(execute, execute.outputs, kept):
             request = requests[position]
-            request.is_changed = True
-            kept = Kept()
-            request.owned = (request.owned, kept)
-            handle = request.handle
-            if position in execute.ids:
-                put_field(handle, RequestWord.ID, kept.string(execute.ids[position]))
-            if position in execute.details:
-                request.details = details = execute.details[position]
-                put_field(handle, RequestWord.FLAGS, details.flags)
-                put_field(handle, RequestWord.TIMEOUT_US, details.timeout_us)
-            if position in execute.parameters:
-                count = len(execute.parameters[position])
-                put_field(handle, RequestWord.PARAMETER_COUNT, count)
-            if position in execute.outputs:
-                # States are among them, which a backend returns in another way.
-                names = [each for each in execute.outputs[position] if each in self._output_names]
-                put_field(handle, RequestWord.OUTPUT_COUNT, len(names))
-                put_field(handle, RequestWord.OUTPUT_NAMES, kept.strings(names))
+            put_field(request.handle, index, value)
+            if not request.is_changed:
+                request.is_changed = True
+                request.owned = (request.owned, kept)
+        for position, details in execute.details.items():
+            requests[position].details = details
+
+    def descriptions(
+        self, execute: Execute, outputs: Mapping[int, Sequence[str]], kept: Kept
+    ) -> list[tuple[int, int, int]]:
+        """Returns the words of records that differ from those of other requests.
+
+        Args:
+            execute: The batch.
+            outputs: The requested outputs, by position.
+            kept: Gets what the words refer to.
+
+        Returns:
+            The position of each request, the index of the word, and its value.
+        """
+        words = [
+            (position, RequestWord.ID, kept.string(text)) for position, text in execute.ids.items()
+        ]
+        for position, details in execute.details.items():
+            words.append((position, RequestWord.FLAGS, details.flags))
+            words.append((position, RequestWord.TIMEOUT_US, details.timeout_us))
+        for position, parameters in execute.parameters.items():
+            words.append((position, RequestWord.PARAMETER_COUNT, len(parameters)))
+        for position, wanted in outputs.items():
+            count, table = self.output_table(wanted, kept)
+            words.append((position, RequestWord.OUTPUT_COUNT, count))
+            words.append((position, RequestWord.OUTPUT_NAMES, table))
+        return words
+
+    def output_table(self, wanted: Sequence[str] | None, kept: Kept) -> tuple[int, int]:
+        """Returns the number of requested outputs, and the address of their names; None: all.
+
+        `kept` gets the names, unless they are kept for later requests as well.
+        """
+        key = None if wanted is None else tuple(wanted)
+        table = self._output_tables.get(key)
+        if table is None:
+            # States are among them, which a backend returns in another way.
+            names = [each for each in key or () if each in self._output_names]
+            if len(self._output_tables) < _MAX_OUTPUT_TABLES:
+                table = self._output_tables[key] = len(names), self._kept.strings(names)
+            else:
+                table = len(names), kept.strings(names)
+        return table
 
     # Tensors
 
@@ -239,8 +289,8 @@ class BackendRequests:
         self, buffer: memoryview, ref: TensorRef, rows: Sequence[int]
     ) -> list[tuple[tuple[int, ...], int, int]]:
         """Returns the shape, size and address of an input of each request."""
-        address = address_of(buffer) if ref.size else self._empty
-        if len(rows) == 1 or not self._is_batching:
+        address = address_of(buffer) if ref.size else self.empty_text
+        if len(rows) == 1 or not self.is_batching:
             return [(ref.shape, ref.size, address)]
         shapes = ref.shapes or [(count, *ref.shape[1:]) for count in rows]
         if ref.dtype == BYTES.number:

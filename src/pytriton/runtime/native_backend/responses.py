@@ -24,6 +24,7 @@ from pytriton.runtime.native_backend.outputs import (
     BackendOutput,
     BackendResponse,
     OutputLane,
+    OutputMemory,
     check_outputs,
     make_item,
     make_single_item,
@@ -34,7 +35,7 @@ from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import ResponseItem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from pytriton.base.messages import ParameterValue
     from pytriton.runtime.native_backend.execution import NativeRun
@@ -94,6 +95,22 @@ class BackendResponses:
     def state(self, handle: int) -> BackendOutput:
         """Returns a state that is not updated yet."""
         return self._states.get(handle)[0]
+
+    def find_more_with(self, find_more: Callable[[], None]) -> None:
+        """Set what is called before the handle of a response or an output is refused."""
+        self._responses.find_more = self._outputs.find_more = find_more
+
+    def adopt(self, response: BackendResponse, handle: int, *, is_sent: bool) -> None:
+        """Take over a response that was made without Python; handles of outputs follow its own."""
+        request = response.request
+        if is_sent:
+            request.answer, request.answer_count, request.is_ended = response, 1, True
+            return
+        request.handles.append(None)
+        self._responses.add_at(handle, response)
+        for number, output in enumerate(response.outputs, handle + 1):
+            self._outputs.add_at(number, (output, request))
+            response.handles.append(number)
 
     # A request ends when nothing is left that could answer it: neither itself, nor a factory or a
     # response that was made for it.
@@ -247,7 +264,9 @@ class BackendResponses:
                 return None
             if rows > 1 and output.shape[:1] != (rows,):
                 return None
-            lane = run.lanes[output.name] = OutputLane(run.outbox, size // rows, run.row_count)
+            row_bytes = size // rows
+            place = OutputMemory(run.outbox, row_bytes * run.row_count)
+            lane = run.lanes[output.name] = OutputLane(place, row_bytes)
         fits = size == rows * lane.row_bytes and request.position not in lane.filled
         return lane if fits else None
 

@@ -327,6 +327,7 @@ def load_stub(
     functions: Sequence[str],
     callbacks: Callbacks,
     code: Mapping[str, bytes] | None = None,
+    replaced: Mapping[str, int] | None = None,
 ) -> None:
     """Load a stub library, which stays loaded until the process ends.
 
@@ -335,11 +336,13 @@ def load_stub(
         functions: The names that it exports.
         callbacks: Makes the function for each name.
         code: Machine code that answers some calls without us, see `stub_library`.
+        replaced: The addresses of functions of C that take the place of ours.
     """
+    addresses = replaced or {}
     library = _load(stub_library(soname, functions, this_machine(), code), soname)
     slots = (ctypes.c_uint64 * len(functions)).in_dll(library, SLOTS_SYMBOL)
     for index, name in enumerate(functions):
-        slots[index] = callbacks.address(name)
+        slots[index] = addresses.get(name) or callbacks.address(name)
     _loaded.extend((library, callbacks))
 
 

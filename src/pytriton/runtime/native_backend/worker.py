@@ -22,11 +22,13 @@ from pytriton.runtime.native_backend.api_table import ENTRY_POINTS, FUNCTIONS, p
 from pytriton.runtime.native_backend.callbacks import Callbacks, exported
 from pytriton.runtime.native_backend.caller_responses import Allocators
 from pytriton.runtime.native_backend.calls import CalledModels, Calls
+from pytriton.runtime.native_backend.compiled_code import CompiledCodeError, NoCompilerError
 from pytriton.runtime.native_backend.execution import NativeExecution, NativeRuns
 from pytriton.runtime.native_backend.foreign_threads import ForeignThreads
 from pytriton.runtime.native_backend.machine_code import ProcessAddresses, machine_code
 from pytriton.runtime.native_backend.metrics import MetricFunctions
 from pytriton.runtime.native_backend.models import BackendStatistics, Logs, MemoryManager, Models
+from pytriton.runtime.native_backend.plain_batches import PlainBatches
 from pytriton.runtime.native_backend.requests import BackendRequests, RequestFunctions
 from pytriton.runtime.native_backend.responses import BackendResponses, TensorQuestions
 from pytriton.runtime.native_backend.server_objects import (
@@ -71,8 +73,10 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Received
 
 _SONAME = "libtritonserver.so"
-# "0" in the environment: every call goes to Python, which is slower and easier to observe.
+# In the environment, for tests: which functions are not Python's.
 CODE_SETTING = "PYTRITON_MACHINE_CODE"
+_NO_CODE = "0"  # none: every call goes to Python, which is slower and easier to observe
+_NO_COMPILER = "getters"  # those that are written here, as where there is no compiler
 _EXECUTE = "TRITONBACKEND_ModelInstanceExecute"
 
 
@@ -118,7 +122,8 @@ class Host:
             MetricFunctions(self._ask, runtime.notify, parameters),
             *self._callers(documents, parameters, attributes),
         )
-        self._functions = exported(*groups)
+        self._callbacks = Callbacks(exported(*groups), self.errors, self._report)
+        self.plain = self._load_plain(outputs, is_decoupled=frame.is_decoupled)
         self._entry_points: dict[str, Callable[..., int]] = {}
 
     def _callers(
@@ -172,6 +177,9 @@ class Host:
                 f"unable to find required entrypoint '{_EXECUTE}' in shared library:"
                 f" {self._path}: undefined symbol: {_EXECUTE}"
             )
+        if self.plain is not None:
+            execute = self._entry_points[_EXECUTE]
+            self.plain.connect(self.models.instance, execute, self._callbacks)
 
     def _words(self, error: NotALibraryError) -> str:
         """Returns the loader's message for a file that is not a library, or ours."""
@@ -186,8 +194,26 @@ class Host:
         # A backend that was compiled for a newer API may need functions that are not known here.
         newer = [name for name in file.undefined if name.startswith("TRITON")]
         names = sorted({*FUNCTIONS, *newer} - ENTRY_POINTS.keys())
-        code = self._machine_code() if os.environ.get(CODE_SETTING) != "0" else {}
-        load_stub(soname, names, Callbacks(self._functions, self.errors, self._report), code)
+        code = self._machine_code() if os.environ.get(CODE_SETTING) != _NO_CODE else {}
+        replaced = {} if self.plain is None else self.plain.addresses
+        load_stub(soname, names, self._callbacks, code, replaced)
+
+    def _load_plain(
+        self, output_names: Sequence[str], *, is_decoupled: bool
+    ) -> PlainBatches | None:
+        if os.environ.get(CODE_SETTING) in (_NO_CODE, _NO_COMPILER):
+            return None
+        if not PlainBatches.serves(output_names, is_decoupled=is_decoupled):
+            return None
+        try:
+            return PlainBatches(self.requests, self.responses, output_names)
+        except NoCompilerError as lack:
+            level, reason = "VERBOSE", str(lack)
+        except CompiledCodeError as error:
+            level, reason = "WARNING", str(error)
+        text = f"calls of the backend for each request go to Python, which is slower: {reason}"
+        self._runtime.log(level, text, __file__, 0)
+        return None
 
     def _machine_code(self) -> dict[str, bytes]:
         addresses = ProcessAddresses(
@@ -320,7 +346,13 @@ class NativeWorker:
         connection.handlers[Finalize] = functools.partial(self._on_finalize, runs)
         self._prepare_ready_check()
         self._execution = NativeExecution(
-            host.execute, runs, host.requests, host.responses, host.errors, host.statistics
+            host.execute,
+            runs,
+            host.requests,
+            host.responses,
+            host.errors,
+            host.statistics,
+            host.plain,
         )
         host.initialize(with_instance=not frame.completes_config)
         if frame.completes_config:

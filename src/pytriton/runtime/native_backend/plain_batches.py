@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches that a backend executes without calling Python, where a C compiler is there.
+
+`plain_batches.c` has the functions that a backend calls for each request, and says what a plain
+batch is. Python gives it a batch as one array of words, and gets one report. As soon as a backend
+does something else with a batch, Python adopts it: it makes the objects that it would have made,
+and everything goes on as without the C part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base.dtypes import BY_NUMBER, BYTES
+from pytriton.runtime.native_backend.compiled_code import load_compiled
+from pytriton.runtime.native_backend.memory import (
+    Kept,
+    WordArray,
+    address_of,
+    content,
+    field_address,
+    words,
+)
+from pytriton.runtime.native_backend.outputs import (
+    BackendOutput,
+    BackendResponse,
+    OutputLane,
+    OutputMemory,
+)
+from pytriton.runtime.native_backend.records import INPUT_WORDS, REQUEST_WORDS
+from pytriton.runtime.native_backend.requests import BackendRequest
+from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
+from pytriton.runtime.transport.frames import BatchResult
+from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
+from pytriton.runtime.transport.refs import TensorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytriton.runtime.native_backend.callbacks import Callbacks
+    from pytriton.runtime.native_backend.execution import NativeRun
+    from pytriton.runtime.native_backend.requests import BackendRequests
+    from pytriton.runtime.native_backend.responses import BackendResponses
+    from pytriton.runtime.transport.channel import Payload, Received
+
+_SOURCE = Path(__file__).with_name("plain_batches.c")
+# The functions of the API that are in C, with their names there, in the order of its `host`.
+_FUNCTIONS = {
+    "TRITONBACKEND_ResponseNew": "pytriton_response_new",
+    "TRITONBACKEND_ResponseOutput": "pytriton_response_output",
+    "TRITONBACKEND_OutputBuffer": "pytriton_output_buffer",
+    "TRITONBACKEND_ResponseSend": "pytriton_response_send",
+    "TRITONBACKEND_RequestRelease": "pytriton_request_release",
+}
+_MAX_OUTPUTS = 32
+# The numbers of words in structures of C.
+_BATCH_WORDS, _ANSWER_WORDS, _LANE_WORDS, _REPORT_WORDS = 7, 4, 2, 3
+_DIMS = 5  # where the shape of an output begins
+_OUTPUT_WORDS = _DIMS + 8
+_REFUSED, _OPEN = 0, 2  # the status of a report; 1: the batch was plain
+_OUTPUT_BITS = 8  # of the handle of a response
+
+
+class PlainColumn:
+    """An output of all requests of a batch."""
+
+    __slots__ = ("address", "dtype", "name", "shape", "size")
+
+    def __init__(self, names: Sequence[str], record: Sequence[int]) -> None:
+        name, self.dtype, dims, self.size, self.address = record[:_DIMS]
+        self.name = names[name]
+        self.shape = tuple(record[_DIMS : _DIMS + dims])
+
+    def add_to(self, payload: Payload, lane: OutputLane | None, rows: Sequence[int]) -> TensorRef:
+        """Add it to a message; `lane` has its memory if that is not C's."""
+        size = self.size
+        if lane is None:
+            block, offset = payload.add((content(self.address, size),), size)
+        else:
+            block, offset = lane.place.add_to(payload, 0, size)
+        # Only of strings the receiver cannot tell where the part of a request ends.
+        is_cut = self.dtype == BYTES.number and len(rows) > 1
+        pieces = [size // sum(rows) * count for count in rows] if is_cut else []
+        return TensorRef(self.name, self.dtype, self.shape, offset, size, block, pieces)
+
+
+class PlainReport:
+    """What became of a batch: its outputs if it was plain, otherwise its requests and an error."""
+
+    __slots__ = ("columns", "error", "requests")
+
+    def __init__(
+        self,
+        columns: list[PlainColumn] | None = None,
+        requests: Sequence[BackendRequest] = (),
+        error: int = 0,
+    ) -> None:
+        self.columns = columns
+        self.requests = requests
+        self.error = error
+
+
+def make_plain_result(
+    run: NativeRun, times_ns: tuple[int, int], columns: Sequence[PlainColumn], payload: Payload
+) -> BatchResult:
+    """Returns the frame with a response to each request."""
+    rows, lanes = run.execute.rows, run.lanes
+    refs = [column.add_to(payload, lanes.get(column.name), rows) for column in columns]
+    return BatchResult(run.execute.batch, *times_ns, refs)
+
+
+class _Running:
+    """The batch that is executed."""
+
+    __slots__ = ("adopted", "owned", "row_count", "run")
+
+    def __init__(self, run: NativeRun, row_count: int, owned: Any) -> None:
+        self.run = run
+        self.row_count = row_count
+        self.owned = owned  # kept alive for the requests
+        self.adopted: list[BackendRequest] = []
+
+
+class PlainBatches:
+    """Executes batches of one instance of a model that is not decoupled.
+
+    Args:
+        requests: The requests of batches that are not plain.
+        responses: The responses to them.
+        output_names: The outputs of the model.
+
+    Raises:
+        NoCompilerError: There is no compiler, and nothing was compiled before.
+        CompiledCodeError: The C part cannot be used for another reason.
+    """
+
+    def __init__(
+        self, requests: BackendRequests, responses: BackendResponses, output_names: Sequence[str]
+    ) -> None:
+        self._requests = requests
+        self._responses = responses
+        self._output_names = output_names
+        self._kept = Kept()
+        self._order = WordArray()
+        self._running: _Running | None = None
+        self._adopting = threading.Lock()
+        library = load_compiled(_SOURCE)
+        self._execute = library.pytriton_execute
+        self._execute.restype, self._execute.argtypes = ctypes.c_uint64, [ctypes.c_uint64]
+        self._connect = library.pytriton_connect
+        self._connect.restype, self._connect.argtypes = None, [ctypes.c_uint64]
+        # They keep the interpreter's lock: both take less time than to release and to acquire it.
+        quick = ctypes.PyDLL(library._name, handle=library._handle)  # noqa: SLF001  the only way
+        self._detach, self._recycle = quick.pytriton_detach, quick.pytriton_recycle
+        self._detach.restype, self._detach.argtypes = ctypes.c_uint64, []
+        self._recycle.restype, self._recycle.argtypes = None, [ctypes.c_uint64]
+        self._lane_maker = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
+            self._make_lane
+        )
+        self.addresses = {name: _address(library[symbol]) for name, symbol in _FUNCTIONS.items()}
+
+    @staticmethod
+    def serves(output_names: Sequence[str], *, is_decoupled: bool) -> bool:
+        """Returns whether batches of a model can be plain."""
+        return not is_decoupled and len(output_names) <= _MAX_OUTPUTS
+
+    def connect(self, instance: int, execute: Any, callbacks: Callbacks) -> None:
+        """Set the backend's function and those of Python; the thread that calls executes batches.
+
+        Args:
+            instance: The handle of the instance.
+            execute: The backend's function.
+            callbacks: Has the functions of Python, for all that is not plain.
+        """
+        kept = self._kept
+        numbers = range(max(BY_NUMBER) + 1)
+        sizes = [BY_NUMBER[each].itemsize if each in BY_NUMBER else -1 for each in numbers]
+        values = [
+            instance,
+            _address(execute),
+            len(self._output_names),
+            kept.strings(self._output_names),
+            self._requests.empty_text,
+            INLINE_TENSOR_BYTES,
+            DEFAULT_LIMIT_BYTES,
+            len(sizes),
+            kept.words(*sizes),
+            *[callbacks.address(name) for name in _FUNCTIONS],
+            _address(self._lane_maker),
+        ]
+        self._connect(kept.words(*values))
+        self._called = (execute, callbacks)  # kept, as C has their addresses
+        self._requests.live.find_more = self.adopt
+        self._responses.find_more_with(self.adopt)
+
+    def execute(self, run: NativeRun, received: Received) -> PlainReport | None:
+        """Execute a batch; None if nothing was done, because it cannot be plain.
+
+        Raises:
+            ServerError: There was no room for its tensors.
+        """
+        order = self._make_order(run, received)
+        if order is None:
+            return None
+        self._order.fill(order)
+        report = self._execute(self._order.address)
+        status, error, count = words(report, _REPORT_WORDS)
+        if status == _OPEN:
+            self.adopt()
+        running, self._running = self._running, None
+        assert running is not None
+        if status == _REFUSED:
+            return None
+        if status == _OPEN:
+            return PlainReport(requests=running.adopted, error=error)
+        records = words(field_address(report, _REPORT_WORDS), _OUTPUT_WORDS * count)
+        names = self._output_names
+        return PlainReport(
+            [
+                PlainColumn(names, records[at : at + _OUTPUT_WORDS])
+                for at in range(0, len(records), _OUTPUT_WORDS)
+            ]
+        )
+
+    def _make_order(self, run: NativeRun, received: Received) -> list[int] | None:
+        """Returns a batch as C gets it (see there); None if it cannot be plain."""
+        execute, requests = run.execute, self._requests
+        rows, row_count, count = execute.rows, run.row_count, len(execute.rows)
+        is_split = count > 1
+        if not is_split:  # its tensors are not cut
+            rows, row_count = [1], 1
+        elif not row_count:
+            return None
+        kept = Kept()
+        wanted = outputs = execute.outputs
+        names = None
+        if outputs and len(outputs) == count:
+            (names, *others) = outputs.values()
+            if others.count(names) == count - 1:  # nearly always all clients want the same
+                wanted = {}
+            else:
+                names = None
+        order = [count, row_count, len(execute.inputs), *requests.output_table(names, kept), 0]
+        buffers = []
+        for ref in execute.inputs:
+            shape, size = ref.shape, ref.size
+            if is_split and not _can_be_split(ref, row_count):
+                return None
+            buffer = received.buffer(ref)
+            buffers.append(buffer)
+            address = address_of(buffer) if size else requests.empty_text
+            name = requests.name_address(ref.name)
+            order += (name, ref.dtype, address, size, len(shape), *shape)
+        order += rows
+        if execute.ids or execute.details or execute.parameters or wanted:
+            changes = requests.descriptions(execute, wanted, kept)
+            order[5] = len(changes)
+            order += itertools.chain.from_iterable(changes)
+        self._running = _Running(run, row_count, (received, buffers, kept))
+        return order
+
+    def _make_lane(self, name: int, row_bytes: int) -> int:
+        """Make the lane of a large output; returns its address, or 0 if there is no memory."""
+        running = self._running
+        # If there is no memory, Python's function for the output finds that, too, and says it.
+        with contextlib.suppress(Exception):
+            if running is not None:
+                place = OutputMemory(running.run.outbox, row_bytes * running.row_count)
+                lane = OutputLane(place, row_bytes)
+                running.run.lanes[self._output_names[name]] = lane
+                return place.address
+        return 0
+
+    # Batches that turn out not to be plain
+
+    def adopt(self) -> None:
+        """Make Python's objects of the batch that is executed; any thread may call this."""
+        with self._adopting:  # another thread that needs the objects waits until they are there
+            batch = self._detach()
+            if batch:
+                assert self._running is not None, "there is one as long as C has its batch"
+                self._running.adopted = self._make_requests(self._running, batch)
+
+    def _make_requests(self, running: _Running, batch: int) -> list[BackendRequest]:
+        run, execute = running.run, running.run.execute
+        count, records, record_bytes, answers, outputs, lanes, first = words(batch, _BATCH_WORDS)
+        self._adopt_lanes(running, lanes)
+        names = [ref.name.encode() for ref in execute.inputs]
+        owner = _AdoptedMemory(batch, count, self._recycle)
+        states = words(answers, _ANSWER_WORDS * count)
+        requests = []
+        for position in range(count):
+            record = records + position * record_bytes
+            first_input = REQUEST_WORDS
+            inputs = {
+                name: field_address(record, first_input + INPUT_WORDS * index)
+                for index, name in enumerate(names)
+            }
+            request = BackendRequest(owner, record, None, inputs)
+            request.run, request.position, request.owned = run, position, running.owned
+            if position in execute.details:
+                request.details = execute.details[position]
+            at = _ANSWER_WORDS * position
+            is_released, has_response, is_sent, output_count = states[at : at + _ANSWER_WORDS]
+            if has_response:
+                place = field_address(outputs, _OUTPUT_WORDS * len(self._output_names) * position)
+                response = BackendResponse(request)
+                response.outputs = self._make_outputs(run, position, place, output_count)
+                handle = first + (position << _OUTPUT_BITS)
+                self._responses.adopt(response, handle, is_sent=bool(is_sent))
+            if is_released:
+                request.owned = None
+                request.handles.pop()
+            else:
+                self._requests.live.add_at(record, request)
+            requests.append(request)
+        return requests
+
+    def _adopt_lanes(self, running: _Running, lanes: int) -> None:
+        records = words(lanes, _LANE_WORDS * len(self._output_names))
+        for index, name in enumerate(self._output_names):
+            address, row_bytes = records[_LANE_WORDS * index : _LANE_WORDS * (index + 1)]
+            if address and name not in running.run.lanes:
+                place = OutputMemory.at(address, row_bytes * running.row_count)
+                running.run.lanes[name] = OutputLane(place, row_bytes)
+
+    def _make_outputs(
+        self, run: NativeRun, position: int, address: int, count: int
+    ) -> list[BackendOutput]:
+        records = words(address, _OUTPUT_WORDS * count)
+        outputs = []
+        for at in range(0, len(records), _OUTPUT_WORDS):
+            column = PlainColumn(self._output_names, records[at : at + _OUTPUT_WORDS])
+            output = BackendOutput(column.name, column.dtype, column.shape)
+            if column.address:
+                lane = run.lanes[column.name]
+                lane.filled.add(position)
+                output.place, output.size = lane.place, column.size
+                output.start = column.address - lane.place.address
+            outputs.append(output)
+        return outputs
+
+
+def _can_be_split(ref: TensorRef, row_count: int) -> bool:
+    """Returns whether an input has the same shape for each row of the batch."""
+    if ref.shapes or not ref.shape or ref.shape[0] != row_count:
+        return False
+    return ref.dtype == BYTES.number or not ref.size % row_count
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class _AdoptedMemory:
+    """The memory that an adopted batch has in C, until the last of its requests has ended."""
+
+    __slots__ = ("_batch", "_count", "_ended", "_recycle")
+
+    def __init__(self, batch: int, count: int, recycle: Callable[[int], None]) -> None:
+        self._batch = batch
+        self._count = count
+        self._recycle = recycle
+        self._ended = itertools.count(1)  # `next` is atomic
+
+    def take_back(self, request: BackendRequest) -> None:
+        """Count a request that has ended."""
+        if next(self._ended) == self._count:
+            self._recycle(self._batch)
