@@ -102,12 +102,14 @@ def test_strings_that_are_longer_than_their_tensor_are_refused():
 def test_strings_of_an_answer_are_cut_by_their_sizes():
     def execute(rig, handles):
         for handle in handles:
-            rig.answer(handle, BYTES, (1, 1), struct.pack("<I", 2) + read_inputs(handle)[:2])
+            text = b"a" * read_inputs(handle)[0]
+            rig.answer(handle, BYTES, (1, 1), struct.pack("<I", len(text)) + text)
 
     rig = PlainRig(execute)
-    ((frame, _),) = rig.run([1, 1], column(1, 2))
+    ((frame, message),) = rig.run([1, 1, 1], column(2, 0, 1))
 
-    assert frame.outputs[0].pieces == [6, 6]
+    assert frame.outputs[0].pieces == [6, 4, 5]
+    assert message[:15] == b"\2\0\0\0aa\0\0\0\0\1\0\0\0a"
     assert rig.python_calls == {}
 
 

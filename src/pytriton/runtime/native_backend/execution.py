@@ -8,6 +8,7 @@ which of its requests are open, cancelled and in credit until the last one is an
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 import threading
 import time
@@ -20,7 +21,6 @@ from pytriton.runtime.native_backend.outputs import (
     make_batch_result,
     make_single_item,
 )
-from pytriton.runtime.native_backend.plain_batches import make_plain_result
 from pytriton.runtime.python_backend.batch_run import OpenBatches, ResponseWindows
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponseItem, ResponsesFrame
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.native_backend.models import BackendStatistics
     from pytriton.runtime.native_backend.outputs import OutputLane
-    from pytriton.runtime.native_backend.plain_batches import PlainBatches, PlainColumn
+    from pytriton.runtime.native_backend.plain_batches import PlainBatches, PlainReport
     from pytriton.runtime.native_backend.requests import BackendRequest, BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.native_backend.server_objects import Errors
@@ -105,6 +105,11 @@ class NativeRun(ResponseWindows):
             if self.is_returned and not self._open:
                 self._runs.open.pop(self.execute.batch, None)
 
+    def end(self) -> None:
+        """Mark all requests as answered; no thread of the backend knows any of them."""
+        self._open.clear()
+        self._runs.open.pop(self.execute.batch, None)
+
     def mark_returned(self) -> None:
         """Mark the backend's function as returned; the caller has the lock.
 
@@ -149,11 +154,8 @@ ALREADY_ANSWERED = "the final response to this request was sent already"
 
 def _starts(rows: Sequence[int]) -> tuple[list[int], int]:
     """Returns the number of rows before each request, and that of all."""
-    starts, at = [], 0
-    for count in rows:
-        starts.append(at)
-        at += count
-    return starts, at
+    starts = list(itertools.accumulate(rows, initial=0))
+    return starts, starts.pop()
 
 
 def _make_counted(make: MakeItem, window: ResponseWindow | None, payload: Payload) -> ResponseItem:
@@ -227,8 +229,8 @@ class NativeExecution:
             self._fail(run, requests, self._errors.take(error))
             return
         try:
-            if report is not None and report.columns is not None:
-                self._finish_plain(run, report.columns)
+            if report is not None and report.outputs is not None:
+                self._finish_plain(run, report)
             else:
                 self._finish(run, requests)
         except OSError:
@@ -242,16 +244,17 @@ class NativeExecution:
     def _times_ns(self, run: NativeRun) -> tuple[int, int]:
         """Returns when the computation began and ended, as reported if that is possible."""
         now_ns = time.monotonic_ns()
-        started_ns, ended_ns = self._statistics.computed_ns
+        started_ns, ended_ns = self._statistics.computed_ns()
         if run.started_ns <= started_ns <= ended_ns <= now_ns:
             return started_ns, ended_ns
         return run.started_ns, now_ns
 
-    def _finish_plain(self, run: NativeRun, columns: Sequence[PlainColumn]) -> None:
+    def _finish_plain(self, run: NativeRun, report: PlainReport) -> None:
+        assert self._plain is not None, "the report is its own"
         times_ns = self._times_ns(run)
-        self._runs.outbox.send(functools.partial(make_plain_result, run, times_ns, columns))
-        run.mark_returned()  # no thread of the backend knows anything of this batch
-        run.close(range(len(run.execute.rows)))
+        make = functools.partial(self._plain.make_result, run, times_ns, report)
+        self._runs.outbox.send(make)
+        run.end()
 
     def _finish(self, run: NativeRun, requests: Sequence[BackendRequest]) -> None:
         times_ns = self._times_ns(run)

@@ -31,6 +31,7 @@ from pytriton.runtime.native_backend.memory import (
     put_half_word,
     put_word,
     word,
+    words,
 )
 from pytriton.runtime.native_backend.records import (
     BACKEND_GETTERS,
@@ -345,10 +346,9 @@ class BackendStatistics:
         self.computed_address = self._kept.words(0, 0)
         self._responses: Handles[None] = Handles("response statistics")
 
-    @property
-    def computed_ns(self) -> tuple[int, int]:
-        """When the computation of the batch that is executed began and ended; 0: not reported."""
-        return word(self.computed_address), word(self.computed_address, 1)
+    def computed_ns(self) -> tuple[int, ...]:
+        """Returns when the batch's computation began and ended; 0: not reported."""
+        return words(self.computed_address, 2)
 
     def begin_batch(self) -> None:
         """Forget the times of the last batch."""

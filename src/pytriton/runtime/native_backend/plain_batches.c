@@ -2,7 +2,8 @@
 // The functions that a backend calls for each request of a batch, without Python.
 //
 // A batch is plain as long as each of its requests gets one response, which the thread that executes
-// the batch makes and sends, and as long as an output has the same number of bytes for each row. Then
+// the batch makes and sends, and as long as an output has the same number of bytes for each row, or has
+// strings that are written in the order of the requests. Then
 // Python calls `pytriton_execute` once, and reads one report. Whatever else a backend does (another
 // thread, a second response, an error, a parameter, a wrong handle) goes to the function of Python. That
 // one takes the batch away from here (`pytriton_detach`), makes its own objects of what was done so far,
@@ -46,9 +47,11 @@ struct answer {  // what the backend has done with a request
   word output_count;
 };
 
-struct lane {  // an output of all requests, row after row
+struct lane {  // an output of all requests, in their order
   word address;
-  word row_bytes;
+  word row_bytes;  // 0: strings, whose rows differ in size
+  word size;       // of the whole lane; of strings, so far
+  word next;       // the request whose strings follow
 };
 
 struct batch {
@@ -205,6 +208,24 @@ EXPORT handle pytriton_response_output(
   return host.response_output(response, output, name, datatype, shape, dims);
 }
 
+static char *scratch_of(struct batch *batch, word name) {
+  void *memory = batch->scratch[name];
+  if (memory == NULL && posix_memalign(&memory, 64, (size_t)host.scratch_bytes) != 0) memory = NULL;
+  return batch->scratch[name] = memory;
+}
+
+// Returns the address of strings behind those of the request before, or 0 if that is for Python.
+static word append_strings(struct batch *batch, word name, word position, word size) {
+  struct lane *lane = &batch->lane[name];
+  if (lane->address == 0) lane->address = (word)scratch_of(batch, name);
+  if (lane->address == 0 || lane->next != position || size > host.scratch_bytes - lane->size) return 0;
+  word address = lane->address + lane->size;
+  memset((void *)address, 0, (size_t)size);  // another client must not see what was there before
+  lane->size += size;
+  lane->next++;
+  return address;
+}
+
 // Makes the lane of an output whose rows have this size. The lock is held, but not while Python is called.
 static bool make_lane(struct batch *batch, word name, word row_bytes) {
   struct lane *lane = &batch->lane[name];
@@ -214,16 +235,13 @@ static bool make_lane(struct batch *batch, word name, word row_bytes) {
     word address = host.make_lane(name, row_bytes);
     pthread_mutex_lock(&lock);
     if (address == 0 || running != batch) return false;  // no memory, or Python has it all now
-    *lane = (struct lane){address, row_bytes};
+    *lane = (struct lane){.address = address, .row_bytes = row_bytes, .size = size};
     return true;
   }
-  char **scratch = &batch->scratch[name];
-  if (*scratch == NULL && posix_memalign((void **)scratch, 64, (size_t)host.scratch_bytes) != 0) {
-    *scratch = NULL;
-    return false;
-  }
-  memset(*scratch, 0, (size_t)size);  // another client must not see what was there before
-  *lane = (struct lane){(word)*scratch, row_bytes};
+  char *scratch = scratch_of(batch, name);
+  if (scratch == NULL) return false;
+  memset(scratch, 0, (size_t)size);  // as above
+  *lane = (struct lane){.address = (word)scratch, .row_bytes = row_bytes, .size = size};
   return true;
 }
 
@@ -234,14 +252,19 @@ static word place_output(struct batch *batch, handle value, uint64_t unsigned_si
   struct output *output = &outputs_at(batch, position)[index - 1];
   word rows = batch->rows[position];
   word size = (word)unsigned_size;
-  if (output->address != 0 || rows <= 0 || size <= 0 || size % rows) return 0;
+  bool is_string = output->datatype == TYPE_BYTES;
+  if (output->address != 0 || rows <= 0 || size <= 0 || (size % rows && !is_string)) return 0;
   if (rows > 1 && (output->dims == 0 || output->shape[0] != rows)) return 0;
   if (size / rows > host.max_lane_bytes / batch->row_count) return 0;
-  struct lane *lane = &batch->lane[output->name];
-  if (lane->address == 0 && !make_lane(batch, output->name, size / rows)) return 0;
-  if (size != rows * lane->row_bytes) return 0;
+  if (is_string && batch->count > 1) {
+    output->address = append_strings(batch, output->name, position, size);
+  } else {
+    struct lane *lane = &batch->lane[output->name];
+    if (lane->address == 0 && !make_lane(batch, output->name, size / rows)) return 0;
+    if (size != rows * lane->row_bytes) return 0;
+    output->address = lane->address + batch->row_starts[position] * lane->row_bytes;
+  }
   output->size = size;
-  output->address = lane->address + batch->row_starts[position] * lane->row_bytes;
   return output->address;
 }
 
@@ -463,7 +486,7 @@ static struct batch *prepare(const word *order) {
 // --- The report for Python --------------------------------------------------------------------------
 
 enum { REFUSED, PLAIN, OPEN };  // nothing was called; all are answered; Python has to see
-enum { R_STATUS, R_ERROR, R_OUTPUTS, R_FIRST_OUTPUT };
+enum { R_STATUS, R_ERROR, R_OUTPUTS_OF_ALL, R_OUTPUTS, R_FIRST_OUTPUT };
 enum { OUTPUT_REPORT_WORDS = sizeof(struct output) / sizeof(word) };
 static word report[R_FIRST_OUTPUT + MAX_OUTPUTS * OUTPUT_REPORT_WORDS];
 
@@ -484,13 +507,14 @@ static bool report_outputs(const struct batch *batch) {
     for (word i = 0; batch->count > 1 && i < first->output_count; i++)
       if (!is_alike(&outputs_at(batch, position)[i], &columns[i], batch->rows[position])) return false;
   }
+  report[R_OUTPUTS_OF_ALL] = batch->outputs;
   report[R_OUTPUTS] = first->output_count;
   for (word i = 0; i < first->output_count; i++) {
     struct output *column = (struct output *)(report + R_FIRST_OUTPUT) + i;
     *column = columns[i];
     const struct lane *lane = &batch->lane[column->name];
     column->address = lane->address;
-    column->size = lane->row_bytes * batch->row_count;
+    column->size = lane->size;
     if (batch->count > 1) column->shape[0] = batch->row_count;
   }
   return true;

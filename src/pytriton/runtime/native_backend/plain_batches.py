@@ -24,6 +24,7 @@ from pytriton.runtime.native_backend.memory import (
     address_of,
     content,
     field_address,
+    word,
     words,
 )
 from pytriton.runtime.native_backend.outputs import (
@@ -59,59 +60,37 @@ _FUNCTIONS = {
 }
 _MAX_OUTPUTS = 32
 # The numbers of words in structures of C.
-_BATCH_WORDS, _ANSWER_WORDS, _LANE_WORDS, _REPORT_WORDS = 7, 4, 2, 3
+_BATCH_WORDS, _ANSWER_WORDS, _LANE_WORDS, _REPORT_WORDS = 7, 4, 4, 4
+_SIZE = 3  # of an output
 _DIMS = 5  # where the shape of an output begins
 _OUTPUT_WORDS = _DIMS + 8
 _REFUSED, _OPEN = 0, 2  # the status of a report; 1: the batch was plain
 _OUTPUT_BITS = 8  # of the handle of a response
 
 
-class PlainColumn:
-    """An output of all requests of a batch."""
-
-    __slots__ = ("address", "dtype", "name", "shape", "size")
-
-    def __init__(self, names: Sequence[str], record: Sequence[int]) -> None:
-        name, self.dtype, dims, self.size, self.address = record[:_DIMS]
-        self.name = names[name]
-        self.shape = tuple(record[_DIMS : _DIMS + dims])
-
-    def add_to(self, payload: Payload, lane: OutputLane | None, rows: Sequence[int]) -> TensorRef:
-        """Add it to a message; `lane` has its memory if that is not C's."""
-        size = self.size
-        if lane is None:
-            block, offset = payload.add((content(self.address, size),), size)
-        else:
-            block, offset = lane.place.add_to(payload, 0, size)
-        # Only of strings the receiver cannot tell where the part of a request ends.
-        is_cut = self.dtype == BYTES.number and len(rows) > 1
-        pieces = [size // sum(rows) * count for count in rows] if is_cut else []
-        return TensorRef(self.name, self.dtype, self.shape, offset, size, block, pieces)
-
-
 class PlainReport:
-    """What became of a batch: its outputs if it was plain, otherwise its requests and an error."""
+    """What became of a batch: its outputs if it was plain, otherwise its requests and an error.
 
-    __slots__ = ("columns", "error", "requests")
+    Attributes:
+        outputs: The records of the outputs of the whole batch; None: it was not plain.
+        outputs_of_all: The address of the records of all requests.
+        requests: The requests of a batch that was not plain.
+        error: What its function has returned.
+    """
+
+    __slots__ = ("error", "outputs", "outputs_of_all", "requests")
 
     def __init__(
         self,
-        columns: list[PlainColumn] | None = None,
+        outputs: Sequence[int] | None,
+        outputs_of_all: int = 0,
         requests: Sequence[BackendRequest] = (),
         error: int = 0,
     ) -> None:
-        self.columns = columns
+        self.outputs = outputs
+        self.outputs_of_all = outputs_of_all
         self.requests = requests
         self.error = error
-
-
-def make_plain_result(
-    run: NativeRun, times_ns: tuple[int, int], columns: Sequence[PlainColumn], payload: Payload
-) -> BatchResult:
-    """Returns the frame with a response to each request."""
-    rows, lanes = run.execute.rows, run.lanes
-    refs = [column.add_to(payload, lanes.get(column.name), rows) for column in columns]
-    return BatchResult(run.execute.batch, *times_ns, refs)
 
 
 class _Running:
@@ -209,7 +188,7 @@ class PlainBatches:
             return None
         self._order.fill(order)
         report = self._execute(self._order.address)
-        status, error, count = words(report, _REPORT_WORDS)
+        status, error, outputs_of_all, count = words(report, _REPORT_WORDS)
         if status == _OPEN:
             self.adopt()
         running, self._running = self._running, None
@@ -217,15 +196,36 @@ class PlainBatches:
         if status == _REFUSED:
             return None
         if status == _OPEN:
-            return PlainReport(requests=running.adopted, error=error)
-        records = words(field_address(report, _REPORT_WORDS), _OUTPUT_WORDS * count)
-        names = self._output_names
-        return PlainReport(
-            [
-                PlainColumn(names, records[at : at + _OUTPUT_WORDS])
-                for at in range(0, len(records), _OUTPUT_WORDS)
-            ]
-        )
+            return PlainReport(None, requests=running.adopted, error=error)
+        outputs = words(field_address(report, _REPORT_WORDS), _OUTPUT_WORDS * count)
+        return PlainReport(outputs, outputs_of_all)
+
+    def make_result(
+        self, run: NativeRun, times_ns: tuple[int, int], report: PlainReport, payload: Payload
+    ) -> BatchResult:
+        """Returns the frame with a response to each request of a plain batch."""
+        outputs, execute = report.outputs, run.execute
+        assert outputs is not None, "it was plain"
+        refs = []
+        for at in range(0, len(outputs), _OUTPUT_WORDS):
+            name_index, dtype, dims, size, address = outputs[at : at + _DIMS]
+            name = self._output_names[name_index]
+            lane = run.lanes.get(name)
+            if lane is None:
+                block, offset = payload.add((content(address, size),), size)
+            else:
+                block, offset = lane.place.add_to(payload, 0, size)
+            shape = outputs[at + _DIMS : at + _DIMS + dims]
+            refs.append(TensorRef(name, dtype, tuple(shape), offset, size, block))
+            if dtype == BYTES.number and len(execute.rows) > 1:
+                first = field_address(report.outputs_of_all, at)
+                refs[-1].pieces = self._sizes(first, len(execute.rows))
+        return BatchResult(execute.batch, *times_ns, refs)
+
+    def _sizes(self, first: int, count: int) -> list[int]:
+        """Returns the size of an output of each request, from the record of the first one."""
+        stride = _OUTPUT_WORDS * len(self._output_names)
+        return [word(first, stride * position + _SIZE) for position in range(count)]
 
     def _make_order(self, run: NativeRun, received: Received) -> list[int] | None:
         """Returns a batch as C gets it (see there); None if it cannot be plain."""
@@ -324,10 +324,10 @@ class PlainBatches:
     def _adopt_lanes(self, running: _Running, lanes: int) -> None:
         records = words(lanes, _LANE_WORDS * len(self._output_names))
         for index, name in enumerate(self._output_names):
-            address, row_bytes = records[_LANE_WORDS * index : _LANE_WORDS * (index + 1)]
+            at = _LANE_WORDS * index
+            address, row_bytes, size = records[at : at + 3]
             if address and name not in running.run.lanes:
-                place = OutputMemory.at(address, row_bytes * running.row_count)
-                running.run.lanes[name] = OutputLane(place, row_bytes)
+                running.run.lanes[name] = OutputLane(OutputMemory.at(address, size), row_bytes)
 
     def _make_outputs(
         self, run: NativeRun, position: int, address: int, count: int
@@ -335,13 +335,14 @@ class PlainBatches:
         records = words(address, _OUTPUT_WORDS * count)
         outputs = []
         for at in range(0, len(records), _OUTPUT_WORDS):
-            column = PlainColumn(self._output_names, records[at : at + _OUTPUT_WORDS])
-            output = BackendOutput(column.name, column.dtype, column.shape)
-            if column.address:
-                lane = run.lanes[column.name]
+            name, dtype, dims, size, address = records[at : at + _DIMS]
+            shape = tuple(records[at + _DIMS : at + _DIMS + dims])
+            output = BackendOutput(self._output_names[name], dtype, shape)
+            if address:
+                lane = run.lanes[output.name]
                 lane.filled.add(position)
-                output.place, output.size = lane.place, column.size
-                output.start = column.address - lane.place.address
+                output.place, output.size = lane.place, size
+                output.start = address - lane.place.address
             outputs.append(output)
         return outputs
 
