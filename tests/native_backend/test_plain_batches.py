@@ -12,6 +12,7 @@ import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, INT32
 from pytriton.base.errors import InternalError
+from pytriton.runtime.native_backend.memory import text
 from pytriton.runtime.native_backend.outputs import NOT_ANSWERED
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -102,8 +103,8 @@ def test_strings_that_are_longer_than_their_tensor_are_refused():
 def test_strings_of_an_answer_are_cut_by_their_sizes():
     def execute(rig, handles):
         for handle in handles:
-            text = b"a" * read_inputs(handle)[0]
-            rig.answer(handle, BYTES, (1, 1), struct.pack("<I", len(text)) + text)
+            letters = b"a" * read_inputs(handle)[0]
+            rig.answer(handle, BYTES, (1, 1), struct.pack("<I", len(letters)) + letters)
 
     rig = PlainRig(execute)
     ((frame, message),) = rig.run([1, 1, 1], column(2, 0, 1))
@@ -133,6 +134,40 @@ def test_descriptions_of_requests_are_in_their_records():
     assert rig.python_calls == {}
 
 
+def test_functions_that_only_read_a_request_leave_its_batch_plain():
+    notes = []
+
+    def execute(rig, handles):
+        place = (ctypes.c_uint64 * 3)()
+        first = ctypes.addressof(place)
+        for handle in handles:
+            for name, *arguments in (
+                ("RequestInput", b"missing", first),
+                ("RequestCorrelationId", first),
+                ("RequestTrace", first),
+                ("RequestParameter", 0, first, first + 8, first + 16),
+            ):
+                notes.append(rig.call(name, handle, *arguments))
+            notes.append(text(place[0]))
+        identity(rig, handles)
+
+    rig = PlainRig(execute)
+    parameters = {0: {"color": 1}, 1: {"taste": "sour"}}
+    details = {1: RequestDetails(correlation_id="seven")}
+    tensors(rig.run([1, 1], column(1, 2), parameters=parameters, details=details, ids={1: "b"}))
+
+    assert notes == [
+        "Invalid argument: [request id: <id_unknown>] unknown request input name missing",
+        *[None] * 3,
+        "color",
+        "Invalid argument: [request id: b] unknown request input name missing",
+        "Invalid argument: [request id: b] correlation ID in request is not an unsigned int",
+        *[None] * 2,
+        "taste",
+    ]
+    assert not [name for name in rig.python_calls if "Response" in name or "Release" in name]
+
+
 def test_large_outputs_are_written_to_memory_of_python():
     size = INLINE_TENSOR_BYTES // 4
 
@@ -158,8 +193,8 @@ def test_lack_of_memory_is_the_error_of_the_function():
 
     PlainRig(execute).run([1], column(1))
 
-    (text,) = texts
-    assert "TRITONBACKEND_OutputBuffer failed: MemoryError: no memory for 32772 bytes" in text
+    (words,) = texts
+    assert "TRITONBACKEND_OutputBuffer failed: MemoryError: no memory for 32772 bytes" in words
 
 
 def test_memory_of_outputs_does_not_show_what_was_there_before():
@@ -290,7 +325,7 @@ def test_handles_of_an_earlier_batch_are_refused():
     rig.run([1], column(1))
     sent = rig.run([1], column(1))
 
-    assert [re.sub("0x[0-9a-f]+", "0x", text) for text in texts] == [
+    assert [re.sub("0x[0-9a-f]+", "0x", each) for each in texts] == [
         "Invalid argument: expected a handle of a response, got 0x",
         "Invalid argument: expected a handle of an output, got 0x",
     ]
@@ -340,16 +375,16 @@ class RandomBackend:
     def _draws(self, factor=1.0):
         return self._random.random() < self._wildness * factor
 
-    def _note(self, text):
-        self.notes.append(text and re.sub("0x[0-9a-f]+", "0x", text))
+    def _note(self, words):
+        self.notes.append(words and re.sub("0x[0-9a-f]+", "0x", words))
 
     def _call(self, name, *arguments):
         call = self._rig.call_in_thread if self._draws(0.2) else self._rig.call
-        text = call(name, *arguments)
-        self._note(text)
-        if name == "RequestRelease" and text is None:
+        words = call(name, *arguments)
+        self._note(words)
+        if name == "RequestRelease" and words is None:
             self._released.add(arguments[0])
-        return text is None
+        return words is None
 
     def _answer(self, handle):
         place = ctypes.c_uint64()
@@ -407,6 +442,8 @@ class RandomBackend:
                 ("ResponseNew", first, handle),
                 ("ResponseNew", first, self._random.choice([0, handle + 64, 1 << 62])),
                 ("RequestCorrelationId", handle, first),
+                ("RequestInput", handle, b"missing", first),
+                ("RequestParameter", handle, 0, first, first + 8, first + 16),
                 ("RequestInputCount", handle, first),
                 ("RequestOutputCount", handle, first),
                 (

@@ -542,6 +542,15 @@ EXPORT word *pytriton_execute(const word *order) {
   return report;
 }
 
+// Returns the position of a request in the running batch; negative if it is not there or released.
+EXPORT word pytriton_find(handle request) {
+  pthread_mutex_lock(&lock);
+  word position = running == NULL ? -1 : find_request(running, request);
+  if (position >= 0 && answer_at(running, position)->is_released) position = -1;
+  pthread_mutex_unlock(&lock);
+  return position;
+}
+
 // Returns the running batch, if there is one: it is Python's from now on, until `pytriton_recycle`.
 EXPORT struct batch *pytriton_detach(void) {
   pthread_mutex_lock(&lock);

@@ -34,7 +34,7 @@ from pytriton.runtime.native_backend.outputs import (
     OutputMemory,
 )
 from pytriton.runtime.native_backend.records import INPUT_WORDS, REQUEST_WORDS
-from pytriton.runtime.native_backend.requests import BackendRequest
+from pytriton.runtime.native_backend.requests import NO_DETAILS, BackendRequest
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES
 from pytriton.runtime.transport.frames import BatchResult
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.native_backend.requests import BackendRequests
     from pytriton.runtime.native_backend.responses import BackendResponses
     from pytriton.runtime.transport.channel import Payload, Received
+    from pytriton.runtime.transport.frames import Execute, RequestDetails
 
 _SOURCE = Path(__file__).with_name("plain_batches.c")
 # The functions of the API that are in C, with their names there, in the order of its `host`.
@@ -105,6 +106,49 @@ class _Running:
         self.adopted: list[BackendRequest] = []
 
 
+class _PlainRequest:
+    """A request of the batch that is executed, for functions that only read it."""
+
+    __slots__ = ("_handle", "_running", "position")
+
+    def __init__(self, running: _Running, handle: int, position: int) -> None:
+        self._running = running
+        self._handle = handle
+        self.position = position
+
+    @property
+    def run(self) -> NativeRun:
+        """Its batch."""
+        return self._running.run
+
+    @property
+    def details(self) -> RequestDetails:
+        """What only some requests have."""
+        return self.run.execute.details.get(self.position, NO_DETAILS)
+
+    @property
+    def inputs(self) -> dict[bytes, int]:
+        """The addresses of the records of its inputs, by name."""
+        return _input_records(self._handle, self.run.execute)
+
+    @property
+    def owned(self) -> Any:
+        """What is kept alive with it: here, with all of the batch."""
+        return self._running.owned
+
+    @owned.setter
+    def owned(self, value: Any) -> None:
+        self._running.owned = value
+
+
+def _input_records(request: int, execute: Execute) -> dict[bytes, int]:
+    first = field_address(request, REQUEST_WORDS)
+    return {
+        ref.name.encode(): field_address(first, INPUT_WORDS * index)
+        for index, ref in enumerate(execute.inputs)
+    }
+
+
 class PlainBatches:
     """Executes batches of one instance of a model that is not decoupled.
 
@@ -133,10 +177,12 @@ class PlainBatches:
         self._execute.restype, self._execute.argtypes = ctypes.c_uint64, [ctypes.c_uint64]
         self._connect = library.pytriton_connect
         self._connect.restype, self._connect.argtypes = None, [ctypes.c_uint64]
-        # They keep the interpreter's lock: both take less time than to release and to acquire it.
+        # They keep the interpreter's lock: each takes less time than to release and to acquire it.
         quick = ctypes.PyDLL(library._name, handle=library._handle)  # noqa: SLF001  the only way
         self._detach, self._recycle = quick.pytriton_detach, quick.pytriton_recycle
         self._detach.restype, self._detach.argtypes = ctypes.c_uint64, []
+        self._find = quick.pytriton_find
+        self._find.restype, self._find.argtypes = ctypes.c_int64, [ctypes.c_uint64]
         self._recycle.restype, self._recycle.argtypes = None, [ctypes.c_uint64]
         self._lane_maker = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
             self._make_lane
@@ -175,6 +221,7 @@ class PlainBatches:
         self._connect(kept.words(*values))
         self._called = (execute, callbacks)  # kept, as C has their addresses
         self._requests.live.find_more = self.adopt
+        self._requests.find_plain = self._find_request
         self._responses.find_more_with(self.adopt)
 
     def execute(self, run: NativeRun, received: Received) -> PlainReport | None:
@@ -264,6 +311,13 @@ class PlainBatches:
         self._running = _Running(run, row_count, (received, buffers, kept))
         return order
 
+    def _find_request(self, handle: int) -> _PlainRequest | None:
+        running = self._running
+        position = -1 if running is None else self._find(handle)
+        if running is None or position < 0:
+            return None
+        return _PlainRequest(running, handle, position)
+
     def _make_lane(self, name: int, row_bytes: int) -> int:
         """Make the lane of a large output; returns its address, or 0 if there is no memory."""
         running = self._running
@@ -290,21 +344,14 @@ class PlainBatches:
         run, execute = running.run, running.run.execute
         count, records, record_bytes, answers, outputs, lanes, first = words(batch, _BATCH_WORDS)
         self._adopt_lanes(running, lanes)
-        names = [ref.name.encode() for ref in execute.inputs]
         owner = _AdoptedMemory(batch, count, self._recycle)
         states = words(answers, _ANSWER_WORDS * count)
         requests = []
         for position in range(count):
             record = records + position * record_bytes
-            first_input = REQUEST_WORDS
-            inputs = {
-                name: field_address(record, first_input + INPUT_WORDS * index)
-                for index, name in enumerate(names)
-            }
-            request = BackendRequest(owner, record, None, inputs)
+            request = BackendRequest(owner, record, None, _input_records(record, execute))
             request.run, request.position, request.owned = run, position, running.owned
-            if position in execute.details:
-                request.details = execute.details[position]
+            request.details = execute.details.get(position, NO_DETAILS)
             at = _ANSWER_WORDS * position
             is_released, has_response, is_sent, output_count = states[at : at + _ANSWER_WORDS]
             if has_response:

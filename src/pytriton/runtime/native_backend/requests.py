@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import Execute
     from pytriton.runtime.transport.refs import TensorRef
 
-_NO_DETAILS = RequestDetails()
+NO_DETAILS = RequestDetails()
 _MAX_LAYOUTS = 256
 _MAX_OUTPUT_TABLES = 256
 _FIRST_BUFFER = REQUEST_WORDS + InputWord.BUFFER
@@ -79,7 +79,7 @@ class BackendRequest:
         """Forget the request for which the record was used."""
         self.run: NativeRun = None  # type: ignore[assignment]  # set before it is used
         self.position = 0
-        self.details = _NO_DETAILS
+        self.details = NO_DETAILS
         self.owned: Any = None  # kept alive for the record: the message, and strings
         self.is_changed = False  # words beside the buffers differ from the layout's
         self.is_rescheduled = False
@@ -95,6 +95,28 @@ class BackendRequest:
         self.states: dict[str, BackendOutput] | None = (
             None  # new states, sent with the next response
         )
+
+
+class ReadRequest(Protocol):
+    """A request, for functions that only read it."""
+
+    owned: Any  # kept alive as long as the request
+
+    @property
+    def run(self) -> NativeRun:
+        """Its batch."""
+
+    @property
+    def position(self) -> int:
+        """Its index in the batch."""
+
+    @property
+    def details(self) -> RequestDetails:
+        """What only some requests have."""
+
+    @property
+    def inputs(self) -> dict[bytes, int]:
+        """The addresses of the records of its inputs, by name."""
 
 
 class RecordOwner(Protocol):
@@ -124,10 +146,15 @@ class BackendRequests:
     Args:
         output_names: All outputs of the model, which a request gets that names none.
         is_batching: Whether the first dimension of tensors is that of the batch.
+
+    Attributes:
+        live: The requests with objects.
+        find_plain: Finds a request that has no object, because Python does not execute its batch.
     """
 
     def __init__(self, output_names: Sequence[str], *, is_batching: bool) -> None:
         self.live: Handles[BackendRequest] = Handles("a request")
+        self.find_plain: Callable[[int], ReadRequest | None] | None = None
         self.is_batching = is_batching
         self._kept = Kept()
         self.empty_text = self._kept.string("")
@@ -167,6 +194,12 @@ class BackendRequests:
         if execute.ids or execute.details or execute.parameters or execute.outputs:
             self._describe(requests, run)
         return requests
+
+    def find(self, handle: int) -> ReadRequest:
+        """Returns a request to read; InvalidArgumentError if there is none with this handle."""
+        if self.find_plain is not None and (found := self.find_plain(handle)) is not None:
+            return found
+        return self.live.get(handle)
 
     def recycle(self, request: BackendRequest) -> None:
         """Use the record of a request again, to which nothing refers any more."""
@@ -334,6 +367,7 @@ class RequestFunctions:
 
     def __init__(self, requests: BackendRequests) -> None:
         self._live = requests.live
+        self._find = requests.find
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Returns the functions that only read a field."""
@@ -348,7 +382,7 @@ class RequestFunctions:
         put_word(out, word(self._input(request, index), InputWord.NAME))
 
     def _input(self, handle: int, index: int) -> int:
-        request = self._live.get(handle)
+        request = self._find(handle)
         count = len(request.inputs)
         if index >= count:
             raise _refusal(request, f"out of bounds index {index}: request has {count} inputs")
@@ -356,7 +390,7 @@ class RequestFunctions:
 
     @export("TRITONBACKEND_RequestInput")
     def _input_by_name(self, handle: int, name: bytes | None, out: int) -> None:
-        request = self._live.get(handle)
+        request = self._find(handle)
         found = request.inputs.get(name or b"")
         if found is None:
             put_word(out, 0)
@@ -365,7 +399,7 @@ class RequestFunctions:
 
     @export("TRITONBACKEND_RequestOutputName")
     def _output_name(self, handle: int, index: int, out: int) -> None:
-        request = self._live.get(handle)
+        request = self._find(handle)
         count = word(handle, RequestWord.OUTPUT_COUNT)
         if index >= count:
             put_word(out, 0)
@@ -378,13 +412,13 @@ class RequestFunctions:
     def _output_properties(
         self, request: int, name: bytes, size: int, memory_type: int, memory_id: int
     ) -> None:
-        self._live.get(request)
+        self._find(request)
         put_half_word(memory_type, _CPU)
         put_word(memory_id, 0)
 
     @export("TRITONBACKEND_RequestCorrelationId")
     def _correlation_id(self, request: int, out: int) -> None:
-        found = self._live.get(request)
+        found = self._find(request)
         value = found.details.correlation_id
         if isinstance(value, str):
             raise _refusal(found, "correlation ID in request is not an unsigned int")
@@ -392,7 +426,7 @@ class RequestFunctions:
 
     @export("TRITONBACKEND_RequestCorrelationIdString")
     def _correlation_id_string(self, request: int, out: int) -> None:
-        found = self._live.get(request)
+        found = self._find(request)
         value = found.details.correlation_id
         if not isinstance(value, str):
             raise _refusal(found, "correlation ID in request is not a string")
@@ -400,17 +434,17 @@ class RequestFunctions:
 
     @export("TRITONBACKEND_RequestIsCancelled")
     def _is_cancelled(self, request: int, out: int) -> None:
-        found = self._live.get(request)
+        found = self._find(request)
         put_bool(out, found.run.is_cancelled(found.position))
 
     @export("TRITONBACKEND_RequestTrace")
     def _trace(self, request: int, out: int) -> None:
-        self._live.get(request)
+        self._find(request)
         put_word(out, 0)
 
     @export("TRITONBACKEND_RequestParameter")
     def _parameter(self, request: int, index: int, key: int, kind: int, value: int) -> None:
-        found = self._live.get(request)
+        found = self._find(request)
         parameters = found.run.execute.parameters.get(found.position, {})
         if index >= len(parameters):
             raise InvalidArgumentError(
@@ -462,13 +496,13 @@ class RequestFunctions:
         self._buffer(this, *rest)
 
 
-def _refusal(request: BackendRequest, text: str) -> InvalidArgumentError:
+def _refusal(request: ReadRequest, text: str) -> InvalidArgumentError:
     """Returns an error with the id of its request, as Triton writes it."""
     name = request.run.execute.ids.get(request.position) or "<id_unknown>"
     return InvalidArgumentError(f"[request id: {name}] {text}")
 
 
-def _keep(request: BackendRequest) -> Kept:
+def _keep(request: ReadRequest) -> Kept:
     """Returns memory that lives as long as a request."""
     kept = Kept()
     request.owned = (request.owned, kept)
