@@ -12,8 +12,9 @@ import pytest
 
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import GrpcStatus, message_prefix
+from pytriton.serving.server.grpc import connection
 from tests.server.grpc_fakes import GrpcClient, framed
-from tests.wire.http2.frame_client import data
+from tests.wire.http2.frame_client import data, fill
 
 TENSOR = np.arange(75_000, dtype=np.float32)
 
@@ -91,6 +92,40 @@ def test_large_message_is_not_copied_on_its_way(client):
     (tensor,) = tensors(client)
     assert tensor == TENSOR.tobytes()
     assert tensor.obj is room.obj
+
+
+@pytest.mark.parametrize("frame_bytes", [16_384, 100_000])
+def test_frames_of_a_large_message_are_read_at_once(client, memory, monkeypatch, frame_bytes):
+    transport = client.transport
+    reads = []
+
+    def read_parts(parts: list[memoryview]) -> int:
+        reads.append(sum(map(len, parts)))
+        size = fill(parts, bytes(transport.unread))
+        del transport.unread[:size]
+        return size
+
+    monkeypatch.setattr(connection, "reader_of_parts", lambda _: read_parts)
+    stream = client.open("ModelInfer")
+    wire = frames_of(stream, framed(request(TENSOR)), frame_bytes)
+    client.receive(wire[: frame_bytes + 1000])
+    client.receive(wire[frame_bytes + 1000 :])
+
+    (tensor,) = tensors(client)
+    assert tensor == TENSOR.tobytes()
+    assert tensor.obj is memory.arrays[0]()
+    assert len(reads) == 1
+
+
+def test_start_of_the_next_large_message_is_little(client, memory):
+    for _ in range(2):
+        stream = client.open("ModelInfer")
+        client.receive(frames_of(stream, framed(request(TENSOR)), 1 << 20))
+
+    room = client.transport.protocol.get_buffer(-1)
+
+    assert len(memory.asked) == 2
+    assert len(room) <= 64 << 10
 
 
 def test_every_message_of_a_stream_has_its_own_memory(client, memory):

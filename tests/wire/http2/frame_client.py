@@ -61,10 +61,11 @@ class FrameClient:
     def deliver(self, data: bytes) -> Iterator[list[Event]]:
         """Do what a transport does that reads into memory: what was lent is used again at once."""
         while data:
-            buffer = self.connection.get_buffer()
+            buffer = self.connection.get_buffer(reads_more=True)
             if buffer is not None:
-                size = min(len(buffer), len(data))
-                buffer[:size] = data[:size]
+                size = fill([buffer], data)
+                if size == len(buffer):
+                    size += fill(self.connection.expect_more(), data[size:])
                 events = self.connection.buffer_updated(size, self.now_ns)
             else:
                 size = len(data)
@@ -100,6 +101,16 @@ class FrameClient:
             for sent in self.output()
             if sent.kind == frames.DATA and sent.stream_id == stream_id
         )
+
+
+def fill(buffers: list[memoryview], data: bytes) -> int:
+    """Put bytes into buffers, as a read does; returns how many had room."""
+    at = 0
+    for buffer in buffers:
+        part = data[at : at + len(buffer)]
+        buffer[: len(part)] = part
+        at += len(part)
+    return at
 
 
 def data(stream_id: int, payload: bytes, *, end_stream: bool = False) -> bytes:

@@ -16,7 +16,15 @@ from pytriton.protocol.http2 import (
     frames,
 )
 from pytriton.protocol.http2.frames import frame
-from tests.wire.http2.frame_client import GRPC_HEADERS, FrameClient, data, rst_stream, window_update
+from tests.wire.http2.frame_client import (
+    GRPC_HEADERS,
+    FrameClient,
+    data,
+    fill,
+    ping,
+    rst_stream,
+    window_update,
+)
 
 BODY = random.Random(3).randbytes(300_000)
 
@@ -107,6 +115,55 @@ def test_lent_memory_and_bytes_have_the_same_effect(seed):
     chunks = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
 
     assert _effects(chunks, bytes, limits, room) == _effects(chunks, memoryview, limits, room)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_expected_frames_and_bytes_have_the_same_effect(seed):
+    """Most frames are alike, so that many are expected; the others are of any kind."""
+    source = random.Random(seed)
+    length = source.choice([4096, 5000, 16_384, 100_000])
+    wire = b""
+    for _ in range(source.choice([2, 5])):
+        wire += b"".join(data(1, source.randbytes(length)) for _ in range(source.randrange(9)))
+        flags = source.choices([0, frames.END_STREAM, frames.PADDED], [30, 1, 1])[0]
+        content = source.randbytes(source.choice([0, 1, length - 1, length, length + 1]))
+        wire += source.choice(
+            [
+                frame(frames.DATA, flags, 1, content),
+                frame(frames.DATA, flags, 3, content),
+                ping(),
+                window_update(1, 7),
+                frame(frames.DATA, 0, 1 | 1 << 31, content),
+            ]
+        )
+    wire += data(1, source.randbytes(100), end_stream=True)
+    room = source.choice([len(wire) - 109, 150_000, 1 << 20])
+    cuts = sorted(source.sample(range(len(wire)), 4))
+    chunks = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+
+    assert _result(chunks, room, expect=True) == _result(chunks, room, expect=False)
+
+
+def _result(chunks: list[bytes], room: int, *, expect: bool):
+    client = opened()
+    memory = memoryview(bytearray(room))
+    client.connection.set_buffer(1, memory)
+    placed, ended, received, others = 0, [], {1: b"", 3: b""}, []
+    for chunk in chunks:
+        reads = client.deliver(chunk) if expect else [client.send(chunk)]
+        for event in (event for events in reads for event in events):
+            if isinstance(event, DataReceived):
+                received[event.stream_id] += bytes(event.data)
+                ended += [event.stream_id] * event.end_stream
+            elif isinstance(event, DataBuffered):
+                placed += event.size
+                ended += [event.stream_id] * event.end_stream
+            else:
+                others += [event]
+        incomplete = client.connection.incomplete_input()
+        others += [incomplete and incomplete._replace(serial=0)]
+        others += [client.connection.can_peer_send(1)]
+    return placed, ended, received, others, client.output(), bytes(memory[:placed])
 
 
 def _effects(chunks: list[bytes], kind: type, limits: Http2Limits, room: int):
@@ -213,6 +270,89 @@ def test_room_ends_with_the_frame_or_with_the_memory():
     assert len(client.connection.get_buffer()) == 100_000
 
 
+def expecting(memory: memoryview, *, frame_bytes: int = 16_384) -> FrameClient:
+    """A client that has sent the first frame of a body, and 91 bytes of the second."""
+    client = opened()
+    client.connection.set_buffer(1, memory)
+    client.send(cut(BODY, frame_bytes)[: frame_bytes + 109])
+    return client
+
+
+@pytest.mark.parametrize("frame_bytes", [4096, 16_384, 100_000])
+@pytest.mark.parametrize("end_stream", [False, True])
+def test_one_read_takes_all_frames_of_a_message(frame_bytes, end_stream):
+    memory = memoryview(bytearray(len(BODY)))
+    client = expecting(memory, frame_bytes=frame_bytes)
+    last = range(0, len(BODY), frame_bytes)[-1]
+    wire = cut(BODY[:last], frame_bytes) + data(1, BODY[last:], end_stream=end_stream)
+    wire = wire[frame_bytes + 109 :]
+
+    rest = client.connection.get_buffer(reads_more=True)
+    buffers = [rest, *client.connection.expect_more()]
+
+    assert len(rest) == frame_bytes - 100 + 9
+    assert fill(buffers, wire) == len(wire) == sum(map(len, buffers))
+    (event,) = client.connection.buffer_updated(len(wire), client.now_ns)
+    assert event == DataBuffered(1, len(BODY) - frame_bytes - 91, end_stream=end_stream)
+    assert memory == BODY
+    assert client.connection.get_buffer(reads_more=True) is None
+
+
+def test_next_header_is_read_if_no_frame_is_incomplete():
+    client = opened()
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
+    client.send(data(1, BODY[:20_000]))
+    following = data(1, BODY[20_000:40_000])
+
+    header = client.connection.get_buffer(reads_more=True)
+    header[:] = following[:9]
+    fill(client.connection.expect_more(), following[9:1009])
+
+    (event,) = client.connection.buffer_updated(1009, client.now_ns)
+    assert event == DataBuffered(1, 1000, end_stream=False)
+    assert client.connection.incomplete_input().data_left == 19_000
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_header_may_come_in_parts(size):
+    client = opened()
+    memory = memoryview(bytearray(len(BODY)))
+    client.connection.set_buffer(1, memory)
+    wire = cut(BODY, 20_000)
+    client.send(wire[:20_009])
+    header = client.connection.get_buffer(reads_more=True)
+    header[:size] = wire[20_009:][:size]
+
+    assert client.connection.buffer_updated(size, client.now_ns) == []
+    assert client.connection.get_buffer(reads_more=True) is None
+    client.send(wire[20_009 + size :])
+    assert memory == BODY
+
+
+def test_nothing_is_expected_for_a_while_after_another_frame():
+    client = expecting(memoryview(bytearray(1 << 20)))
+    wire = data(1, bytes(16_384))[100:] + data(3, b"other") * 4000
+    buffers = [client.connection.get_buffer(reads_more=True), *client.connection.expect_more()]
+    events = client.connection.buffer_updated(fill(buffers, wire), client.now_ns)
+    assert isinstance(events[-1], DataReceived)
+    client.send(wire[sum(map(len, buffers)) :])
+
+    for _ in range(16):
+        assert client.connection.get_buffer(reads_more=True) is None
+        client.send(data(1, bytes(20_000)))
+
+    assert len(client.connection.get_buffer(reads_more=True)) == frames.HEADER_BYTES
+
+
+def test_nothing_is_expected_after_the_last_frame():
+    client = opened()
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
+    client.send(data(1, BODY[:100_000], end_stream=True)[:1000])
+
+    assert len(client.connection.get_buffer(reads_more=True)) == 99_009
+    assert client.connection.expect_more() == []
+
+
 def test_room_is_only_for_much_data():
     client = opened()
     client.connection.set_buffer(1, memoryview(bytearray(300_000)))
@@ -275,6 +415,38 @@ def test_window_of_the_connection_holds_for_memory():
 
     assert event.code is Http2ErrorCode.FLOW_CONTROL_ERROR
     assert client.connection.buffer_updated(1, client.now_ns) == []
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Http2Limits(stream_window_bytes=100_000),
+        Http2Limits(stream_window_bytes=1 << 20, connection_window_bytes=100_000),
+    ],
+)
+def test_windows_hold_for_expected_frames(limits):
+    client = opened(limits)
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
+
+    client.send(data(1, BODY[:20_000]))
+    (events,) = client.deliver(cut(BODY[:80_000], 20_000))
+    assert events == [DataBuffered(1, 80_000, end_stream=False)]
+    events = [event for read in client.deliver(data(1, bytes(20_000))) for event in read]
+
+    assert events[-1].code is Http2ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_length_of_the_content_holds_for_expected_frames():
+    client = FrameClient()
+    client.send(client.headers(1, (*GRPC_HEADERS, ("content-length", "90000"))))
+    client.connection.set_buffer(1, memoryview(bytearray(len(BODY))))
+
+    client.send(data(1, BODY[:20_000]))
+
+    events = [event for read in client.deliver(cut(BODY[20_000:], 20_000)) for event in read]
+
+    assert sum(event.size for event in events if isinstance(event, DataBuffered)) <= 90_000
+    assert events[-1].code is Http2ErrorCode.PROTOCOL_ERROR
 
 
 def test_placed_data_is_acknowledged_like_any_other():

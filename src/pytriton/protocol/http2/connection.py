@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2.core import SHUTDOWN_PING, ConnectionCore
-from pytriton.protocol.http2.data import MIN_DIRECT_READ_BYTES
 from pytriton.protocol.http2.events import WriteResumed
 from pytriton.protocol.http2.frames import (
     ConnectionViolation,
@@ -169,14 +168,22 @@ class Http2Connection:
         stream = self._core.streams.open.get(stream_id)
         return stream is not None and self._core.receive_windows.is_open(stream)
 
-    def get_buffer(self) -> memoryview | None:
-        """Returns the memory that the owner should read into, if any; see `buffer_updated`."""
-        receiver = self._receiver
-        # This is called before every read, and returns None nearly always.
-        return receiver.get_buffer() if receiver.reader.data_left >= MIN_DIRECT_READ_BYTES else None
+    def get_buffer(self, *, reads_more: bool = False) -> memoryview | None:
+        """Returns the memory that the owner should read into, if any; see `buffer_updated`.
+
+        With `reads_more` it also reads into the buffers from `expect_more`.
+        """
+        return self._receiver.get_buffer(reads_more=reads_more)
+
+    def expect_more(self) -> list[memoryview]:
+        """Returns the buffers to fill with what follows, once the one from `get_buffer` is full.
+
+        `buffer_updated` has to be called next, even if nothing follows yet.
+        """
+        return self._receiver.expect_more()
 
     def buffer_updated(self, size: int, now_ns: int) -> list[Event]:
-        """Process `size` bytes that were read into the buffer from `get_buffer`; see `receive`."""
+        """Process `size` bytes that were read into these buffers, all together; see `receive`."""
         core = self._core
         if core.is_terminated:
             return []

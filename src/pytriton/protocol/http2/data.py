@@ -3,7 +3,7 @@
 
 A large body comes in thousands of frames, so the work for each frame is small: consecutive frames
 share an event. With a buffer for the stream, bytes are copied once, or not at all if the owner
-reads them directly into the memory that `get_buffer` returns.
+reads them directly into the memory that `get_buffer` and `expect_more` return.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytriton.protocol.http2 import frames
 from pytriton.protocol.http2 import limits as work
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
+from pytriton.protocol.http2.expected_frames import ExpectedFrames, HeaderRoom
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, StreamViolation
 from pytriton.protocol.http2.streams import StreamInput, StreamState, next_state
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.reader import FrameReader
     from pytriton.protocol.http2.streams import Stream
 
-# If less of a DATA frame is left, a separate read for it takes longer than a copy.
+# If less is expected, a separate read for it takes longer than a copy.
 MIN_DIRECT_READ_BYTES = 64 << 10
 _OPEN = StreamState.OPEN
 _RECV_DATA = (StreamInput.RECV_DATA, StreamInput.RECV_DATA_END)
@@ -30,11 +31,13 @@ _RECV_DATA = (StreamInput.RECV_DATA, StreamInput.RECV_DATA_END)
 class DataFrames:
     """Handles DATA frames, which `reader` may deliver in parts."""
 
-    __slots__ = ("_core", "_reader", "is_borrowed")
+    __slots__ = ("_core", "_expected", "_headers", "_reader", "is_borrowed")
 
     def __init__(self, core: ConnectionCore, reader: FrameReader) -> None:
         self._core = core
         self._reader = reader
+        self._headers: HeaderRoom | None = None  # from the first message with expected frames on
+        self._expected: ExpectedFrames | None = None  # while they are read
         self.is_borrowed = False  # whether the memory of payloads is reused after `receive`
 
     def on_data(self, flags: int, stream_id: int, payload: bytes | memoryview) -> None:
@@ -100,21 +103,85 @@ class DataFrames:
         self._add_buffered(stream, stream.buffer, size, is_end=False)
         return run.end
 
-    def get_buffer(self) -> memoryview | None:
-        """Returns the buffer for the rest of a DATA frame, if its stream has one and it is long."""
+    def get_buffer(self, *, reads_more: bool) -> memoryview | None:
+        """Returns the buffer for the rest of a frame, or for the header of the next one.
+
+        None if little of a message with a buffer is expected. The owner `reads_more` if it can fill
+        the buffers from `expect_more` as well; otherwise only a large frame is worth it.
+        """
         reader = self._reader
         stream = self._core.streams.open.get(reader.data_stream)
-        if stream is None or stream.buffer is None or reader.data_left < MIN_DIRECT_READ_BYTES:
+        if stream is None or stream.buffer is None or reader.has_pending:
             return None
+        if not self._expected_length(stream, reads_more=reads_more):
+            if reader.data_left < MIN_DIRECT_READ_BYTES:
+                return None
+        elif not reader.data_left:
+            return self._header_room().memory[: frames.HEADER_BYTES]
         return stream.buffer[: reader.data_left]
 
-    def buffer_updated(self, size: int) -> None:
-        """Handle `size` bytes that were written to the buffer from `get_buffer`."""
-        stream_id = self._reader.data_stream
-        flags = self._reader.count_data(size)
-        stream = self._count_received(flags, stream_id, size, 0)
+    def expect_more(self) -> list[memoryview]:
+        """Returns the buffers for what probably follows, as the one from `get_buffer` is full."""
+        reader = self._reader
+        stream = self._core.streams.open.get(reader.data_stream)
+        if stream is None or stream.buffer is None:
+            return []
+        length = self._expected_length(stream, reads_more=True)
+        if not length:
+            return []
+        left = reader.data_left
+        self._expected = ExpectedFrames(stream, left, length, self._header_room())
+        return self._expected.buffers[1 if left else 2 :]
+
+    def buffer_updated(self, size: int) -> bytes:
+        """Handle `size` bytes in the buffer from `get_buffer` and in those from `expect_more`.
+
+        Returns:
+            Input that was not as expected, or not complete.
+        """
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            return self._take_expected(expected, size)
+        reader = self._reader
+        if not reader.data_left:
+            return bytes(self._header_room().memory[:size])
+        flags = reader.count_data(size)
+        stream = self._count_received(flags, reader.data_stream, size, 0)
         if stream is not None and stream.buffer is not None:  # unless it has been reset
             self._add_buffered(stream, stream.buffer, size, is_end=bool(flags & frames.END_STREAM))
+        return b""
+
+    def _header_room(self) -> HeaderRoom:
+        if self._headers is None:
+            self._headers = HeaderRoom()
+        return self._headers
+
+    def _expected_length(self, stream: Stream, *, reads_more: bool) -> int:
+        """Returns the length of the frames that probably follow; 0 if it is not worth a read."""
+        assert stream.buffer is not None
+        if reads_more and len(stream.buffer) >= MIN_DIRECT_READ_BYTES and stream.state is _OPEN:
+            return self._reader.expected_length
+        return 0
+
+    def _take_expected(self, expected: ExpectedFrames, size: int) -> bytes:
+        stream = expected.stream
+        taken = expected.compare(size)
+        data_bytes = taken.data_bytes
+        assert stream.buffer is not None
+        # The other methods find out which violation it is, and how it ends.
+        if not self._core.receive_windows.allows(stream, data_bytes) or (
+            stream.body_left is not None and data_bytes > stream.body_left
+        ):
+            return expected.join(0, size)
+        flags = self._reader.skip_expected(taken)
+        rest = expected.join(taken.wire_bytes, size) if taken.wire_bytes < size else b""
+        if len(rest) >= frames.HEADER_BYTES:
+            self._reader.doubt()
+        if data_bytes:
+            self._count_received(flags, stream.id, data_bytes, 0)
+            is_end = bool(flags & frames.END_STREAM)
+            self._add_buffered(stream, stream.buffer, data_bytes, is_end=is_end)
+        return rest
 
     def _count_received(self, flags: int, stream_id: int, size: int, padding: int) -> Stream | None:
         """Count bytes for flow control, stream state and content-length; None if not open."""

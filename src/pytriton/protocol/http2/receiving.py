@@ -107,15 +107,21 @@ class Receiver:
             return IncompleteInput("a DATA frame", reader.partial_frames, reader.data_left)
         return IncompleteInput("a frame", reader.partial_frames) if reader.has_pending else None
 
-    def get_buffer(self) -> memoryview | None:
-        return None if self._is_restricted else self._data.get_buffer()
+    def get_buffer(self, *, reads_more: bool) -> memoryview | None:
+        return None if self._is_restricted else self._data.get_buffer(reads_more=reads_more)
+
+    def expect_more(self) -> list[memoryview]:
+        return self._data.expect_more()
 
     def buffer_updated(self, size: int) -> None:
         """See `Http2Connection.buffer_updated`; ConnectionViolation ends the connection."""
+        rest = b""
         try:
-            self._data.buffer_updated(size)
+            rest = self._data.buffer_updated(size)
         except StreamViolation as violation:
             self._core.reset_violated(violation)
+        if rest:
+            self.receive(rest)
 
     def _on_other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         match kind:

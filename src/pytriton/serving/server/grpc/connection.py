@@ -29,7 +29,7 @@ from pytriton.protocol.http2 import (
 )
 from pytriton.serving.server.api.status import GRPC_STATUS
 from pytriton.serving.server.grpc.timeouts import Action, ClientStalls, Keepalive
-from pytriton.serving.server.process.event_loop import writer_of_parts
+from pytriton.serving.server.process.event_loop import reader_of_parts, writer_of_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +151,10 @@ class GrpcConnection(asyncio.Protocol):
         """Read the rest of a large message into `memory`, if it is not None."""
         # A transport has one protocol at a time; the reader passes the other callbacks on.
         if memory is not None and self._large_reader is None:
-            self._large_reader = LargeMessageReader(self, self._handler.read_buffer)
+            reader = LargeMessageReader(
+                self, self._handler.read_buffer, reader_of_parts(self._transport)
+            )
+            self._large_reader = reader
             self._transport.set_protocol(self._large_reader)
         if self._large_reader is not None:
             self.http2.set_buffer(stream_id, memory)
@@ -448,26 +451,49 @@ class GrpcConnection(asyncio.Protocol):
 
 
 class LargeMessageReader(asyncio.BufferedProtocol):
-    """The transport's protocol, in place of the connection, while large messages are received."""
+    """The transport's protocol, in place of the connection, while large messages are received.
 
-    def __init__(self, connection: GrpcConnection, read_buffer: memoryview) -> None:
+    Their data is read directly to its place. A transport reads into one buffer at a time: what
+    belongs to the buffers after it is read at once, without the transport.
+    """
+
+    def __init__(
+        self,
+        connection: GrpcConnection,
+        read_buffer: memoryview,
+        read_parts: Callable[[list[memoryview]], int] | None,
+    ) -> None:
         self._connection = connection
         self._read_buffer = read_buffer  # all connections share it: it is read before the next use
-        self._is_direct = False  # whether the next read goes directly to its message
+        self._read_parts = read_parts
+        self._is_start = False  # whether no message has memory for the next read
+        self._direct_bytes = 0  # the size of the memory for the next read, if a message has some
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._connection.http2.get_buffer()
-        self._is_direct = buffer is not None
-        return self._read_buffer if buffer is None else buffer
+        http2 = self._connection.http2
+        buffer = http2.get_buffer(reads_more=self._read_parts is not None)
+        if buffer is not None:
+            self._direct_bytes = len(buffer)
+            return buffer
+        self._direct_bytes = 0
+        self._is_start = not http2.has_buffers
+        # A message may begin here, and have memory for what follows: only its start is copied.
+        return self._read_buffer[:_START_BYTES] if self._is_start else self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self._connection
         http2 = connection.http2
-        if self._is_direct:
-            now_ns = time.monotonic_ns()
+        if self._direct_bytes:
+            if (
+                nbytes == self._direct_bytes
+                and self._read_parts is not None
+                and (parts := http2.expect_more())
+            ):
+                nbytes += self._read_parts(parts)
+            now_ns = _monotonic_ns()
             connection.handle(http2.buffer_updated(nbytes, now_ns), now_ns)
-        elif http2.has_buffers:
-            now_ns = time.monotonic_ns()
+        elif not self._is_start:
+            now_ns = _monotonic_ns()
             connection.handle(http2.receive(self._read_buffer[:nbytes], now_ns), now_ns)
         else:
             connection.data_received(self._read_buffer[:nbytes])

@@ -41,6 +41,27 @@ def writer_of_parts(transport: Any) -> Callable[[list[Buffer]], None]:
     return writer
 
 
+def reader_of_parts(transport: Any) -> Callable[[list[memoryview]], int] | None:
+    """Returns a function that reads what a socket has into several buffers, in this order.
+
+    It returns the number of bytes; 0 if there is nothing to read, which the transport then finds
+    out as well. None if only the transport can read.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or transport.get_extra_info("sslcontext") is not None:
+        return None
+
+    def read(parts: list[memoryview]) -> int:
+        try:
+            return os.readv(sock.fileno(), parts)
+        except (
+            OSError
+        ):  # nothing has come, or the connection is lost: the transport's next read is the same
+            return 0
+
+    return read
+
+
 def has_unread(transport: Any) -> bool:
     """Returns whether the socket has unread data, or the peer has closed the connection."""
     sock = transport.get_extra_info("socket")
