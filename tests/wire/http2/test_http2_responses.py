@@ -57,6 +57,57 @@ def test_large_response_is_views_of_the_callers_buffer():
     assert sum(map(len, views)) == len(tensor)
 
 
+def whole_response(window: int, body: list[bytes | memoryview]) -> FrameClient:
+    client = FrameClient(settings=setting(INITIAL_WINDOW_SIZE, window))
+    client.open(1, end_stream=True)
+    client.send(window_update(0, 1 << 30))
+    client.connection.send_response(1, RESPONSE_HEAD, body, TRAILERS)
+    return client
+
+
+def test_large_whole_response_shares_frames_and_is_not_copied():
+    tensor = bytearray(random.Random(1).randbytes(100_000))
+    client = whole_response(1 << 20, [b"prefix", memoryview(tensor)])
+
+    written = client.connection.take_output()
+
+    assert all(part.obj is tensor for part in written if len(part) > 100)
+    head, *parts, trailers = parse_frames(b"".join(written))
+    assert (head.kind, head.payload) == (frames.HEADERS, RESPONSE_HEAD)
+    assert (trailers.flags, trailers.payload) == (5, TRAILERS)
+    assert b"".join(part.payload for part in parts) == b"prefix" + tensor
+    assert [len(part.payload) for part in parts[:-1]] == [16_384] * 6
+    assert client.connection.open_streams == 0
+
+
+def test_whole_response_waits_for_the_window():
+    client = whole_response(10, [b"0123456789", b"abcde"])
+
+    assert client.data_sent(1) == b"0123456789"
+    client.send(window_update(1, 5))
+    last, trailers = client.output()
+    assert (last.payload, trailers.payload) == (b"abcde", TRAILERS)
+
+
+def test_whole_response_may_be_longer_than_a_queue():
+    tensor = memoryview(bytearray(65 << 20))
+    client = whole_response(1 << 30, [b"head", tensor, b"between", tensor])
+
+    sent = sum(len(sent.payload) for sent in client.output() if sent.kind == frames.DATA)
+
+    assert sent == 11 + 2 * len(tensor)
+
+
+def test_whole_response_for_a_client_that_left_is_dropped():
+    client = FrameClient()
+    client.open(1, end_stream=True)
+    client.send(rst_stream(1))
+
+    client.connection.send_response(1, RESPONSE_HEAD, [bytes(100_000)], TRAILERS)
+
+    assert client.output() == []
+
+
 def test_parts_of_a_body_share_a_frame():
     client = responding(1, window=0)
     client.connection.send_data(1, b"\0\0\0\0\x0a")

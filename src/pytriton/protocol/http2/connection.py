@@ -233,16 +233,20 @@ class Http2Connection:
     def send_response(
         self, stream_id: int, head: bytes, body: Sequence[Buffer], trailers: bytes
     ) -> None:
-        """Send a whole response: in one buffer if it is small, else with the methods below."""
+        """Send a whole response: in one buffer if it is small, else as the windows allow.
+
+        Large buffers are not copied, so they must not change until they are written.
+        """
         core = self._core
         stream = core.streams.open.get(stream_id)
-        if (
-            stream is not None
-            and not stream.is_head_sent
-            and core.outbox.add_response(stream, head, body, sum(map(len, body)), trailers)
-        ):
-            core.end_sent(stream)
-            return
+        size = sum(map(len, body))
+        if stream is not None and not stream.is_head_sent:
+            if core.outbox.add_response(stream, head, body, size, trailers):
+                core.end_sent(stream)
+                return
+            if size:
+                core.outbox.queue_response(stream, head, body, trailers)
+                return
         self.send_headers(stream_id, head)
         for part in body:
             self.send_data(stream_id, part)

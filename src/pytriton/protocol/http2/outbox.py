@@ -156,11 +156,27 @@ class Outbox:
             and self.frame_bytes < _MAX_INLINE_WAITING
         )
 
+    def queue_response(
+        self, stream: Stream, head: bytes, body: Sequence[Buffer], trailers: bytes
+    ) -> None:
+        """Queue a whole response with data: all of it is there, so nobody could pause."""
+        self.add_header_block(stream.id, head, is_end=False)
+        stream.is_head_sent = True
+        for part in body:
+            self._enqueue(stream, part)
+        stream.trailers = trailers
+        stream.is_end_queued = True
+        self.schedule(stream)
+
     def enqueue(self, stream: Stream, data: Buffer) -> None:
         """Queue data of a stream without copying it: it must not change until it is written."""
         if stream.queued_bytes >= self._limits.max_queued_bytes:
             message = f"stream {stream.id} has {stream.queued_bytes} bytes queued and takes no more"
             raise LocalProtocolError(message)
+        self._enqueue(stream, data)
+        self.schedule(stream)
+
+    def _enqueue(self, stream: Stream, data: Buffer) -> None:
         view = memoryview(data)
         if view.itemsize != 1 or not view.contiguous:
             message = f"expected a contiguous view of bytes, got one of {view.format!r}"
@@ -172,7 +188,6 @@ class Outbox:
         stream.queue.append(view)
         stream.queued_bytes += len(view)
         self.queued_bytes += len(view)
-        self.schedule(stream)
 
     def drop(self, stream: Stream) -> None:
         """Drop the queued data of a closed stream."""
