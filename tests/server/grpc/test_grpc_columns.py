@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -60,11 +62,11 @@ class Scene:
         self.send(message, message)  # a request that probably comes alone is not gathered
         self.finish()
 
-    def send(self, *messages: bytes) -> list[int]:
+    def send(self, *messages: bytes, fields: Sequence[tuple[str, str]] = ()) -> list[int]:
         """Make calls in one read; returns their streams."""
         wire, streams = b"", []
         for message in messages:
-            head = self.client.head(f"{SERVICE}/ModelInfer")
+            head = self.client.head(f"{SERVICE}/ModelInfer", *fields)
             streams.append(int.from_bytes(head[5:9], "big"))
             wire += head + data(streams[-1], framed(message), end_stream=True)
         self.client.receive(wire)
@@ -332,16 +334,54 @@ def test_answers_wait_for_the_window_of_the_client():
     assert sizes == [20, 20]
 
 
-def test_call_with_a_deadline_is_no_column(scene):
+def test_calls_with_deadlines_travel_as_columns(scene):
     scene.learn(request())
-    head = scene.client.head(f"{SERVICE}/ModelInfer", ("grpc-timeout", "1S"))
-    stream_id = int.from_bytes(head[5:9], "big")
 
-    scene.client.receive(head + data(stream_id, framed(request()), end_stream=True))
+    streams = scene.send(request(1, 2), request(3, 4), fields=[("grpc-timeout", "1S")])
 
-    assert scene.is_columns == [False]
+    assert scene.is_columns == [True, True]
     scene.finish()
-    assert values_of(scene, stream_id) == {"x": [2, 2], "y": [4, 4]}
+    assert [values_of(scene, each)["x"] for each in streams] == [[2, 2], [6, 6]]
+    scene.loop.advance(2)
+    scene.client.run()
+    assert not scene.instance.cancelled
+
+
+def test_passed_deadline_ends_a_call_and_cancels_its_member(scene):
+    scene.learn(request())
+    late = scene.send(request(1, 2), request(3, 4), fields=[("grpc-timeout", "2S")])
+    early = scene.send(request(5, 6), fields=[("grpc-timeout", "1S")])
+    plain = scene.send(request(7, 8))
+
+    scene.loop.advance(1.5)
+    scene.client.run()
+
+    assert [scene.client.response(each).status for each in early + late] == ["4", "", ""]
+    assert scene.client.response(early[0]).text == "Deadline Exceeded"
+    scene.loop.advance(1)
+    scene.client.run()
+    assert [scene.client.response(each).status for each in late] == ["4", "4"]
+    assert len(scene.instance.cancelled) == 2  # the early one was still queued
+    scene.finish()
+    assert values_of(scene, plain[0]) == {"x": [14, 14], "y": [16, 16]}
+    assert not scene.model.is_busy
+
+
+def test_deadline_counts_from_the_head_of_a_call(scene):
+    scene.learn(request())
+    first = scene.client.open("ModelInfer", ("grpc-timeout", "1S"))
+    second = scene.client.open("ModelInfer", ("grpc-timeout", "1S"))
+    scene.loop.advance(0.75)
+    whole = framed(request())
+
+    scene.client.receive(data(first, whole, end_stream=True) + data(second, whole, end_stream=True))
+    columns = scene.is_columns
+    scene.loop.advance(0.5)
+    scene.client.run()
+
+    assert columns == [True, True]
+    assert [scene.client.response(each).status for each in (first, second)] == ["4", "4"]
+    scene.finish()
 
 
 def test_only_traced_requests_leave_the_columns():

@@ -8,6 +8,7 @@ closes and the client stops sending.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -100,13 +101,13 @@ class GrpcCall:
         "_message",
         "_sends",
         "connection",
+        "deadline_s",
         "encoding",
         "head",
         "is_busy",
         "is_full",
         "is_open",
         "stream_id",
-        "timer",
     )
 
     def __init__(self, connection: CallConnection, stream_id: int, head: CallHead) -> None:
@@ -115,7 +116,7 @@ class GrpcCall:
         self.head = head
         self.encoding = IDENTITY  # of the messages that are sent
         self.is_open = True  # the status has not been sent
-        self.timer: Any = None  # of the deadline
+        self.deadline_s = math.inf  # by the clock of the event loop
         self.is_full = False  # accepts no further message at the moment
         self.is_busy = False  # the same, because a thread processes the last message
         self._held: HeldData | None = None
@@ -394,7 +395,7 @@ class RefusedGrpcCall(GrpcCall):
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._refusal = (status, message)
-        self.timer = connection.call_later(_REFUSAL_DELAY_S, self._refuse)
+        connection.call_later(_REFUSAL_DELAY_S, self._refuse)
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
         """Drop received data."""

@@ -9,6 +9,7 @@ way, with the same answer. `stream` has the sink of streamed requests.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base.messages import NO_FIELDS, MemberFields
@@ -67,7 +68,7 @@ class ColumnCall(GrpcCall):
         self.head = head
         self.encoding = IDENTITY
         self.is_open = True
-        self.timer = None
+        self.deadline_s = math.inf
         self._has_head = False
         self._sends = None
         self.chunk: GatheredChunk | None = None

@@ -162,12 +162,7 @@ class ModelInferCall(UnaryCall):
         self._began_ns = _monotonic_ns() if service.is_traced else 0
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
-        elif (
-            head.columns is None
-            and head.timeout_ns is None
-            and head.encoding == IDENTITY
-            and service.is_plain(head)
-        ):
+        elif head.columns is None and head.encoding == IDENTITY and service.is_plain(head):
             head.columns = service.columns
 
     def make_assembler(self) -> MessageAssembler:
