@@ -6,6 +6,7 @@ import random
 import hpack
 import pytest
 
+from pytriton.protocol.grpc import parse_call
 from pytriton.protocol.http2 import Http2Limits, encode_header_block
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode
 from pytriton.protocol.http2.headers import HeaderDecoder, parse_request, trailers_violation
@@ -79,6 +80,47 @@ def test_equal_blocks_share_one_head():
 
     assert subject.decode_request(block) is first
     assert list(first.fields) == GRPC_FIELDS[4:]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_heads_are_those_of_all_their_fields(seed):
+    source = random.Random(seed)
+    encoder, known = hpack.Encoder(), decoder()
+    usual = [*GRPC_HEADERS, ("content-length", "5")]
+    extra = [
+        *random_fields(source),
+        ("te", "trailers"),
+        ("te", "no"),
+        ("connection", "close"),
+        (":path", "/late"),
+        ("X", "upper"),
+        ("content-length", "6"),
+        ("traceparent", " 00-1 "),
+    ]
+    for _ in range(200):
+        fields = usual[source.choice([0, 0, 0, 1]) :] + source.sample(
+            extra, source.choice([0, 1, 2])
+        )
+        marked = [(*field, source.random() < 0.7) for field in fields]
+        expected = parse_request([(name.encode(), text.encode()) for name, text in fields])
+
+        head = known.decode_request(encoder.encode(marked))
+
+        for member in ("method", "path", "authority", "fields", "content_length", "violation"):
+            assert getattr(head, member) == getattr(expected, member)
+        # A call is the same whether it was derived from the head before its metadata or not.
+        assert repr(parse_call(head)) == repr(parse_call(expected))
+
+
+def test_peeked_block_is_decoded_once():
+    encoder, known = hpack.Encoder(), decoder()
+    block = encoder.encode([*GRPC_HEADERS, ("x-a", "1")])
+    again = encoder.encode([*GRPC_HEADERS, ("x-a", "1")])
+
+    head = known.peek_request(block)
+
+    assert known.decode_request(block) is head
+    assert known.decode_request(again).fields == head.fields
 
 
 def test_cached_block_is_decoded_anew_once_the_table_has_changed():

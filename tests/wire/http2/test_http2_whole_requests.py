@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -82,8 +83,9 @@ def test_body_of_a_whole_request_is_acknowledged_when_its_stream_ends():
 
 
 @pytest.mark.parametrize("headers", [GRPC_HEADERS, WITH_LENGTH, MALFORMED])
+@pytest.mark.parametrize("differs", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_requests_at_once_have_the_effects_of_single_frames(seed, headers):
+def test_requests_at_once_have_the_effects_of_single_frames(seed, headers, differs):
     source = random.Random(seed)
     limits = Http2Limits(
         max_concurrent_streams=source.choice([3, 1000]),
@@ -101,19 +103,31 @@ def test_requests_at_once_have_the_effects_of_single_frames(seed, headers):
     is_refusing = not source.randrange(4)
     chunks = source.randint(1, 6)
 
-    assert _effects(limits, headers, sent, chunks, is_refusing=is_refusing) == _effects(
-        limits, headers, sent, len(sent), is_refusing=is_refusing
+    options = {"is_refusing": is_refusing, "differs": differs}
+    assert _effects(limits, headers, sent, chunks, **options) == _effects(
+        limits, headers, sent, len(sent), **options
     )
 
 
-def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bool):
-    client, block = knowing(limits, headers)
+def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bool, differs: bool):
+    """What frames do in so many reads; with `differs`, each block has a field of its own."""
+    client, known = knowing(limits, headers)
+    numbers = itertools.count()
+
+    def block() -> bytes:
+        if not differs:
+            return known
+        # Every third one is added to the table, which gives all later blocks another meaning.
+        number = next(numbers)
+        field = ("x-a" if number % 3 else "x-b", str(number), bool(number % 3))
+        return client.block((*headers, field))
+
     if is_refusing:
         client.connection.finish_shutdown()
     wire = [
         ping(flags=frames.ACK)
         if part is None
-        else frame(frames.HEADERS, part[1], part[2], block)
+        else frame(frames.HEADERS, part[1], part[2], block())
         if part[1] & frames.END_HEADERS
         else frame(frames.DATA, part[1], part[2], bytes(part[0]))
         for part in sent
@@ -123,7 +137,7 @@ def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bo
     for start in range(0, len(wire), step):
         for event in client.send(*wire[start : start + step]):
             if isinstance(event, RequestReceived):
-                effects.append((event.stream_id, event.head.path))
+                effects.append((event.stream_id, event.head.path, event.head.fields))
                 if event.end_stream:
                     effects.append((event.stream_id, event.body, True))
             elif isinstance(event, DataReceived):

@@ -97,8 +97,31 @@ def parse_call(head: Http2RequestHead) -> CallHead:
     """Returns the head of a call; it is parsed once for every request head."""
     call: CallHead | None = head.memo
     if call is None:
-        call = head.memo = _parse(head)
+        call = head.memo = (head.base and _extend(head.base, head)) or _parse(head)
     return call
+
+
+def _extend(base: Http2RequestHead, head: Http2RequestHead) -> CallHead | None:
+    """Returns what `_parse` would, from the call of the first fields; None if it has to say why."""
+    first = parse_call(base)
+    if first.http_status is not None or first.error is not None:
+        return None
+    timeout_ns = first.timeout_ns
+    fields = head.fields[len(base.fields) :]
+    try:
+        for name, value in fields:
+            if name == b"grpc-timeout":
+                timeout_ns = parse_timeout_ns(value)
+        metadata = parse_metadata(fields)
+    except GrpcError:
+        return None
+    return CallHead(
+        first.path,
+        timeout_ns,
+        first.encoding,
+        first.accepted_encodings,
+        first.metadata + metadata,
+    )
 
 
 def _parse(head: Http2RequestHead) -> CallHead:

@@ -347,13 +347,10 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
             or size >= VIEW_BYTES
         ):
             break
-        # Only blocks from the cache: to decode one could change the table, which has to happen
-        # once.
-        head = decoder.known_request(data[at + _HEADER_BYTES : data_at])
+        head = decoder.peek_request(data[at + _HEADER_BYTES : data_at])
         # Whatever is wrong or over a limit is left to `Receiver`, which finds the error.
         if (
-            head is None
-            or head.violation is not None
+            head.violation is not None
             or (head.content_length is not None and head.content_length != size)
             or core.is_refusing
             or len(streams.open) >= limits.max_concurrent_streams
@@ -361,6 +358,7 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
             or not core.receive_windows.take_whole(size)
         ):
             break
+        decoder.take_peeked()
         streams.last_id = stream_id
         streams.open[stream_id] = Stream(
             stream_id,
