@@ -105,7 +105,6 @@ class ParsedMessage(msgspec.Struct, gc=False):
     parameters: Mapping[str, PbParameter] | None = None
     inputs: Sequence[PbInput] = ()
     outputs: Sequence[PbOutput] = ()
-    uses: int = 0  # a counter for the layer above
 
 
 cached_messages: dict[bytes, ParsedMessage] = {}

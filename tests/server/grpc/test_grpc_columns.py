@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -173,6 +174,8 @@ def test_inputs_may_come_in_another_order(scene):
     "fields",
     [
         {"id": "7"},
+        {"id": "é"},
+        {"id": "x" * 200},
         {"parameters": {"priority": service_pb2.InferParameter(int64_param=1)}},
         {"model_version": "1"},
         {
@@ -202,6 +205,149 @@ def test_other_requests_get_their_own_answers_between_columns(scene, fields):
         assert [output.datatype for output in answers[1].outputs] == ["BYTES"]
     else:
         assert values_of(scene, streams[1]) == {"x": [6, 6], "y": [8, 8]}
+
+
+def answer_of(scene: Scene, stream_id: int) -> service_pb2.ModelInferResponse:
+    (message,) = scene.client.response(stream_id).messages
+    return service_pb2.ModelInferResponse.FromString(message)
+
+
+def test_ids_of_any_length_travel_as_columns(scene):
+    scene.learn(request(id="0"))
+    ids = ["7", "1234", "é", "x" * 127]
+
+    streams = scene.send(*(request(number, 0, id=each) for number, each in enumerate(ids)))
+
+    assert scene.is_columns == [True] * 4
+    (frame,) = scene.instance.frames[-1:]
+    assert frame.ids == dict(enumerate(ids))
+    scene.finish()
+    assert [answer_of(scene, each).id for each in streams] == ids
+    assert [values_of(scene, each)["x"][0] for each in streams] == [0, 2, 4, 6]
+
+
+def test_requests_with_and_without_ids_share_a_batch(scene):
+    scene.learn(request())
+    scene.learn(request(id="0"))
+
+    streams = scene.send(request(), request(id="7"), request())
+
+    assert scene.is_columns == [True] * 3
+    scene.finish()
+    assert [answer_of(scene, each).id for each in streams] == ["", "7", ""]
+
+
+def parameters(**values: str | bool | float) -> dict[str, service_pb2.InferParameter]:
+    choices = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+    return {
+        name: service_pb2.InferParameter(**{choices[type(value)]: value})
+        for name, value in values.items()
+    }
+
+
+def test_parameters_travel_as_columns(scene):
+    given = [{"a": 0.5, "b": "xy"}, {"a": 1.5, "b": "zz"}, {"a": 0.5, "b": "xy"}]
+    scene.learn(request(parameters=parameters(a=2.5, b="cc")))
+
+    streams = scene.send(*(request(parameters=parameters(**each)) for each in given))
+
+    assert scene.is_columns == [True] * 3
+    (frame,) = scene.instance.frames[-1:]
+    assert frame.parameters == dict(enumerate(given))
+    scene.finish()
+    assert [values_of(scene, each)["x"] for each in streams] == [[2, 2]] * 3
+
+
+def test_priorities_and_timeouts_travel_as_columns(scene):
+    scene.learn(request(parameters=parameters(priority=1, timeout=9)))
+    scene.send(*[request(parameters=parameters(priority=2, timeout=8))] * 2)
+
+    (batch,) = scene.instance.running
+    found = scene.instance.tracker.inferences_of(batch)[0]
+    assert found.chunk is not None
+    assert (found.request.priority, found.request.timeout_us) == (2, 8)
+    scene.finish()
+
+
+@pytest.mark.parametrize(
+    "wrong, text",
+    [
+        ({"priority": -1}, "invalid value for 'priority', expected value >= 0."),
+        ({"triton_a": 1}, "parameter keys starting with 'triton_' are reserved for Triton usage"),
+        ({"priority": True}, "invalid value type for 'priority' parameter"),
+    ],
+)
+def test_wrong_parameters_get_their_errors(scene, wrong, text):
+    (name, value), *_ = wrong.items()
+    scene.learn(request(parameters={name.replace("triton", "other"): parameters(x=1)["x"]}))
+
+    streams = scene.send(request(), request(parameters=parameters(**{name: value})), request())
+    scene.finish()
+
+    assert scene.client.response(streams[1]).status == "3"
+    assert text in scene.client.response(streams[1]).text
+    assert values_of(scene, streams[2])["x"] == [2, 2]
+
+
+def random_request(source: random.Random, kind: float) -> bytes:
+    """A request of a kind; those of one kind differ in their values and ids.
+
+    Requests of kinds with whole numbers are mostly valid.
+    """
+    is_usual = isinstance(kind, int)
+    values = {
+        "priority": source.choice([0, 1, 2, -1, "no"]),
+        "timeout": source.choice([0, 1, 10**6, 10**7]),
+        "a": source.choice([True, 1, -7, 0.25, "text", "other text"]),
+        "sequence_id": source.choice([0, 5, "five"]),
+        "triton_x": 1,
+    }
+    fixed = random.Random(kind)
+    names = fixed.choice([[], ["a"], ["priority", "timeout"], ["sequence_id"], ["triton_x"]])
+    outputs = fixed.choice([[], ["y"], ["x", "y"], ["z"]])
+    if is_usual:
+        names = [name for name in names if name != "triton_x"]
+        outputs = [name for name in outputs if name != "z"]
+    return request(
+        source.randint(-9, 9),
+        source.randint(-9, 9),
+        rows=fixed.choice([1, 2] if is_usual else [1, 3, 40]),
+        name="m" if is_usual else fixed.choice("mn"),
+        id=source.choice(["", "", "7", "eight", "é" * 9, "x" * 128]),
+        parameters=parameters(**{name: values[name] for name in names}),
+        outputs=[
+            service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs
+        ],
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_requests_get_the_answers_of_the_ordinary_way(seed):
+    source = random.Random(seed)
+    columns, ordinary = Scene(), Scene()
+    for table in ordinary.client.api.column_tables:
+        table.take = lambda *_: None
+    taken = 0
+
+    for _ in range(200):
+        kinds = [source.choice([seed, seed, seed + 100, source.random()]) for _ in range(8)]
+        messages = [random_request(source, each) for each in kinds]
+        streams = [scene.send(*messages) for scene in (columns, ordinary)]
+        assert streams[0] == streams[1]
+        taken += sum(columns.is_columns)
+        for scene in (columns, ordinary):
+            scene.finish()
+        got, expected = (
+            [[sent[:2] + sent[3:] for sent in scene.client.sent if sent.stream_id == each]
+             for each in streams[0]]
+            for scene in (columns, ordinary)
+        )  # fmt: skip
+        assert got == expected
+        columns.client.sent.clear()
+        ordinary.client.sent.clear()
+
+    assert taken > 100
+    assert not columns.model.is_busy
 
 
 def test_requested_outputs_are_kept(scene):
@@ -382,6 +528,23 @@ def test_deadline_counts_from_the_head_of_a_call(scene):
     assert columns == [True, True]
     assert [scene.client.response(each).status for each in (first, second)] == ["4", "4"]
     scene.finish()
+
+
+def test_calls_with_metadata_of_their_own_travel_as_columns(scene):
+    scene.learn(request())
+    wire, streams = b"", []
+    for number in range(3):
+        head = scene.client.head(
+            f"{SERVICE}/ModelInfer", ("x-request-id", str(number)), ("grpc-timeout", f"{number}S")
+        )
+        streams.append(int.from_bytes(head[5:9], "big"))
+        wire += head + data(streams[-1], framed(request(number, 0)), end_stream=True)
+
+    scene.client.receive(wire)
+
+    assert scene.is_columns == [True] * 3
+    scene.finish()
+    assert [values_of(scene, each)["x"] for each in streams[1:]] == [[2, 2], [4, 4]]
 
 
 def test_only_traced_requests_leave_the_columns():

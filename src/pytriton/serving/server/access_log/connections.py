@@ -302,6 +302,7 @@ class LoggedGrpcConnection(GrpcConnection):
         if record is not None and isinstance(call, ColumnCall) and call.chunk is not None:
             spec = call.chunk.model.spec
             record.model, record.version = spec.name, str(spec.version)
+            record.request_id = call.chunk.fields[call.index].id
 
     def _abandon_calls(self) -> None:
         super()._abandon_calls()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.grpc.call import GrpcCall
-    from pytriton.serving.server.grpc.columns import ColumnTable
+    from pytriton.serving.server.grpc.columns import CallTable
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
@@ -149,7 +149,7 @@ class GrpcApi:
         infer = InferService(engine, options, loop, tracing, shared_memory)
         stream_columns = StreamColumnTable(engine, loop, tracing)
         # Those that decide which requests travel as columns.
-        self.column_tables: list[ColumnTable | StreamColumnTable] = [stream_columns]
+        self.column_tables: list[CallTable | StreamColumnTable] = [stream_columns]
         if infer.columns is not None:
             self.column_tables.append(infer.columns)
         self._add_methods(infer, stream_columns)

@@ -2,28 +2,33 @@
 """Small requests over gRPC that travel as columns, because many like them came before.
 
 After some requests of one layout, later ones are read by a pattern, gathered into a chunk and
-answered from the columns of a batch, without records and tensors for each. Requests that differ in
-anything but the bytes of their tensors, or the ids and flags of their sequences, take the ordinary
-way, with the same answer. `stream` has the sink of streamed requests.
+answered from the columns of a batch, without records and tensors for each. They may differ in the
+bytes of their tensors, in their ids and in the values of their parameters. Requests that differ in
+anything else take the ordinary way, with the same answer. `stream` has the sink of streamed
+requests.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from google.protobuf.message import DecodeError
+
+from pytriton.base.errors import ServerError
 from pytriton.base.messages import NO_FIELDS, MemberFields
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
-from pytriton.protocol.grpc.messages import PREFIX_BYTES, pack_prefix
+from pytriton.protocol.grpc.messages import PREFIX_BYTES
 from pytriton.protocol.http2.frames import ResponseFrames
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.protocol.pb_columns import (
-    PbRequestPattern,
     PbResponsePattern,
-    SequencePattern,
     layout_of,
-    sequence_layout_of,
+    patterns_of_size,
+    read_entries,
 )
+from pytriton.serving.engine.validation import accepted_types
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
 from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
 
@@ -32,12 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferResponse
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import IncompleteInput
-    from pytriton.protocol.pb_columns import Layout, SequenceLayout, SequenceRequest
+    from pytriton.protocol.pb_columns import PbRequestPattern, RequestLayout
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
@@ -46,12 +50,13 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 MAX_MESSAGE_BYTES = 4096
-LEARN_EVERY = 16  # how many requests of a layout take the ordinary way
+LEARN_EVERY = 16  # how many requests of a size take the ordinary way before one is learned
 MAX_LAYOUTS = 256
+_MAX_PATTERNS = 1024
+_MAX_KNOWN_FIELDS = 1024
 
-_Columns = TypeVar("_Columns", bound=ColumnSink[Any])
-_Key = TypeVar("_Key")
-_Reader = TypeVar("_Reader", bound="SizedPattern")
+_Pattern = TypeVar("_Pattern", bound=PbResponsePattern)
+_Columns = TypeVar("_Columns", bound="PbColumns[Any]")
 
 _HEAD = RESPONSE_HEADS[IDENTITY]
 
@@ -83,20 +88,88 @@ class ColumnCall(GrpcCall):
             self.gatherer.cancel(self.chunk, self.index)
 
 
-class CallColumns(ColumnSink[PbResponsePattern]):
+class PbColumns(ColumnSink[_Pattern]):
+    """Gathers requests with one set of inputs for a model, and reads what else they have."""
+
+    def __init__(
+        self,
+        iterations: Iterations,
+        spec: ModelSpec,
+        request: InferRequest,
+        make_pattern: Callable[..., _Pattern],
+    ) -> None:
+        super().__init__(iterations, spec, request, make_pattern)
+        self.is_sequence = spec.sequence is not None
+        self._sequence_ids = accepted_types(spec)
+        # By the entries of parameters, which often repeat. None: such a request is refused.
+        self._fields: dict[tuple[bytes, ...], MemberFields | None] = {}
+
+    def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> MemberFields | None:
+        """Returns what a request has of its own; None if it has to take the ordinary way."""
+        fields = NO_FIELDS
+        if entries or self.is_sequence:
+            try:
+                known = self._fields[entries]
+            except KeyError:
+                known = self._read_entries(entries)
+            if known is None:
+                return None
+            fields = known
+        if not request_id:
+            return fields
+        try:
+            text = request_id.decode()
+        except UnicodeDecodeError:
+            return None
+        return MemberFields(
+            text,
+            fields.parameters,
+            fields.priority,
+            fields.timeout_us,
+            fields.correlation_id,
+            fields.flags,
+        )
+
+    def _read_entries(self, entries: tuple[bytes, ...]) -> MemberFields | None:
+        fields: MemberFields | None = None
+        try:
+            read = read_entries(entries)
+        except (ServerError, DecodeError):
+            pass
+        else:
+            correlation_id = read.correlation_id
+            # 0 is no id of a sequence.
+            if not self.is_sequence or (
+                correlation_id and isinstance(correlation_id, self._sequence_ids)
+            ):
+                fields = MemberFields(
+                    "",
+                    read.parameters,
+                    read.priority,
+                    read.timeout_us,
+                    correlation_id,
+                    read.flags,
+                )
+        if len(self._fields) >= _MAX_KNOWN_FIELDS:
+            self._fields.clear()
+        self._fields[entries] = fields
+        return fields
+
+
+class CallColumns(PbColumns[PbResponsePattern]):
     """Gathers and answers calls of ModelInfer with one set of inputs for a model."""
 
     def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
         super().__init__(iterations, spec, request, PbResponsePattern)
         self._framed: PbResponsePattern | None = None  # the pattern that `_frames` are for
-        self._frames: ResponseFrames
+        self._frames: dict[int, ResponseFrames] = {}  # by the length of the id
 
     def add(
         self,
         call: ColumnCall,
         model: ServedModel,
         inputs: Sequence[bytes],
-        fields: MemberFields = NO_FIELDS,
+        fields: MemberFields,
     ) -> None:
         """Add a call to the next chunk."""
         call.gatherer = self.gatherer
@@ -112,18 +185,27 @@ class CallColumns(ColumnSink[PbResponsePattern]):
         pattern = self.response_pattern(outputs)
         if pattern is not self._framed:
             self._framed = pattern
-            self._frames = ResponseFrames(_HEAD, pattern.size, OK_TRAILERS)
-        frames = self._frames
-        bodies = pattern.encode(outputs, row, end - first)
-        for call, body in zip(chunk.callers[first:end], bodies, strict=True):
+            self._frames = {}
+        ids = [b""] * (end - first)
+        if chunk.has_fields:
+            ids = [fields.id.encode() for fields in chunk.fields[first:end]]
+        bodies = pattern.encode(outputs, row, ids)
+        for call, request_id, body in zip(chunk.callers[first:end], ids, bodies, strict=True):
             if call.is_open:
                 call.is_open = False
                 connection = call.connection
+                frames = self._frames.get(len(request_id)) or self._make_frames(len(request_id))
                 # If the client's windows are too small, its response is queued frame by frame.
                 if not connection.http2.send_whole(call.stream_id, frames, body):
                     connection.http2.send_response(call.stream_id, _HEAD, body, OK_TRAILERS)
                 connection.remove_call(call)
         chunk.end(end - first)
+
+    def _make_frames(self, id_bytes: int) -> ResponseFrames:
+        assert self._framed is not None
+        size = self._framed.layout(id_bytes).size
+        frames = self._frames[id_bytes] = ResponseFrames(_HEAD, size, OK_TRAILERS)
+        return frames
 
     def on_outcome(
         self,
@@ -145,74 +227,11 @@ class CallColumns(ColumnSink[PbResponsePattern]):
         chunk.end(1)
 
 
-class ColumnTable:
-    """The layouts of requests of ModelInfer that repeat, those of sequences among them."""
-
-    def __init__(
-        self,
-        engine: EngineClient,
-        loop: asyncio.AbstractEventLoop,
-        tracing: TraceBeginner | None = None,
-    ) -> None:
-        self._engine = engine
-        self._tracing = tracing
-        self._iterations = Iterations(engine, loop)
-        self._layouts: LayoutTable[Layout, PbRequestPattern, CallColumns] = LayoutTable()
-        self.sequences = SequenceColumnTable(engine, loop, CallColumns, tracing)
-
-    def take(
-        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
-    ) -> GrpcCall | None:
-        """Add a request to a chunk; returns None if it has to take the ordinary way."""
-        # A layout fixes all bytes but those of tensors, so its messages have one size. Few share
-        # one.
-        for pattern, columns in self._layouts.by_size.get(len(framed), ()):
-            inputs = pattern.read(framed)
-            if inputs is not None:
-                model = gathering_model(self._engine, columns, self._tracing)
-                if model is None:
-                    return None
-                call = ColumnCall(connection, stream_id, head)
-                columns.add(call, model, inputs)
-                return call
-        return self._take_in_sequence(connection, stream_id, head, framed)
-
-    def _take_in_sequence(
-        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
-    ) -> GrpcCall | None:
-        size = len(framed) - PREFIX_BYTES
-        sequences = self.sequences
-        # Patterns of sequences read messages without a prefix, as streams have them.
-        if not sequences.has_size(size) or not framed.startswith(pack_prefix(False, size)):
-            return None
-        found = sequences.find(framed[PREFIX_BYTES:])
-        if found is None:
-            return None
-        model, columns, read = found
-        call = ColumnCall(connection, stream_id, head)
-        fields = MemberFields(correlation_id=read.correlation_id, flags=read.flags)
-        columns.add(call, model, read.inputs, fields)
-        return call
-
-    def learn(
-        self, model: ServedModel, request: InferRequest, message: bytes, raw: Sequence[Buffer]
-    ) -> None:
-        """Learn the layout of a request in which nothing but the tensors may differ."""
-        layout = layout_of(message, raw)
-        if layout is None or len(raw) != len(request.inputs) or not model.takes_columns:
-            return
-        if self._layouts.is_known(layout, model.spec) or not can_be_columns(request, model.spec):
-            return
-        # The same model may have several layouts: clients may write fields in any order.
-        sizes = [len(tensor.data) for tensor in request.inputs.values()]
-        columns = CallColumns(self._iterations, model.spec, request)
-        self._layouts.keep(layout, PbRequestPattern(layout, sizes), columns)
-
-
-class SequenceColumnTable(Generic[_Columns]):
-    """The layouts of requests of sequences that repeat.
+class ColumnTable(Generic[_Columns]):
+    """The layouts of requests that repeat: how each is read, and where its requests are gathered.
 
     `make_columns` makes the sink of requests like a valid one; calls and streams have their own.
+    `is_framed` says that messages have gRPC's prefix when they are taken.
     """
 
     def __init__(
@@ -221,38 +240,102 @@ class SequenceColumnTable(Generic[_Columns]):
         loop: asyncio.AbstractEventLoop,
         make_columns: Callable[[Iterations, ModelSpec, InferRequest], _Columns],
         tracing: TraceBeginner | None = None,
+        *,
+        is_framed: bool,
     ) -> None:
         self._engine = engine
         self._tracing = tracing
         self._make_columns = make_columns
+        self._is_framed = is_framed
         self._iterations = Iterations(engine, loop)
         self._counts: dict[int, int] = {}  # of requests in the ordinary way, by size
-        self._layouts: LayoutTable[SequenceLayout, SequencePattern, _Columns] = LayoutTable()
+        self._layouts: dict[RequestLayout, _Columns] = {}
+        # The size of a message is known before any of it is read, and tells most layouts apart.
+        self._by_size: dict[int, list[tuple[PbRequestPattern, _Columns]]] = {}
+        self._pattern_count = 0
         # By what the requests of a chunk have in common: several layouts may share one.
         self._columns: dict[Any, _Columns] = {}
-        self._last: _Columns | None = None  # to which a request was added
+        self._last: _Columns | None = None  # to which a request of a sequence was added
+        # Why requests took the ordinary way, and how many.
+        self.left: Counter[str] = Counter()
 
-    def has_size(self, size: int) -> bool:
-        """Returns whether a message of this size may have a layout that was learned."""
-        return size in self._layouts.by_size
+    def find(
+        self, message: bytes
+    ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields] | None:
+        """Read a request that has to be added to its columns now; None: by the ordinary way.
 
-    def find(self, message: bytes) -> tuple[ServedModel, _Columns, SequenceRequest] | None:
-        """Read a request that has to be added to its columns now; None: by the ordinary way."""
-        for pattern, columns in self._layouts.by_size.get(len(message), ()):
-            request = pattern.read(message)
-            if request is not None:
-                model = gathering_model(self._engine, columns, self._tracing)
-                if model is None:
+        Returns its model, its columns, its inputs, and what else it has of its own.
+        """
+        size = len(message)
+        known = self._by_size.get(size)
+        if known is None:
+            known = self._find_patterns(size)
+        for place, (pattern, columns) in enumerate(known):
+            holes = pattern.read(message)
+            if holes is None:
+                continue
+            if place:  # the next message of this size probably has the same layout
+                known.insert(0, known.pop(place))
+            fields = NO_FIELDS
+            if pattern.heads or columns.is_sequence:
+                read = columns.read_fields(*pattern.split_heads(holes))
+                if read is None:
+                    self._leave("refused fields")
                     return None
-                # Requests of one sequence may differ in their layouts, but must keep their order.
-                if self._last is not columns:
-                    self.submit()
-                    self._last = columns
-                return model, columns, request
+                fields, holes = read, holes[pattern.heads :]
+            model = self._find_model(columns)
+            if model is None:
+                return None
+            # Requests of one sequence may differ in their layouts, but must keep their order.
+            if columns.is_sequence and self._last is not columns:
+                self.submit()
+                self._last = columns
+            return model, columns, holes, fields
+        self._leave("new layout")
         return None
 
+    def _find_patterns(self, size: int) -> list[tuple[PbRequestPattern, _Columns]]:
+        """Returns the patterns of messages of a size that is read for the first time."""
+        if size > MAX_MESSAGE_BYTES + PREFIX_BYTES or not self._layouts:
+            return []
+        if self._pattern_count >= _MAX_PATTERNS:
+            self._by_size.clear()
+            self._pattern_count = 0
+        patterns = patterns_of_size(size, self._layouts, is_framed=self._is_framed)
+        found = [
+            (pattern, columns)
+            for pattern, columns in zip(patterns, self._layouts.values(), strict=True)
+            if pattern is not None
+        ]
+        self._pattern_count += len(found)
+        self._by_size[size] = found
+        return found
+
+    def _find_model(self, columns: _Columns) -> ServedModel | None:
+        """Count a request; returns the model that it is gathered for, or None.
+
+        None means that it takes the ordinary way, which also finds the error, if there is one.
+        """
+        spec = columns.spec
+        engine = self._engine
+        model = engine.find(spec.name, columns.version)
+        if model is None or model.spec is not spec or engine.is_exiting:
+            self._leave("model replaced")
+            return None
+        if columns.gatherer.is_alone(model):
+            self._leave("alone")
+            return None
+        if self._tracing is not None and not self._tracing.passes(spec.name):
+            self._leave("traced")
+            return None
+        return model
+
+    def _leave(self, reason: str) -> None:
+        """Note that a request takes the ordinary way."""
+        self.left[reason] += 1
+
     def submit(self) -> None:
-        """Submit the gathered requests now, because a later one takes another way."""
+        """Submit the gathered requests of sequences now, because a later one takes another way."""
         if self._last is not None:
             self._last.gatherer.submit()
 
@@ -267,22 +350,30 @@ class SequenceColumnTable(Generic[_Columns]):
         # Requests that keep taking the ordinary way pay for learning now and then.
         if count % LEARN_EVERY or not model.takes_columns:
             return
-        layout = sequence_layout_of(message, raw)
-        if layout is None or not can_be_columns(request, model.spec):
+        layout = layout_of(message, raw)
+        if layout is None or len(raw) != len(request.inputs):
             return
-        if self._layouts.is_known(layout, model.spec):
+        known = self._layouts.get(layout)
+        if (known is not None and known.spec is model.spec) or not can_be_columns(
+            request, model.spec
+        ):
             return
-        pattern = SequencePattern(layout)
-        read = pattern.read(message)
+        columns = self._columns_for(model.spec, request)
         # A pattern that reads something else than the parser would answer wrongly for ever after.
-        if read is not None and _agrees(read, request):
-            columns = self._columns_for(model.spec, request)
-            if self._layouts.keep(layout, pattern, columns):
-                self._columns.clear()
+        if self._agrees(layout, columns, message, request):
+            self._keep(layout, columns)
+
+    def _keep(self, layout: RequestLayout, columns: _Columns) -> None:
+        if len(self._layouts) >= MAX_LAYOUTS:
+            self._layouts.clear()
+            self._columns.clear()
+        self._layouts[layout] = columns
+        self._by_size.clear()
+        self._pattern_count = 0
 
     def _columns_for(self, spec: ModelSpec, request: InferRequest) -> _Columns:
         """Returns the columns of requests that may share a chunk with this one."""
-        # Chunks have one signature; layouts may differ in ids and flags only.
+        # Chunks have one signature; layouts may differ in ids and parameters only.
         tensors = [(each.name, each.dtype, each.shape) for each in request.inputs.values()]
         key = (spec.name, request.model_version, tuple(tensors), request.outputs)
         columns = self._columns.get(key)
@@ -290,66 +381,45 @@ class SequenceColumnTable(Generic[_Columns]):
             columns = self._columns[key] = self._make_columns(self._iterations, spec, request)
         return columns
 
-
-def _agrees(read: SequenceRequest, request: InferRequest) -> bool:
-    """Returns whether the pattern of a layout reads the same in a message as the parser does."""
-    return (
-        read.id == request.id.encode()
-        and read.correlation_id == request.correlation_id
-        and read.flags == request.flags
-        and list(read.inputs) == [tensor.data for tensor in request.inputs.values()]
-        and not (request.parameters or request.priority or request.timeout_us)
-    )
-
-
-def gathering_model(
-    engine: EngineClient, columns: ColumnSink[Any], tracing: TraceBeginner | None
-) -> ServedModel | None:
-    """Count a request; returns the model that it is gathered for, or None.
-
-    None means that it takes the ordinary way, which also finds the error, if there is one: the
-    model was replaced or is gone, the server exits, the request is alone, or it is to be traced.
-    """
-    spec = columns.spec
-    model = engine.find(spec.name, columns.version)
-    if (
-        model is None
-        or model.spec is not spec
-        or engine.is_exiting
-        or columns.gatherer.is_alone(model)
-        or (tracing is not None and not tracing.passes(spec.name))
-    ):
-        return None
-    return model
+    def _agrees(
+        self, layout: RequestLayout, columns: _Columns, message: bytes, request: InferRequest
+    ) -> bool:
+        """Returns whether the pattern of a layout reads the same in a message as the parser did."""
+        (pattern,) = patterns_of_size(len(message), [layout], is_framed=False)
+        holes = None if pattern is None else pattern.read(message)
+        if pattern is None or holes is None:
+            return False
+        read = columns.read_fields(*pattern.split_heads(holes))
+        inputs = [tensor.data for tensor in request.inputs.values()]
+        return list(holes[pattern.heads :]) == inputs and read == MemberFields(
+            request.id,
+            request.parameters,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.flags,
+        )
 
 
-class SizedPattern(Protocol):
-    """Reads messages of one layout, which all have the same size."""
+class CallTable(ColumnTable[CallColumns]):
+    """The layouts of requests of ModelInfer that repeat."""
 
-    @property
-    def size(self) -> int: ...
+    def __init__(
+        self,
+        engine: EngineClient,
+        loop: asyncio.AbstractEventLoop,
+        tracing: TraceBeginner | None = None,
+    ) -> None:
+        super().__init__(engine, loop, CallColumns, tracing, is_framed=True)
 
-
-class LayoutTable(Generic[_Key, _Reader, _Columns]):
-    """The layouts that were learned: how each is read, and where its requests are gathered."""
-
-    def __init__(self) -> None:
-        self._learned: dict[_Key, tuple[_Reader, _Columns]] = {}
-        # The size of a message is known before any of it is read, and tells most layouts apart.
-        self.by_size: dict[int, list[tuple[_Reader, _Columns]]] = {}
-
-    def is_known(self, layout: _Key, spec: ModelSpec) -> bool:
-        """Returns whether a layout was learned for this model, and not for one before it."""
-        known = self._learned.get(layout)
-        return known is not None and known[1].spec is spec
-
-    def keep(self, layout: _Key, pattern: _Reader, columns: _Columns) -> bool:
-        """Learn a layout; returns whether the others were forgotten, because there are too many."""
-        is_full = len(self._learned) >= MAX_LAYOUTS
-        if is_full:
-            self._learned.clear()
-        self._learned[layout] = (pattern, columns)
-        self.by_size = {}
-        for each in self._learned.values():
-            self.by_size.setdefault(each[0].size, []).append(each)
-        return is_full
+    def take(
+        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+    ) -> GrpcCall | None:
+        """Add a request to a chunk; returns None if it has to take the ordinary way."""
+        taken = self.find(framed)
+        if taken is None:
+            return None
+        model, columns, inputs, fields = taken
+        call = ColumnCall(connection, stream_id, head)
+        columns.add(call, model, inputs, fields)
+        return call

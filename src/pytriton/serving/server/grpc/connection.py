@@ -193,8 +193,7 @@ class GrpcConnection(asyncio.Protocol):
         if call_head.columns is not None and event.end_stream:
             column: GrpcCall | None = call_head.columns.take(self, stream_id, call_head, event.body)
             if column is not None:
-                if column.is_open:
-                    self._add_call(column)
+                self.replace_call(column)
                 return
         call = self._handler.open_call(self, stream_id, call_head)
         if call is None:
@@ -296,9 +295,13 @@ class GrpcConnection(asyncio.Protocol):
             self.flush_soon()
 
     def replace_call(self, call: GrpcCall) -> None:
-        """Serve the stream of an open call with this one, unless it has ended already."""
-        replaced = self._calls.pop(call.stream_id)
-        if call.is_open:
+        """Serve a stream with this call from now on, unless it has ended already."""
+        replaced = self._calls.pop(call.stream_id, None)
+        if not call.is_open:
+            return
+        if replaced is None:
+            self._add_call(call)
+        else:
             call.deadline_s = replaced.deadline_s
             self._calls[call.stream_id] = call
 

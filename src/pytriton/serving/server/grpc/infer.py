@@ -15,7 +15,7 @@ from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
-from pytriton.serving.server.grpc.columns import LEARN_EVERY, MAX_MESSAGE_BYTES, ColumnTable
+from pytriton.serving.server.grpc.columns import CallTable
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
@@ -62,7 +61,7 @@ class InferService:
         self.is_traced = tracing is not None  # some requests are, or may be later
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
-        self.columns = ColumnTable(engine, loop, tracing) if is_plain else None
+        self.columns = CallTable(engine, loop, tracing) if is_plain else None
 
     def is_plain(self, head: CallHead) -> bool:
         """Returns whether nothing but the messages of a call with this head matters."""
@@ -150,7 +149,7 @@ def has_typed_tensors(parsed: ParsedMessage) -> bool:
 class ModelInferCall(UnaryCall):
     """A call of ModelInfer: one request, one response. It is the engine's sink for the response."""
 
-    __slots__ = ("_began_ns", "_class_counts", "_inference", "_service", "_spec")
+    __slots__ = ("_began_ns", "_class_counts", "_inference", "_is_new", "_service", "_spec")
 
     def __init__(
         self, service: InferService, connection: CallConnection, stream_id: int, head: CallHead
@@ -160,6 +159,8 @@ class ModelInferCall(UnaryCall):
         # None until the engine has the request, or its inputs are being read.
         self._inference: Inference | RegionRequest | None = None
         self._began_ns = _monotonic_ns() if service.is_traced else 0
+        # Whether it is the first call with this head: the connection asks the columns for others.
+        self._is_new = head.columns is None
         if service.compression is not CompressionLevel.NONE:
             self.encoding = service.encoding(head)
         elif head.columns is None and head.encoding == IDENTITY and service.is_plain(head):
@@ -180,8 +181,11 @@ class ModelInferCall(UnaryCall):
         super().on_data(data, end_stream=end_stream)
 
     def on_whole(self, body: bytes) -> None:
-        """Process a request that does not travel as a column."""
-        super().on_data(body, end_stream=True)
+        """Process a request that does not travel as a column, unless nobody has tried that yet."""
+        if self._is_new:
+            self.on_data(body, end_stream=True)
+        else:
+            super().on_data(body, end_stream=True)
 
     def on_request(self, message: Buffer) -> None:
         """Pass the request to the engine, later if it is one of many that take some time."""
@@ -207,37 +211,15 @@ class ModelInferCall(UnaryCall):
         else:
             built = service.build(parsed, raw, spec, self.head)
             columns = service.columns
-            if columns is not None and spec.sequence is not None:
-                # Requests of its sequence may be among those that were gathered before.
-                columns.sequences.submit()
-                self._learn(columns, model, parsed, built, message, raw)
+            if columns is not None:
+                if spec.sequence is not None:
+                    # Requests of its sequence may be among those that were gathered before.
+                    columns.submit()
+                # What has to be done with outputs other than sending them is no column.
+                if not built.class_counts and not built.request.uses_regions:
+                    columns.learn(model, built.request, message, raw)
             self._class_counts = built.class_counts
             self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
-            parsed.uses += 1
-            if not parsed.uses % LEARN_EVERY and columns is not None and spec.sequence is None:
-                self._learn(columns, model, parsed, built, message, raw)
-
-    def _learn(
-        self,
-        columns: ColumnTable,
-        model: ServedModel,
-        parsed: ParsedMessage,
-        built: BuiltRequest,
-        message: Buffer,
-        raw: Sequence[Buffer],
-    ) -> None:
-        """Let later requests like this one travel as columns, if only their tensors differ."""
-        request = built.request
-        if request.id or built.class_counts or request.uses_regions:
-            return
-        if model.spec.sequence is not None:
-            columns.sequences.learn(model, request, message, raw)
-        elif (
-            not parsed.parameters
-            and isinstance(message, bytes)
-            and len(message) <= MAX_MESSAGE_BYTES
-        ):
-            columns.learn(model, request, message, raw)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts

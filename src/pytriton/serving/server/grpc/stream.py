@@ -28,9 +28,8 @@ from pytriton.protocol.kserve_pb_response import (
 )
 from pytriton.protocol.pb_columns import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
-from pytriton.serving.server.api.gatherer import ColumnSink
 from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather
-from pytriton.serving.server.grpc.columns import SequenceColumnTable
+from pytriton.serving.server.grpc.columns import ColumnTable, PbColumns
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.serving.server.shared_memory.region_request import RegionRequest
 
@@ -447,7 +446,7 @@ class StreamedMember(StreamedRequest):
             self._gatherer.cancel(self.chunk, self.index)
 
 
-class StreamColumns(ColumnSink[PbStreamedResponsePattern]):
+class StreamColumns(PbColumns[PbStreamedResponsePattern]):
     """Gathers and answers streamed requests with one set of inputs for a model."""
 
     def __init__(self, iterations: Iterations, spec: ModelSpec, request: InferRequest) -> None:
@@ -459,7 +458,8 @@ class StreamColumns(ColumnSink[PbStreamedResponsePattern]):
         """Answer requests whose outputs are in the columns of a batch."""
         members: list[StreamedMember] = chunk.callers[first:end]
         pattern = self.response_pattern(outputs)
-        messages = list(pattern.encode(outputs, row, [member.id for member in members]))
+        ids = [member.id for member in members]
+        messages = list(map(b"".join, pattern.encode(outputs, row, ids)))
         at = 0
         # The requests of one call are mostly next to each other: one write for all of them.
         while at < len(members):
@@ -492,7 +492,7 @@ class StreamColumns(ColumnSink[PbStreamedResponsePattern]):
         chunk.end(1)
 
 
-class StreamColumnTable(SequenceColumnTable[StreamColumns]):
+class StreamColumnTable(ColumnTable[StreamColumns]):
     """The layouts of streamed requests of sequences that repeat."""
 
     def __init__(
@@ -501,20 +501,14 @@ class StreamColumnTable(SequenceColumnTable[StreamColumns]):
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
     ) -> None:
-        super().__init__(engine, loop, StreamColumns, tracing)
+        super().__init__(engine, loop, StreamColumns, tracing, is_framed=False)
 
     def take(self, call: StreamInferCall, message: Buffer) -> bool:
         """Add a request to a chunk; returns False if it has to take the ordinary way."""
-        if not self.has_size(len(message)) or not isinstance(message, bytes):
+        if not isinstance(message, bytes) or (taken := self.find(message)) is None:
             return False
-        found = self.find(message)
-        if found is None:
-            return False
-        model, columns, read = found
+        model, columns, inputs, fields = taken
         gatherer = columns.gatherer
-        member = call.add_member(message, read.id, gatherer)
-        fields = MemberFields(
-            read.id.decode("ascii"), correlation_id=read.correlation_id, flags=read.flags
-        )
-        member.chunk, member.index = gatherer.add(model, read.inputs, member, fields)
+        member = call.add_member(message, fields.id.encode(), gatherer)
+        member.chunk, member.index = gatherer.add(model, inputs, member, fields)
         return True
