@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError
-from pytriton.base.messages import MemberFields
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
 from pytriton.protocol.http2 import Http2ErrorCode
 from pytriton.protocol.kserve_pb import parse_message
