@@ -96,8 +96,10 @@ def test_requests_at_once_have_the_effects_of_single_frames(seed, headers, diffe
     for _ in range(40):
         flags = source.choices([frames.END_STREAM, 0, frames.PADDED | frames.END_STREAM], [9, 1, 1])
         sent.append((0, frames.END_HEADERS, stream_id))
+        sent += source.choices([[], [update(source, stream_id)]], [1, 2])[0]
         size = source.choice([5, 5, 5, 0, 300, 2000, 5000])
         sent.append((size, flags[0], source.choices([stream_id, stream_id - 2], [20, 1])[0]))
+        sent += source.choices([[], [update(source, 0)]], [1, 2])[0]
         sent += [None] * source.choice([0, 0, 0, 1])
         stream_id += source.choices([2, 4, 0, -2, 1], [20, 5, 1, 1, 1])[0]
     is_refusing = not source.randrange(4)
@@ -107,6 +109,15 @@ def test_requests_at_once_have_the_effects_of_single_frames(seed, headers, diffe
     assert _effects(limits, headers, sent, chunks, **options) == _effects(
         limits, headers, sent, len(sent), **options
     )
+
+
+def update(source: random.Random, stream_id: int) -> bytes:
+    """A WINDOW_UPDATE, which is valid nearly always."""
+    increment = source.choices([5, 70_000, 0, 2**31 - 1], [50, 50, 1, 1])[0]
+    other = source.choices([stream_id, 3, stream_id + 2], [100, 1, 1])[0]
+    if not source.randrange(200):
+        return frame(frames.WINDOW_UPDATE, 0, other, b"\0\0\1")
+    return window_update(other, increment)
 
 
 def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bool, differs: bool):
@@ -127,6 +138,8 @@ def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bo
     wire = [
         ping(flags=frames.ACK)
         if part is None
+        else part
+        if isinstance(part, bytes)
         else frame(frames.HEADERS, part[1], part[2], block())
         if part[1] & frames.END_HEADERS
         else frame(frames.DATA, part[1], part[2], bytes(part[0]))
@@ -147,14 +160,25 @@ def _effects(limits: Http2Limits, headers, sent, chunks: int, *, is_refusing: bo
     return effects, client.output(), client.connection.open_streams
 
 
+def test_requests_of_official_clients_are_one_event_each():
+    client, block = knowing()
+    body = data(5, b"hello", end_stream=True)
+    head = frame(frames.HEADERS, frames.END_HEADERS, 5, block)
+    later = whole(block, 7, b"you")
+
+    events = client.send(head, window_update(5, 5), body, window_update(0, 85), later)
+
+    assert [(event.stream_id, event.body) for event in events] == [(5, b"hello"), (7, b"you")]
+
+
 def test_known_block_with_other_flags_is_read():
     client, block = knowing()
 
     request, body = client.send(
         frame(frames.HEADERS, frames.END_HEADERS, 5, block),
-        window_update(5, 10),
+        ping(flags=frames.ACK),
         data(5, b"hello", end_stream=True),
-    )
+    )[::2]
 
     assert not request.end_stream
     assert body == DataReceived(5, b"hello", end_stream=True)

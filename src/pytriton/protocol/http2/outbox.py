@@ -86,6 +86,11 @@ class Outbox:
             raise ConnectionViolation(Http2ErrorCode.ENHANCE_YOUR_CALM, message)
         self.add(frame)
 
+    def grant(self, increment: int) -> None:
+        """Apply a WINDOW_UPDATE of the connection."""
+        self.window += increment
+        self.granted_bytes += increment
+
     def limit_header_table(self, size: int) -> None:
         """Apply the peer's HEADER_TABLE_SIZE: we use no table, but must confirm a smaller size."""
         if size < DEFAULT_HEADER_TABLE_BYTES:
