@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
+from pytriton.base.messages import RequestPath
 from pytriton.base.model_spec import BatcherSpec, ModelTensor, QueuePolicySpec
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.http2 import frames
@@ -17,6 +18,7 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.binding.bound_control import BoundControl
 from pytriton.serving.server.grpc.columns import LEARN_EVERY
+from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing, model_spec
@@ -545,6 +547,32 @@ def test_calls_with_metadata_of_their_own_travel_as_columns(scene):
     assert scene.is_columns == [True] * 3
     scene.finish()
     assert [values_of(scene, each)["x"] for each in streams[1:]] == [[2, 2], [4, 4]]
+
+
+def test_paths_of_requests_are_counted(scene):
+    classes = service_pb2.ModelInferRequest.InferRequestedOutputTensor(
+        name="x", parameters={"classification": service_pb2.InferParameter(int64_param=1)}
+    )
+    scene.learn(request())
+    for message in (request(rows=30), request(rows=30), request(outputs=[classes])):
+        scene.client.call("ModelInfer", message)
+        scene.finish()
+
+    paths = scene.model.statistics.paths
+    assert {path.name: paths[path] for path in RequestPath if paths[path]} == {
+        "COLUMNS": 2,  # the first of a layout is gathered; of the last two, the first seemed alone
+        "ALONE": LEARN_EVERY,
+        "NEW": LEARN_EVERY + 2,
+        "FORM": 1,
+    }
+
+
+def test_requests_whose_heads_matter_are_counted():
+    scene = Scene(options=ServerOptions(grpc_header_forward_pattern="x-.*"))
+    scene.client.call("ModelInfer", request())
+
+    assert scene.model.statistics.paths[RequestPath.HEADERS] == 1
+    scene.finish()
 
 
 def test_only_traced_requests_leave_the_columns():

@@ -138,13 +138,14 @@ def test_wrong_frame_ends_the_connection(client, wrong, code):
 
 
 def test_unary_request_gives_its_head_and_its_data(client):
-    events = client.send(client.headers(1), data(1, b"hello", end_stream=True))
+    (event,) = client.send(client.headers(1), data(1, b"hello", end_stream=True))
+    head, body = [*client.send(client.headers(3)), *client.send(data(3, b"you", end_stream=True))]
 
-    head, body = events
-    assert isinstance(head, RequestReceived)
-    assert (head.stream_id, head.end_stream) == (1, False)
-    assert head.head.path == dict(GRPC_HEADERS)[":path"]
-    assert body == DataReceived(1, b"hello", end_stream=True)
+    assert isinstance(event, RequestReceived)
+    assert (event.stream_id, event.end_stream, event.body) == (1, True, b"hello")
+    assert event.head.path == head.head.path == dict(GRPC_HEADERS)[":path"]
+    assert (head.stream_id, head.end_stream) == (3, False)
+    assert body == DataReceived(3, b"you", end_stream=True)
 
 
 def test_request_may_have_no_body(client):

@@ -73,8 +73,9 @@ def test_unary_call_makes_the_round_trip(peers):
     peers.server.send_response(stream_id, HEAD, (b"\0\0\0\0\x06", b"answer"), TRAILERS)
     peers.exchange()
 
-    assert peers.received_by_server(RequestReceived)[0].head.path == dict(GRPC_HEADERS)[":path"]
-    assert peers.received_by_server(DataReceived) == [DataReceived(1, b"question", end_stream=True)]
+    (request,) = peers.received_by_server(RequestReceived)
+    assert request.head.path == dict(GRPC_HEADERS)[":path"]
+    assert (request.body, request.end_stream) == (b"question", True)
     (response,) = peers.received_by_client(h2.events.ResponseReceived)
     (body,) = peers.received_by_client(h2.events.DataReceived)
     (trailers,) = peers.received_by_client(h2.events.TrailersReceived)

@@ -11,13 +11,18 @@ requests.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import NO_FIELDS, MemberFields
+from pytriton.base.messages import (
+    NO_FIELDS,
+    InferRequest,
+    InferTensor,
+    MemberFields,
+    RequestPath,
+)
 from pytriton.protocol.grpc import OK_TRAILERS, RESPONSE_HEADS
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
 from pytriton.protocol.http2.frames import ResponseFrames
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import InferRequest, InferResponse
+    from pytriton.base.messages import InferResponse
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import IncompleteInput
@@ -99,10 +104,31 @@ class PbColumns(ColumnSink[_Pattern]):
         make_pattern: Callable[..., _Pattern],
     ) -> None:
         super().__init__(iterations, spec, request, make_pattern)
+        self._tensors = [(each.name, each.dtype, each.shape) for each in request.inputs.values()]
+        self._outputs = request.outputs
         self.is_sequence = spec.sequence is not None
         self._sequence_ids = accepted_types(spec)
         # By the entries of parameters, which often repeat. None: such a request is refused.
         self._fields: dict[tuple[bytes, ...], MemberFields | None] = {}
+
+    def make_request(self, inputs: Sequence[bytes], fields: MemberFields) -> InferRequest:
+        """Returns the record of a request that is alone."""
+        tensors = {}
+        for (name, dtype, shape), data in zip(self._tensors, inputs, strict=True):
+            tensors[name] = InferTensor(name, dtype, shape, data)
+        return InferRequest(
+            self.spec.name,
+            tensors,
+            self.version,
+            fields.id,
+            self._outputs,
+            fields.parameters,
+            fields.priority,
+            fields.timeout_us,
+            fields.correlation_id,
+            fields.flags,
+            path=RequestPath.ALONE,
+        )
 
     def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> MemberFields | None:
         """Returns what a request has of its own; None if it has to take the ordinary way."""
@@ -256,16 +282,17 @@ class ColumnTable(Generic[_Columns]):
         # By what the requests of a chunk have in common: several layouts may share one.
         self._columns: dict[Any, _Columns] = {}
         self._last: _Columns | None = None  # to which a request of a sequence was added
-        # Why requests took the ordinary way, and how many.
-        self.left: Counter[str] = Counter()
+        self._left = RequestPath.NEW  # why the last message has to take the ordinary way
 
     def find(
         self, message: bytes
-    ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields] | None:
-        """Read a request that has to be added to its columns now; None: by the ordinary way.
+    ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields, bool] | None:
+        """Read a request of a known layout; None: it takes the ordinary way, where `learn` is next.
 
-        Returns its model, its columns, its inputs, and what else it has of its own.
+        Returns its model, its columns, its inputs, what else it has of its own, and whether it is
+        alone: then it is better not added to its columns. Otherwise it has to be added now.
         """
+        self._left = RequestPath.NEW
         size = len(message)
         known = self._by_size.get(size)
         if known is None:
@@ -280,19 +307,33 @@ class ColumnTable(Generic[_Columns]):
             if pattern.heads or columns.is_sequence:
                 read = columns.read_fields(*pattern.split_heads(holes))
                 if read is None:
-                    self._leave("refused fields")
+                    self._left = RequestPath.FORM
                     return None
                 fields, holes = read, holes[pattern.heads :]
-            model = self._find_model(columns)
-            if model is None:
-                return None
-            # Requests of one sequence may differ in their layouts, but must keep their order.
-            if columns.is_sequence and self._last is not columns:
-                self.submit()
-                self._last = columns
-            return model, columns, holes, fields
-        self._leave("new layout")
+            return self._admit(columns, holes, fields)
         return None
+
+    def _admit(
+        self, columns: _Columns, inputs: Sequence[bytes], fields: MemberFields
+    ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields, bool] | None:
+        """Count a request that was read; see `find`.
+
+        The ordinary way also finds the error, if there is one: the model may be gone.
+        """
+        spec, engine = columns.spec, self._engine
+        model = engine.find(spec.name, columns.version)
+        if model is None or model.spec is not spec or engine.is_exiting:
+            return None
+        is_alone = columns.gatherer.is_alone(model)
+        if self._tracing is not None and (is_alone or not self._tracing.passes(spec.name)):
+            self._left = RequestPath.ALONE if is_alone else RequestPath.TRACED
+            return None
+        # Requests of one sequence may differ in their layouts, but must keep their order.
+        if columns.is_sequence:
+            if is_alone or self._last is not columns:
+                self.submit()
+            self._last = columns
+        return model, columns, inputs, fields, is_alone
 
     def _find_patterns(self, size: int) -> list[tuple[PbRequestPattern, _Columns]]:
         """Returns the patterns of messages of a size that is read for the first time."""
@@ -311,28 +352,9 @@ class ColumnTable(Generic[_Columns]):
         self._by_size[size] = found
         return found
 
-    def _find_model(self, columns: _Columns) -> ServedModel | None:
-        """Count a request; returns the model that it is gathered for, or None.
-
-        None means that it takes the ordinary way, which also finds the error, if there is one.
-        """
-        spec = columns.spec
-        engine = self._engine
-        model = engine.find(spec.name, columns.version)
-        if model is None or model.spec is not spec or engine.is_exiting:
-            self._leave("model replaced")
-            return None
-        if columns.gatherer.is_alone(model):
-            self._leave("alone")
-            return None
-        if self._tracing is not None and not self._tracing.passes(spec.name):
-            self._leave("traced")
-            return None
-        return model
-
-    def _leave(self, reason: str) -> None:
-        """Note that a request takes the ordinary way."""
-        self.left[reason] += 1
+    def leave_alone(self) -> None:
+        """Let a request that is alone take the ordinary way."""
+        self._left = RequestPath.ALONE
 
     def submit(self) -> None:
         """Submit the gathered requests of sequences now, because a later one takes another way."""
@@ -342,13 +364,21 @@ class ColumnTable(Generic[_Columns]):
     def learn(
         self, model: ServedModel, request: InferRequest, message: Buffer, raw: Sequence[Buffer]
     ) -> None:
-        """Count a request that takes the ordinary way; after some, learn its layout."""
+        """Count a request that takes the ordinary way; after some, learn its layout.
+
+        The request, which is not submitted yet, gets its path.
+        """
         size = len(message)
+        request.path, self._left = self._left, RequestPath.NEW
         if size > MAX_MESSAGE_BYTES or not isinstance(message, bytes):
+            request.path = RequestPath.LARGE
+            return
+        if not model.takes_columns:
+            request.path = RequestPath.MODEL
             return
         count = self._counts[size] = self._counts.get(size, 0) + 1
         # Requests that keep taking the ordinary way pay for learning now and then.
-        if count % LEARN_EVERY or not model.takes_columns:
+        if count % LEARN_EVERY:
             return
         layout = layout_of(message, raw)
         if layout is None or len(raw) != len(request.inputs):
@@ -402,24 +432,32 @@ class ColumnTable(Generic[_Columns]):
 
 
 class CallTable(ColumnTable[CallColumns]):
-    """The layouts of requests of ModelInfer that repeat."""
+    """The layouts of requests of ModelInfer that repeat.
+
+    `begin_alone` serves a request that was read, but is better not gathered.
+    """
 
     def __init__(
         self,
         engine: EngineClient,
         loop: asyncio.AbstractEventLoop,
+        begin_alone: Callable[[CallConnection, int, CallHead, ServedModel, InferRequest], GrpcCall],
         tracing: TraceBeginner | None = None,
     ) -> None:
         super().__init__(engine, loop, CallColumns, tracing, is_framed=True)
+        self._begin_alone = begin_alone
 
     def take(
         self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
     ) -> GrpcCall | None:
-        """Add a request to a chunk; returns None if it has to take the ordinary way."""
+        """Serve a request of a known layout; returns None if it has to take the ordinary way."""
         taken = self.find(framed)
         if taken is None:
             return None
-        model, columns, inputs, fields = taken
+        model, columns, inputs, fields, is_alone = taken
+        if is_alone:
+            request = columns.make_request(inputs, fields)
+            return self._begin_alone(connection, stream_id, head, model, request)
         call = ColumnCall(connection, stream_id, head)
         columns.add(call, model, inputs, fields)
         return call

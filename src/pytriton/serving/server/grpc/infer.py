@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, UnsupportedError
-from pytriton.base.messages import TraceOrigin
+from pytriton.base.messages import RequestPath, TraceOrigin
 from pytriton.protocol.grpc import CompressionLevel, MessageAssembler, encoding_for_level
-from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
+from pytriton.protocol.kserve_pb import BuiltRequest, build_request, parse_message, read_start
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, Metadata
-    from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
+    from pytriton.protocol.kserve_pb import ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.grpc.call import CallConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
@@ -61,7 +62,23 @@ class InferService:
         self.is_traced = tracing is not None  # some requests are, or may be later
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
-        self.columns = CallTable(engine, loop, tracing) if is_plain else None
+        self.columns = CallTable(engine, loop, self._begin_alone, tracing) if is_plain else None
+
+    def _begin_alone(
+        self,
+        connection: CallConnection,
+        stream_id: int,
+        head: CallHead,
+        model: ServedModel,
+        request: InferRequest,
+    ) -> ModelInferCall:
+        """Serve a request whose message was read already."""
+        call = ModelInferCall(self, connection, stream_id, head)
+        try:
+            call.begin_read(model.spec, request)
+        except Exception as error:  # noqa: BLE001  it is sent to the client
+            connection.fail_call(call, error)
+        return call
 
     def is_plain(self, head: CallHead) -> bool:
         """Returns whether nothing but the messages of a call with this head matters."""
@@ -210,16 +227,25 @@ class ModelInferCall(UnaryCall):
             )
         else:
             built = service.build(parsed, raw, spec, self.head)
-            columns = service.columns
+            columns, request = service.columns, built.request
+            request.path = RequestPath.FORM
             if columns is not None:
                 if spec.sequence is not None:
                     # Requests of its sequence may be among those that were gathered before.
                     columns.submit()
                 # What has to be done with outputs other than sending them is no column.
-                if not built.class_counts and not built.request.uses_regions:
-                    columns.learn(model, built.request, message, raw)
+                if not built.class_counts and not request.uses_regions:
+                    columns.learn(model, request, message, raw)
+            if self.head.columns is None:
+                request.path = RequestPath.HEADERS
             self._class_counts = built.class_counts
             self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
+
+    def begin_read(self, spec: ModelSpec, request: InferRequest) -> None:
+        """Pass a request to the engine whose message was read already."""
+        self._spec = spec
+        request.received_ns = _monotonic_ns()
+        self._submit(BuiltRequest(request))
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts

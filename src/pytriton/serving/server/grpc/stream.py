@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError
+from pytriton.base.messages import RequestPath
 from pytriton.protocol.grpc.messages import PREFIX_BYTES
 from pytriton.protocol.http2 import Http2ErrorCode
 from pytriton.protocol.kserve_pb import parse_message
@@ -135,6 +136,7 @@ class StreamInferCall(GrpcCall):
                 self.connection.work.run_in_thread(self, then, self._try_build, *work)
             else:
                 built = self.service.build(*work)
+                built.request.path = _path(model, has_columns=columns is not None)
                 is_sequence = model.spec.sequence is not None
                 is_plain = not (built.class_counts or built.request.uses_regions)
                 if is_sequence and columns is not None and is_plain:
@@ -330,6 +332,13 @@ class StreamInferCall(GrpcCall):
         self.resume_input()
 
 
+def _path(model: ServedModel, *, has_columns: bool) -> RequestPath:
+    """Returns how a request comes to its model, unless it is one of a sequence."""
+    if not model.takes_columns:
+        return RequestPath.MODEL
+    return RequestPath.FORM if has_columns else RequestPath.HEADERS
+
+
 class StreamedRequest:
     """One request of a stream; the engine's sink for its responses."""
 
@@ -506,7 +515,10 @@ class StreamColumnTable(ColumnTable[StreamColumns]):
         """Add a request to a chunk; returns False if it has to take the ordinary way."""
         if not isinstance(message, bytes) or (taken := self.find(message)) is None:
             return False
-        model, columns, inputs, fields = taken
+        model, columns, inputs, fields, is_alone = taken
+        if is_alone:
+            self.leave_alone()
+            return False
         gatherer = columns.gatherer
         member = call.add_member(message, fields.id.encode(), gatherer)
         member.chunk, member.index = gatherer.add(model, inputs, member, fields)
