@@ -25,6 +25,7 @@ from benchmarks import (
     ray_loads,
     servers,
     table,
+    user_loads,
 )
 from benchmarks.measurement import Measurement
 from benchmarks.table import Comparison
@@ -59,10 +60,11 @@ SIDE_BY_SIDE: Mapping[str, SideBySide] = {
     "ray": ray_loads,
     "ray_large": ray_large_loads,
 }
-ROWS = (*loads.ROWS, *SIDE_BY_SIDE)
+ROWS = (*user_loads.ROWS, *loads.ROWS, *SIDE_BY_SIDE)
 TOOLS = {**loads.TOOLS, "onnx": ("wrk", "h2load"), "compiled": ("wrk", "h2load", "cc")}
 TOOLS["perf"] = ("wrk", "h2load")
 TOOLS["ray"] = ("wrk",)
+TOOLS.update(dict.fromkeys(user_loads.ROWS, ("wrk", "cc")))
 
 EPILOG = """
 What our own client adds to a call is measured apart, beside bare tritonclient:
@@ -83,6 +85,20 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
     parser.add_argument("--rounds", type=int, default=1, help="the table shows the median of these")
+    parser.add_argument(
+        "--forms",
+        type=chosen_forms,
+        help="which requests of the rows users and composed, comma-separated (default: all)",
+    )
+    parser.add_argument(
+        "--connections",
+        type=lambda names: [int(name) for name in names.split(",")],
+        help="of the rows users and composed, comma-separated (default: 64, for some also 1)",
+    )
+    parser.add_argument(
+        "--instances", type=int, default=1, help="of the models of the row users (default: 1)"
+    )
+    parser.add_argument("--cores", type=int, help="let servers and loads use only the first ones")
     parser.add_argument("--port", type=int, default=28000, help="first of three loopback ports")
     parser.add_argument("--json", type=pathlib.Path, help="also write all raw figures here")
     return parser.parse_args()
@@ -94,6 +110,13 @@ def chosen_rows(names: str) -> list[str]:
         known = ", ".join(ROWS)
         raise argparse.ArgumentTypeError(f"expected some of {known}, got {', '.join(unknown)}")
     return rows
+
+
+def chosen_forms(names: str) -> list[str]:
+    try:
+        return user_loads.chosen_forms(names)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def installed_peers() -> pathlib.Path | None:
@@ -117,6 +140,8 @@ def main() -> int:
             f"needed for these rows: {', '.join(missing)}; see scripts/setup-tools", file=sys.stderr
         )
         return 1
+    if arguments.cores is not None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     # A shell starts background jobs with SIGINT ignored, and servers would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rounds: dict[str, list[list[Measurement]]] = {}
@@ -136,6 +161,11 @@ def one_round(
 ) -> Iterator[tuple[str, list[Measurement]]]:
     """Yields the figures of each system with its title."""
     peers, port, seconds = installed_peers(), arguments.port, arguments.seconds
+    for row in user_loads.ROWS:
+        if row in arguments.rows:
+            print(f"round {number}: {row}", file=sys.stderr)
+            chosen = arguments.forms, arguments.connections, arguments.instances
+            yield from user_loads.measure(row, peers, port, seconds, *chosen).items()
     rows = [row for row in arguments.rows if row in loads.ROWS]
     systems = chosen_systems(arguments.systems, peers, port) if rows else []
     for system in systems:

@@ -23,13 +23,15 @@ CACHE_TURNS = 3
 
 @dataclass(frozen=True)
 class WrkReport:
-    """The line of JSON that addsub.lua prints."""
+    """The line of JSON that load generators print; `bytes` are those of all answers."""
 
     requests: int
     duration_us: int
     p50_us: int
     p99_us: int
     failed: int
+    bytes: int = 0
+    calls: int = 0
 
     @property
     def rate(self) -> float:

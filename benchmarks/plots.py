@@ -7,8 +7,6 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from benchmarks import servers, table
 from benchmarks.measurement import Measurement
 from pytriton.tools.plots.pictures import Bars, Line, Panel, Picture, draw
@@ -33,12 +31,6 @@ RATIOS = {
     "a stream of 2,000": "stream 1 x 2,000",
     "start to ready": "start to ready",
 }
-
-
-def read_figures(path: pathlib.Path) -> dict[str, dict[str, Measurement]]:
-    """The median of the rounds in a file: for each system its figures by row."""
-    rounds = msgspec.json.decode(path.read_bytes(), type=dict[str, list[list[Measurement]]])
-    return {title: table.median_of_rounds(figures) for title, figures in rounds.items()}
 
 
 def pictures(results: Results) -> dict[str, Picture]:
@@ -98,7 +90,7 @@ def _times_better(ours: Measurement, other: Measurement) -> float:
 def main() -> int:
     figures, folder = map(pathlib.Path, sys.argv[1:3])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures(read_figures(figures)).items():
+    for name, picture in pictures(table.read_figures(figures)).items():
         path = folder / f"{name}.png"
         path.write_bytes(picture.png())
         print(path)

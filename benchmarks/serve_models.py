@@ -3,8 +3,9 @@
 
 Serves the measured models with whichever `pytriton` the interpreter has: ours or NVIDIA's. With
 --cache it serves AddSub and AddSubCached instead, the same function without and with the cache,
-with --onnx the ONNX file of the repository, with --ray AddSub as an actor. JSON has more fields of
-TritonConfig, and may have the access_token of what is restricted.
+with --onnx the ONNX file of the repository, with --ray AddSub as an actor, with --users the models
+that get requests as users send them. JSON has more fields of TritonConfig, and may have the
+access_token of what is restricted, and the number of instances of AddSub.
 """
 
 from __future__ import annotations
@@ -43,22 +44,29 @@ def repeat(requests: list[Any]) -> Iterator[list[dict[str, np.ndarray]]]:
         yield [{"IDX": np.array([index], np.uint32), "OUT": values[index : index + 1]}]
 
 
-def tensor(name: str, dtype: type[np.generic], size: int) -> Tensor:
+def tensor(name: str, dtype: type[np.generic | bytes], size: int) -> Tensor:
     return Tensor(name=name, dtype=dtype, shape=(size,))
 
 
-def bind_add_sub(triton: Triton, name: str, config: ModelConfig) -> None:
+def bind_add_sub(
+    triton: Triton,
+    name: str,
+    config: ModelConfig,
+    dtype: type[np.generic] = np.float32,
+    size: int = 1,
+    instances: int = 1,
+) -> None:
     triton.bind(
         model_name=name,
-        infer_func=add_sub,
-        inputs=[tensor("a", np.float32, 1), tensor("b", np.float32, 1)],
-        outputs=[tensor("add", np.float32, 1), tensor("sub", np.float32, 1)],
+        infer_func=[add_sub] * instances,
+        inputs=[tensor("a", dtype, size), tensor("b", dtype, size)],
+        outputs=[tensor("add", dtype, size), tensor("sub", dtype, size)],
         config=config,
     )
 
 
-def bind_measured(triton: Triton) -> None:
-    bind_add_sub(triton, "AddSub", ModelConfig(max_batch_size=128))
+def bind_measured(triton: Triton, instances: int) -> None:
+    bind_add_sub(triton, "AddSub", ModelConfig(max_batch_size=128), instances=instances)
     triton.bind(
         model_name="Ident",
         infer_func=identity,
@@ -77,6 +85,22 @@ def bind_measured(triton: Triton) -> None:
         outputs=[tensor("IDX", np.uint32, 1), tensor("OUT", np.int32, 1)],
         config=ModelConfig(batching=False, decoupled=True),
     )
+
+
+def bind_users(triton: Triton, instances: int) -> None:
+    import ml_dtypes  # noqa: PLC0415 - NVIDIA's, which has no BF16, does not install it
+
+    bind_add_sub(triton, "AddSub", ModelConfig(max_batch_size=128), instances=instances)
+    bind_add_sub(triton, "AddSubHalf", ModelConfig(max_batch_size=128), np.float16)
+    bind_add_sub(triton, "AddSubAny", ModelConfig(max_batch_size=128), size=-1)
+    for name, dtype in (("Text", bytes), ("EchoBrain", ml_dtypes.bfloat16)):
+        triton.bind(
+            model_name=name,
+            infer_func=identity,
+            inputs=[tensor("x", dtype, 1)],
+            outputs=[tensor("y", dtype, 1)],
+            config=ModelConfig(max_batch_size=128),
+        )
 
 
 def bind_cached(triton: Triton) -> None:
@@ -124,8 +148,10 @@ def bind_on_ray(triton: Triton) -> None:
 def main() -> None:
     port, *options = sys.argv[1:]
     http_port = int(port)
-    fields = json.loads(options[0]) if options and options[0].startswith("{") else {}
-    token = fields.pop("access_token", None)
+    fields: dict[str, Any] = next(
+        (json.loads(option) for option in options if option.startswith("{")), {}
+    )
+    token, instances = fields.pop("access_token", None), fields.pop("instances", 1)
     security = TritonSecurityConfig(access_token=token) if token else None
     config = TritonConfig(
         http_port=http_port, grpc_port=http_port + 1, metrics_port=http_port + 2, **fields
@@ -139,8 +165,10 @@ def main() -> None:
             bind_onnx(triton)
         elif "--ray" in options:
             bind_on_ray(triton)
+        elif "--users" in options:
+            bind_users(triton, instances)
         else:
-            bind_measured(triton)
+            bind_measured(triton, instances)
         triton.serve()
 
 

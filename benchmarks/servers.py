@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +105,30 @@ def repository(peers: pathlib.Path | None, models: Iterable[str], port: int) -> 
     key = "repository" if peers is None else "triton"
     (system,) = (one for one in known_systems(peers, port) if one.key == key)
     return dataclasses.replace(system, models=tuple(models))
+
+
+def with_users_models(system: System, models: Iterable[str], instances: int) -> System:
+    """A system with the models that get requests as users send them, of that many instances."""
+    chosen = dataclasses.replace(system, models=tuple(models))
+    if system.repository is None:
+        options = ["--users", json.dumps({"instances": instances})]
+        return dataclasses.replace(chosen, command=[*system.command, *options])
+    if instances == 1:
+        return chosen
+    return dataclasses.replace(chosen, repository=_copy_of(system.repository, models, instances))
+
+
+def _copy_of(repository: pathlib.Path, models: Iterable[str], instances: int) -> pathlib.Path:
+    """A repository whose models have more instances; it is left where the system puts such files.
+
+    Triton takes the number of instances from the files of models alone.
+    """
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="model_repository"))
+    for model in models:
+        shutil.copytree(repository / model, folder / model)
+        config = folder / model / "config.pbtxt"
+        config.write_text(config.read_text().replace("count: 1 ", f"count: {instances} "))
+    return folder
 
 
 def cached_system(port: int) -> System:

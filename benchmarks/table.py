@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from benchmarks.measurement import Measurement
 
@@ -20,6 +23,12 @@ class Comparison:
     heading: str
     subject: str
     peers: tuple[str, ...]
+
+
+def read_figures(path: pathlib.Path) -> dict[str, dict[str, Measurement]]:
+    """The median of the rounds in a file: for each system its figures by row."""
+    rounds = msgspec.json.decode(path.read_bytes(), type=dict[str, list[list[Measurement]]])
+    return {title: median_of_rounds(figures) for title, figures in rounds.items()}
 
 
 def median_of_rounds(rounds: Rounds) -> dict[str, Measurement]:
@@ -78,9 +87,9 @@ def render(results: Results, subject: str) -> str:
     lines = [["", *results, *(f"vs {title}" for title in others), *["spread"] * has_spread]]
     for row in rows:
         cells = [figures.get(row) for figures in results.values()]
-        ratios = [_ratio(results[subject].get(row), results[title].get(row)) for title in others]
+        ratios = [ratio(results[subject].get(row), results[title].get(row)) for title in others]
         spread = [_spread(cells)] if has_spread else []
-        lines.append([_label(row, cells), *(_number(cell) for cell in cells), *ratios, *spread])
+        lines.append([_label(row, cells), *(number(cell) for cell in cells), *ratios, *spread])
     return _markdown(lines)
 
 
@@ -89,13 +98,13 @@ def _label(row: str, cells: Sequence[Measurement | None]) -> str:
     return f"{row} [{unit}]"
 
 
-def _number(cell: Measurement | None) -> str:
+def number(cell: Measurement | None) -> str:
     if cell is None:
         return "-"
     return f"{cell.value:,.0f}" if cell.value >= 100 else f"{cell.value:.3g}"
 
 
-def _ratio(ours: Measurement | None, theirs: Measurement | None) -> str:
+def ratio(ours: Measurement | None, theirs: Measurement | None) -> str:
     """How many times better ours is, whichever direction is better."""
     if ours is None or theirs is None:
         return "-"

@@ -139,7 +139,7 @@ def test_every_row_can_be_chosen():
 
 
 def test_unknown_row_is_refused_with_those_that_exist():
-    with pytest.raises(argparse.ArgumentTypeError, match=r"some of start, .*, got htp"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"some of users, .*, got htp"):
         chosen_rows("http,htp")
 
 

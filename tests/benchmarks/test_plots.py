@@ -13,7 +13,7 @@ from benchmarks.__main__ import COMPARISONS
 from tests.pictures import keep
 
 FOLDER = pathlib.Path(plots.__file__).parent
-FIGURES = plots.read_figures(FOLDER / "figures.json")
+FIGURES = table.read_figures(FOLDER / "figures.json")
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda comparison: comparison.heading)
