@@ -32,8 +32,6 @@ OPTIONS = {
 }
 # What is sent is the same for all clients of a protocol, but for a few headers.
 OFTEN_SENT = ("default", "id")
-# Calls over gRPC are not counted by all of their paths yet; their answers are checked alike.
-COUNTED = ("http",)
 
 
 def cases():
@@ -94,8 +92,7 @@ def address(host: Host, scheme: str) -> str:
 def test_official_clients_take_the_fast_path(host, model, driver, scheme, options):
     driver(address(host, scheme), model, options)
 
-    if scheme in COUNTED:
-        check_fast(host, model, REQUESTS)
+    check_fast(host, model, REQUESTS)
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
@@ -103,12 +100,11 @@ def test_official_clients_take_the_fast_path(host, model, driver, scheme, option
 def test_our_clients_take_the_fast_path(host, model, driver, scheme):
     driver(f"{scheme}://{address(host, scheme)}", model, {})
 
-    if scheme in COUNTED:
-        check_fast(host, model, REQUESTS)
+    check_fast(host, model, REQUESTS)
 
 
 @pytest.mark.skipif(PERF_ANALYZER is None, reason="perf_analyzer is not installed")
-@pytest.mark.parametrize("scheme", COUNTED)
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_perf_analyzer_takes_the_fast_path(host, model, scheme):
     ((name, token),) = host.token.items()
     header = name if scheme == "http" else f"triton-grpc-protocol-{name}"
