@@ -154,7 +154,7 @@ class ResponseLayout(NamedTuple):
     """The bytes of responses to requests whose ids have one length."""
 
     before_id: bytes
-    fixed: list[bytes]  # what comes before each tensor, and at the end
+    fixed: list[bytes]  # what comes before each tensor; all of the rest if there is none
     size: int
 
 
@@ -195,9 +195,14 @@ class PbResponsePattern:
         if len(lengths) > 1:
             return self._encode_each(ids, pieces)
         layout = self.layout(lengths.pop())
-        parts: list[Iterable[bytes]] = [repeat(layout.before_id), ids, repeat(layout.fixed[0])]
-        for piece, after in zip(pieces, layout.fixed[1:], strict=True):
-            parts += (piece, repeat(after))
+        parts: list[Iterable[bytes]]
+        if ids[0]:
+            parts = [repeat(layout.before_id), ids, repeat(layout.fixed[0])]
+        else:
+            parts = [repeat(layout.before_id + layout.fixed[0], count)]
+        parts += pieces[:1]
+        for before, piece in zip(layout.fixed[1:], pieces[1:], strict=True):
+            parts += (repeat(before), piece)
         return zip(*parts, strict=False)
 
     def _encode_each(
@@ -205,8 +210,8 @@ class PbResponsePattern:
     ) -> Iterator[tuple[bytes, ...]]:
         for request_id, *tensors in zip(ids, *pieces, strict=True):
             layout = self.layout(len(request_id))
-            data = chain.from_iterable(zip(tensors, layout.fixed[1:], strict=True))
-            yield (layout.before_id, request_id, layout.fixed[0], *data)
+            others = chain.from_iterable(zip(layout.fixed[1:], tensors[1:], strict=True))
+            yield (layout.before_id, request_id, layout.fixed[0], *tensors[:1], *others)
 
     def layout(self, id_bytes: int) -> ResponseLayout:
         """Returns the layout of responses to requests whose ids have this length."""
@@ -227,8 +232,6 @@ class PbResponsePattern:
         tensors = len(self._response.outputs)
         first = len(rest) - 2 * tensors
         fixed = [b"".join(rest[: first + 1]), *map(bytes, rest[first + 2 :: 2])]
-        if tensors:
-            fixed.append(b"")
         prefix = message_prefix(size)
         return ResponseLayout(b"".join((prefix, *parts[:at])), fixed, len(prefix) + size)
 

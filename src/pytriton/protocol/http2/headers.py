@@ -201,15 +201,17 @@ class HeaderDecoder:
         """Whether the block that was decoded last gave the ones after it another meaning."""
         return self._is_table_changed
 
+    def known_request(self, block: bytes) -> Http2RequestHead | None:
+        """Returns the head of a request whose block is in the cache."""
+        return self._heads.get(block)
+
     def peek_request(self, block: bytes) -> Http2RequestHead:
         """Decode a block of a request before it is certain who processes it.
 
         A block may change the table, so it is decoded once: `decode_request` has to be called next,
         unless `take_peeked` is.
         """
-        head = self._heads.get(block)
-        if head is None:
-            head = self._peeked = self.decode_request(block)
+        head = self._peeked = self.decode_request(block)
         return head
 
     def take_peeked(self) -> None:

@@ -43,7 +43,8 @@ _unpack_header = frames.unpack_header
 _PRIORITY_BYTES = 5
 _unpack_window_update = struct.Struct(">IBII").unpack_from  # the header as above, the increment
 _WINDOW_UPDATE_BYTES = frames.HEADER_BYTES + 4
-_WINDOW_UPDATE_START = frames.window_update(0, 0)[:4]  # length and type
+_WINDOW_UPDATE = 4 << 8 | frames.WINDOW_UPDATE  # length and type
+_WINDOW_UPDATE_START = frames.window_update(0, 0)[: frames.HEADER_BYTES]  # of the connection
 _IDLE = StreamState.IDLE  # looking up an enum's member takes 0.16 us on Python 3.11
 _RECV_HEADERS = (StreamInput.RECV_HEADERS, StreamInput.RECV_HEADERS_END)
 
@@ -318,7 +319,9 @@ def _increment_error(window: int, increment: int) -> Http2ErrorCode | None:
     return None
 
 
-def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> int:
+def take_requests(  # noqa: C901  one pass
+    core: ConnectionCore, decoder: HeaderDecoder, data: bytes
+) -> int:
     """Handle the requests that `data`, which begins with a frame, begins with.
 
     Clients of gRPC's C core send WINDOW_UPDATE before the DATA of each request, and after it.
@@ -328,7 +331,7 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
     """
     streams, limits = core.streams, core.limits
     end = len(data)
-    at = 0
+    at = updates = 0
     while end - at > 2 * _HEADER_BYTES:
         length_and_kind, flags, stream_id = _unpack_header(data, at)
         data_at = at + _HEADER_BYTES + (length_and_kind >> 8)
@@ -343,13 +346,15 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
             break
         block = data[at + _HEADER_BYTES : data_at]
         send_window = core.peer.initial_window
-        increment = _window_update(data, data_at, stream_id, send_window)
-        if increment:
+        increment = 0
+        length_and_kind, flags, data_stream = _unpack_header(data, data_at)
+        if length_and_kind == _WINDOW_UPDATE:
+            increment = _window_update(data, data_at, stream_id, send_window)
             send_window += increment
             data_at += _WINDOW_UPDATE_BYTES
-            if data_at + _HEADER_BYTES > end:
+            if not increment or data_at + _HEADER_BYTES > end:
                 break
-        length_and_kind, flags, data_stream = _unpack_header(data, data_at)
+            length_and_kind, flags, data_stream = _unpack_header(data, data_at)
         size = length_and_kind >> 8
         body_at = data_at + _HEADER_BYTES
         if (
@@ -360,7 +365,8 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
             or size >= VIEW_BYTES
         ):
             break
-        head = decoder.peek_request(block)
+        known = decoder.known_request(block)
+        head = decoder.peek_request(block) if known is None else known
         # Whatever is wrong or over a limit is left to `Receiver`, which finds the error.
         if (
             head.violation is not None
@@ -371,7 +377,8 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
             or not core.receive_windows.take_whole(size)
         ):
             break
-        decoder.take_peeked()
+        if known is None:
+            decoder.take_peeked()
         streams.last_id = stream_id
         streams.open[stream_id] = Stream(
             stream_id,
@@ -383,18 +390,22 @@ def take_requests(core: ConnectionCore, decoder: HeaderDecoder, data: bytes) -> 
         at = body_at + size
         core.events.append(RequestReceived(stream_id, head, True, data[body_at:at]))
         if increment:
-            core.charge(work.WINDOW_UPDATE)
-        increment = _window_update(data, at, 0, core.outbox.window)
-        if increment:
-            core.charge(work.WINDOW_UPDATE)
+            updates += 1
+        if data.startswith(_WINDOW_UPDATE_START, at):
+            increment = _window_update(data, at, 0, core.outbox.window)
+            if not increment:
+                break
+            updates += 1
             core.outbox.grant(increment)
             at += _WINDOW_UPDATE_BYTES
+    if updates:
+        core.charge(work.WINDOW_UPDATE, updates)
     return at
 
 
 def _window_update(data: bytes, at: int, stream_id: int, window: int) -> int:
-    """Returns the increment of a valid WINDOW_UPDATE for a stream; 0 if there is none."""
-    if data[at : at + 4] != _WINDOW_UPDATE_START or len(data) - at < _WINDOW_UPDATE_BYTES:
+    """Returns the increment of a WINDOW_UPDATE; 0 if `Receiver` has to look at it."""
+    if len(data) - at < _WINDOW_UPDATE_BYTES:
         return 0
     _, _, updated, increment = _unpack_window_update(data, at)
     increment &= frames.MAX_WINDOW

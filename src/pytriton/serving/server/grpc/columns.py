@@ -11,6 +11,7 @@ requests.
 from __future__ import annotations
 
 import math
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -39,7 +40,7 @@ from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferResponse
@@ -64,6 +65,10 @@ _Pattern = TypeVar("_Pattern", bound=PbResponsePattern)
 _Columns = TypeVar("_Columns", bound="PbColumns[Any]")
 
 _HEAD = RESPONSE_HEADS[IDENTITY]
+# Looking up an enum's member takes 0.16 us on Python 3.11.
+_NEW, _FORM, _ALONE = RequestPath.NEW, RequestPath.FORM, RequestPath.ALONE
+_TRACED = RequestPath.TRACED
+_NEVER = math.inf
 
 
 class ColumnCall(GrpcCall):
@@ -78,7 +83,7 @@ class ColumnCall(GrpcCall):
         self.head = head
         self.encoding = IDENTITY
         self.is_open = True
-        self.deadline_s = math.inf
+        self.deadline_s = _NEVER
         self._has_head = False
         self._sends = None
         self.chunk: GatheredChunk | None = None
@@ -127,7 +132,7 @@ class PbColumns(ColumnSink[_Pattern]):
             fields.timeout_us,
             fields.correlation_id,
             fields.flags,
-            path=RequestPath.ALONE,
+            path=_ALONE,
         )
 
     def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> MemberFields | None:
@@ -212,25 +217,31 @@ class CallColumns(PbColumns[PbResponsePattern]):
         if pattern is not self._framed:
             self._framed = pattern
             self._frames = {}
-        ids = [b""] * (end - first)
+        frames: Iterable[ResponseFrames]
         if chunk.has_fields:
             ids = [fields.id.encode() for fields in chunk.fields[first:end]]
+            frames = [self._frames_of(len(each)) for each in ids]
+        else:
+            ids = [b""] * (end - first)
+            frames = repeat(self._frames_of(0), end - first)
         bodies = pattern.encode(outputs, row, ids)
-        for call, request_id, body in zip(chunk.callers[first:end], ids, bodies, strict=True):
+        for call, frame, body in zip(chunk.callers[first:end], frames, bodies, strict=True):
             if call.is_open:
                 call.is_open = False
                 connection = call.connection
-                frames = self._frames.get(len(request_id)) or self._make_frames(len(request_id))
                 # If the client's windows are too small, its response is queued frame by frame.
-                if not connection.http2.send_whole(call.stream_id, frames, body):
+                if not connection.http2.send_whole(call.stream_id, frame, body):
                     connection.http2.send_response(call.stream_id, _HEAD, body, OK_TRAILERS)
                 connection.remove_call(call)
         chunk.end(end - first)
 
-    def _make_frames(self, id_bytes: int) -> ResponseFrames:
-        assert self._framed is not None
-        size = self._framed.layout(id_bytes).size
-        frames = self._frames[id_bytes] = ResponseFrames(_HEAD, size, OK_TRAILERS)
+    def _frames_of(self, id_bytes: int) -> ResponseFrames:
+        """Returns the frames of responses to requests whose ids have this length."""
+        frames = self._frames.get(id_bytes)
+        if frames is None:
+            assert self._framed is not None
+            size = self._framed.layout(id_bytes).size
+            frames = self._frames[id_bytes] = ResponseFrames(_HEAD, size, OK_TRAILERS)
         return frames
 
     def on_outcome(
@@ -282,9 +293,9 @@ class ColumnTable(Generic[_Columns]):
         # By what the requests of a chunk have in common: several layouts may share one.
         self._columns: dict[Any, _Columns] = {}
         self._last: _Columns | None = None  # to which a request of a sequence was added
-        self._left = RequestPath.NEW  # why the last message has to take the ordinary way
+        self._left = _NEW  # why the last message has to take the ordinary way
 
-    def find(
+    def find(  # noqa: C901  one pass: each call would take 0.1 us
         self, message: bytes
     ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields, bool] | None:
         """Read a request of a known layout; None: it takes the ordinary way, where `learn` is next.
@@ -292,48 +303,45 @@ class ColumnTable(Generic[_Columns]):
         Returns its model, its columns, its inputs, what else it has of its own, and whether it is
         alone: then it is better not added to its columns. Otherwise it has to be added now.
         """
-        self._left = RequestPath.NEW
         size = len(message)
         known = self._by_size.get(size)
         if known is None:
             known = self._find_patterns(size)
-        for place, (pattern, columns) in enumerate(known):
+        holes = None
+        for found in known:
+            pattern, columns = found
             holes = pattern.read(message)
-            if holes is None:
-                continue
-            if place:  # the next message of this size probably has the same layout
-                known.insert(0, known.pop(place))
-            fields = NO_FIELDS
-            if pattern.heads or columns.is_sequence:
-                read = columns.read_fields(*pattern.split_heads(holes))
-                if read is None:
-                    self._left = RequestPath.FORM
-                    return None
-                fields, holes = read, holes[pattern.heads :]
-            return self._admit(columns, holes, fields)
-        return None
-
-    def _admit(
-        self, columns: _Columns, inputs: Sequence[bytes], fields: MemberFields
-    ) -> tuple[ServedModel, _Columns, Sequence[bytes], MemberFields, bool] | None:
-        """Count a request that was read; see `find`.
-
-        The ordinary way also finds the error, if there is one: the model may be gone.
-        """
+            if holes is not None:
+                if found is not known[0]:  # the next one of this size probably has this layout
+                    known.remove(found)
+                    known.insert(0, found)
+                break
+        if holes is None:
+            self._left = _NEW
+            return None
+        fields = NO_FIELDS
+        if pattern.heads or columns.is_sequence:
+            read = columns.read_fields(*pattern.split_heads(holes))
+            if read is None:
+                self._left = _FORM
+                return None
+            fields, holes = read, holes[pattern.heads :]
         spec, engine = columns.spec, self._engine
         model = engine.find(spec.name, columns.version)
+        # The ordinary way also finds the error, if there is one: the model may be gone.
         if model is None or model.spec is not spec or engine.is_exiting:
+            self._left = _NEW
             return None
         is_alone = columns.gatherer.is_alone(model)
         if self._tracing is not None and (is_alone or not self._tracing.passes(spec.name)):
-            self._left = RequestPath.ALONE if is_alone else RequestPath.TRACED
+            self._left = _ALONE if is_alone else _TRACED
             return None
         # Requests of one sequence may differ in their layouts, but must keep their order.
         if columns.is_sequence:
             if is_alone or self._last is not columns:
                 self.submit()
             self._last = columns
-        return model, columns, inputs, fields, is_alone
+        return model, columns, holes, fields, is_alone
 
     def _find_patterns(self, size: int) -> list[tuple[PbRequestPattern, _Columns]]:
         """Returns the patterns of messages of a size that is read for the first time."""
@@ -354,7 +362,7 @@ class ColumnTable(Generic[_Columns]):
 
     def leave_alone(self) -> None:
         """Let a request that is alone take the ordinary way."""
-        self._left = RequestPath.ALONE
+        self._left = _ALONE
 
     def submit(self) -> None:
         """Submit the gathered requests of sequences now, because a later one takes another way."""
@@ -369,7 +377,7 @@ class ColumnTable(Generic[_Columns]):
         The request, which is not submitted yet, gets its path.
         """
         size = len(message)
-        request.path, self._left = self._left, RequestPath.NEW
+        request.path, self._left = self._left, _NEW
         if size > MAX_MESSAGE_BYTES or not isinstance(message, bytes):
             request.path = RequestPath.LARGE
             return

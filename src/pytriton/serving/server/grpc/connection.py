@@ -198,7 +198,9 @@ class GrpcConnection(asyncio.Protocol):
         call = self._handler.open_call(self, stream_id, call_head)
         if call is None:
             return
-        self._add_call(call)
+        self._calls[stream_id] = call
+        if call_head.timeout_ns is not None:
+            self._set_deadline(call, call_head.timeout_ns)
         if event.end_stream:
             self._on_data(event)
 
@@ -251,14 +253,11 @@ class GrpcConnection(asyncio.Protocol):
     # Deadlines: the connection has one timer, because most calls end before theirs. A timer for
     # each call takes 3 us.
 
-    def _add_call(self, call: GrpcCall) -> None:
-        self._calls[call.stream_id] = call
-        timeout_ns = call.head.timeout_ns
-        if timeout_ns is not None:
-            now_s = self._loop.time()
-            call.deadline_s = now_s + timeout_ns / 1e9
-            if call.deadline_s < self._deadline_s:
-                self._wait_until(call.deadline_s, now_s)
+    def _set_deadline(self, call: GrpcCall, timeout_ns: int) -> None:
+        now_s = self._loop.time()
+        call.deadline_s = now_s + timeout_ns / 1e9
+        if call.deadline_s < self._deadline_s:
+            self._wait_until(call.deadline_s, now_s)
 
     def _wait_until(self, deadline_s: float, now_s: float) -> None:
         if self._deadline is not None:
@@ -296,14 +295,16 @@ class GrpcConnection(asyncio.Protocol):
 
     def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with this call from now on, unless it has ended already."""
-        replaced = self._calls.pop(call.stream_id, None)
+        stream_id = call.stream_id
+        replaced = self._calls.get(stream_id)
         if not call.is_open:
+            self._calls.pop(stream_id, None)
             return
-        if replaced is None:
-            self._add_call(call)
-        else:
+        self._calls[stream_id] = call
+        if replaced is not None:
             call.deadline_s = replaced.deadline_s
-            self._calls[call.stream_id] = call
+        elif call.head.timeout_ns is not None:
+            self._set_deadline(call, call.head.timeout_ns)
 
     def refuse(self, stream_id: int, block: bytes) -> None:
         """Send a header block as the whole response to a call that was not opened."""
