@@ -56,10 +56,15 @@ def test_changed_source_is_another_library(source, folder):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_folder_is_for_its_user_only(source, folder):
-    load_compiled(source, folder)
+def test_only_its_user_can_write_to_the_folder(source, folder):
+    previous = os.umask(0)
+    try:
+        load_compiled(source, folder)
+    finally:
+        os.umask(previous)
 
-    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert [each.stat().st_mode & 0o777 for each in folder.iterdir()] == [0o755]
 
 
 def test_missing_compiler_is_an_error_of_its_own(source, folder, monkeypatch):

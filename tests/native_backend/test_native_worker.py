@@ -406,6 +406,31 @@ def test_configuration_that_stays_as_it_is_is_not_sent(start):
     assert rig.initialized().config == ""
 
 
+@pytest.mark.parametrize(
+    "compiler, lines",
+    [
+        (
+            "false",
+            ["calls of the backend for each request go to Python, which is slower: false failed: "],
+        ),
+        ("no-such-compiler", []),
+    ],
+)
+def test_model_is_served_where_nothing_can_be_compiled(monkeypatch, tmp_path, compiler, lines):
+    monkeypatch.setenv("PYTRITON_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", compiler)
+    zygote = ZygoteRig()
+    rig = NativeRig(zygote, known_backend("identity"), IDENTITY).start()
+    (answer,) = rig.run({"FP32": X})
+    status = rig.finish()
+    rig.close()
+    zygote.close()
+
+    assert answer["OUT_FP32"].tolist() == X.tolist()
+    assert [line.message for line in rig.lines] == lines
+    assert status == 0
+
+
 # Readiness, logs, end
 
 

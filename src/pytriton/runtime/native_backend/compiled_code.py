@@ -20,6 +20,7 @@ from pathlib import Path
 from pytriton.constants import PYTRITON_HOME
 
 _ROOT = 0
+_MODE = 0o755  # others may read and load it, as in an image that root has made
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 
 
@@ -74,7 +75,7 @@ def _compile(source: Path, path: Path) -> None:
     command = shlex.split(os.environ.get("CC", "cc"))
     if not command or shutil.which(command[0]) is None:
         raise NoCompilerError(f"there is no C compiler {command[0] if command else ''!r}")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)
     # Other processes see the whole file or none: several may compile it at the same time.
     descriptor, unfinished = tempfile.mkstemp(suffix=".so", dir=path.parent)
     os.close(descriptor)
@@ -89,7 +90,7 @@ def _compile(source: Path, path: Path) -> None:
         )
         if done.returncode:
             raise CompiledCodeError(f"{command[0]} failed: {done.stderr.strip()}")
-        Path(unfinished).chmod(0o700)
+        Path(unfinished).chmod(_MODE)
         Path(unfinished).replace(path)
     finally:
         with contextlib.suppress(FileNotFoundError):

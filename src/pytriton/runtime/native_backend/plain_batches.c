@@ -258,6 +258,7 @@ static word place_output(struct batch *batch, handle value, uint64_t unsigned_si
   if (size / rows > host.max_lane_bytes / batch->row_count) return 0;
   if (is_string && batch->count > 1) {
     output->address = append_strings(batch, output->name, position, size);
+    if (output->address == 0) return 0;
   } else {
     struct lane *lane = &batch->lane[output->name];
     if (lane->address == 0 && !make_lane(batch, output->name, size / rows)) return 0;
