@@ -93,8 +93,8 @@ static struct {  // all from Python, see `pytriton_connect`
 } host;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // never held while Python is called
-static pthread_t thread;                                   // executes all batches
-static struct batch *running;                              // NULL: there is none, or Python has it
+static pthread_t thread;                                  // executes all batches
+static struct batch *running;                             // NULL: there is none, or Python has it
 static struct batch *unused;  // a list; batches are never freed, because a backend may keep addresses
 static handle batch_number;
 
@@ -103,11 +103,13 @@ EXPORT void pytriton_connect(const word *values) {
   thread = pthread_self();
 }
 
+// Returns the running batch, with the lock held until `leave`; NULL if the call is for Python.
 static struct batch *enter(void) {
   if (!pthread_equal(pthread_self(), thread)) return NULL;
   pthread_mutex_lock(&lock);
-  if (running == NULL) pthread_mutex_unlock(&lock);
-  return running;
+  struct batch *batch = running;
+  if (batch == NULL) pthread_mutex_unlock(&lock);
+  return batch;
 }
 
 static void leave(void) { pthread_mutex_unlock(&lock); }
@@ -218,7 +220,8 @@ static char *scratch_of(struct batch *batch, word name) {
 static word append_strings(struct batch *batch, word name, word position, word size) {
   struct lane *lane = &batch->lane[name];
   if (lane->address == 0) lane->address = (word)scratch_of(batch, name);
-  if (lane->address == 0 || lane->next != position || size > host.scratch_bytes - lane->size) return 0;
+  if (lane->address == 0 || lane->row_bytes != 0 || lane->next != position) return 0;
+  if (size > host.scratch_bytes - lane->size) return 0;
   word address = lane->address + lane->size;
   memset((void *)address, 0, (size_t)size);  // another client must not see what was there before
   lane->size += size;
