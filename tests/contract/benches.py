@@ -15,7 +15,7 @@ from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.decorators import TritonContext, batch
 from pytriton.model_config import ModelConfig, SequenceBatcher, Tensor
 from pytriton.runtime.executor.channel_instance import ChannelInstance
-from pytriton.runtime.executor.inference import Inference, ModelLabels
+from pytriton.runtime.executor.inference import Inference, ModelLabels, burst_outcomes
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.memory_channel import MemoryChannel
@@ -142,6 +142,9 @@ class InstanceBench:
             sink.on_response(None, final=outcome.is_final)  # it would keep the memory
             if not outcome.is_final and call.takes:
                 instance.grant(call.inference, 1)
+
+    def on_burst(self, instance, batch, position, burst, times_ns):
+        self.on_outcomes(instance, batch, burst_outcomes(position, burst), times_ns)
 
     def on_unavailable(self, instance):
         assert not instance.free_slots

@@ -15,6 +15,7 @@ from pytriton.base.messages import InferResponse
 from pytriton.model_config import Tensor
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW, RESPONSE_WINDOW_BYTES
+from tests.bursts import texts_burst
 from tests.contract.benches import to_arrays, to_tensor
 from tests.fakes import RecordingSink
 
@@ -95,6 +96,56 @@ def test_stream_whose_sink_fails_is_cancelled_and_hears_no_more(seam):
     (batch,) = instance.running
     for text in ("a", "b"):
         instance.report(batch, [Outcome(0, answer(text), is_final=False)])
+        seam.run()
+
+    assert len(call.sink.errors) == call.sink.final_count == 1
+    assert instance.cancelled == batch.inferences
+    instance.finish()
+    seam.run()
+    assert call.sink.final_count == 1
+
+
+class BurstSink(RecordingSink):
+    """Takes bursts as they are."""
+
+    def on_burst(self, burst):
+        for each in burst.responses():
+            self.on_response(each, final=False)
+
+
+@pytest.mark.parametrize("sink", [RecordingSink, BurstSink])
+def test_responses_that_come_together_arrive_in_order(seam, sink):
+    model, instance = seam.faked(decoupled=True)
+    call = seam.infer(sink=sink(), id="mine")
+    seam.run()
+    (batch,) = instance.running
+    instance.report(batch, [Outcome(0, answer("one"), is_final=False)])
+    model.on_burst(instance, batch, 0, texts_burst("ab", request_id="mine"), (0, 0))
+    model.on_burst(instance, batch, 0, texts_burst(["", "long"], request_id="mine"), (0, 0))
+    seam.run()
+    assert not call.is_over
+    instance.report(batch, [Outcome(0, None)])
+    seam.run()
+
+    *responses, last = call.sink.responses
+    assert last is None
+    assert call.sink.final_count == 1
+    assert [each.id for each in responses[1:]] == ["mine"] * 4
+    got = [to_arrays(each)["text"].tolist() for each in responses[1:]]
+    assert got == [[b"a"], [b"b"], [b""], [b"long"]]
+
+
+def test_stream_whose_sink_fails_with_many_responses_is_cancelled(seam):
+    class Failing(RecordingSink):
+        def on_burst(self, burst):
+            raise ValueError
+
+    model, instance = seam.faked(decoupled=True)
+    call = seam.infer(sink=Failing())
+    seam.run()
+    (batch,) = instance.running
+    for _ in range(2):
+        model.on_burst(instance, batch, 0, texts_burst("ab"), (0, 0))
         seam.run()
 
     assert len(call.sink.errors) == call.sink.final_count == 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.base.dtypes import FP32
+from pytriton.base.dtypes import BYTES, FP32, UINT8
 from pytriton.base.errors import UNEXPECTED, InternalError
 from pytriton.runtime.executor.batch_tracker import BatchTracker
-from pytriton.runtime.executor.inference import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
+    BurstRef,
     ResponseItem,
+    ResponseRows,
     ResponsesFrame,
 )
 from pytriton.runtime.transport.loop_channel import ProtocolError
@@ -20,6 +22,7 @@ from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
 from tests.fakes import inference
 
+NUMBERS = TensorRef("y", UINT8.number, (1,), 0, 4)
 RESULT = TensorRef("y", FP32.number, (1, 1), 0, 4)
 IN_A_BLOCK = TensorRef("y", FP32.number, (1, 1), 0, 4, block=7)
 
@@ -31,6 +34,8 @@ class Rig:
         self.tracker = BatchTracker(self, ModelLabels("m", "1", [], batching=True), self)
         self.name = "m_0_0"
         self.ends: dict[int, list[str]] = {}  # by batch
+        self.values: dict[int, list[int]] = {}  # by batch, of rows
+        self.sizes: dict[int, list[int]] = {}
         self.stops = False
 
     def begin(self, count: int = 1) -> None:
@@ -45,8 +50,13 @@ class Rig:
             self.stops = False
             self.tracker.fail_all(InternalError("stopped"))
 
+    def on_burst(self, instance, batch, position, burst, times_ns):
+        self.values.setdefault(batch.id, []).extend(burst.outputs[0].data)
+        self.sizes.setdefault(batch.id, []).extend(burst.sizes())
+        self.on_outcomes(instance, batch, burst_outcomes(position, burst), times_ns)
+
     def hear(self, frame) -> None:
-        assert self.tracker.handle(Received(frame, bytearray(64), 0, {}))
+        assert self.tracker.handle(Received(frame, bytearray(range(64)), 0, {}))
 
 
 @pytest.fixture
@@ -102,3 +112,51 @@ def test_failure_with_an_unknown_code_fails_its_batch(rig):
 def test_answer_to_a_batch_that_never_was_contradicts_the_protocol(rig):
     with pytest.raises(ProtocolError, match="got one to batch 5"):
         rig.hear(BatchResult(5, 0, 0, []))
+
+
+def rows_frame(*bursts, items=(), output=NUMBERS):
+    return ResponsesFrame(0, 0, list(items), rows=ResponseRows(list(bursts), [output]))
+
+
+def test_rows_are_reported_before_the_items_of_their_message(rig):
+    rig.begin(2)
+    ends = [ResponseItem(batch, 0) for batch in (1, 2)]
+    rig.hear(rows_frame(BurstRef(1, 0, 3), BurstRef(2, 0, 1), items=ends))
+
+    assert rig.ends == {1: ["answer"] * 4, 2: ["answer"] * 2}
+    assert rig.values == {1: [0, 1, 2], 2: [3]}
+    assert not rig.tracker.running
+
+
+def test_rows_of_requests_that_have_ended_are_dropped(rig):
+    rig.begin(2)
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0)]))
+    rig.hear(rows_frame(BurstRef(1, 0, 2), BurstRef(2, 0, 1), BurstRef(2, 5, 1)))
+
+    assert rig.values == {2: [2]}
+
+
+def test_rows_of_different_sizes_are_split_by_them(rig):
+    rig.begin(2)
+    sizes = [1, 0, 2, 1]
+    texts = TensorRef("y", BYTES.number, (1,), 0, 4, pieces=sizes)
+    rig.hear(rows_frame(BurstRef(1, 0, 3), BurstRef(2, 0, 1), output=texts))
+
+    assert rig.sizes == {1: [1, 0, 2], 2: [1]}
+
+
+def test_rows_that_cannot_be_read_are_errors_that_end_nothing(rig, caplog):
+    rig.begin()
+    lost = TensorRef("y", UINT8.number, (1,), 0, 4, block=7)
+    rig.hear(rows_frame(BurstRef(1, 0, 2), output=lost))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(1, 0)]))
+
+    assert rig.ends == {1: [UNEXPECTED, UNEXPECTED, "answer"]}
+
+
+def test_instance_may_be_stopped_between_two_bursts_of_a_message(rig):
+    rig.begin(2)
+    rig.stops = True
+    rig.hear(rows_frame(BurstRef(1, 0, 2), BurstRef(2, 0, 2)))
+
+    assert rig.ends == {1: ["answer", "answer", "stopped"], 2: ["stopped"]}

@@ -11,7 +11,7 @@ from pytriton.base.dtypes import UINT8
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.base.messages import InferTensor, TraceContext
 from pytriton.runtime.executor.channel_instance import ChannelInstance
-from pytriton.runtime.executor.inference import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena, MemoryTrimmer
 from pytriton.runtime.transport.frames import Credit, Execute, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.link import socket_pair
@@ -36,6 +36,9 @@ class Rig:
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         self.events += outcomes
+
+    def on_burst(self, instance, batch, position, burst, times_ns):
+        self.on_outcomes(instance, batch, burst_outcomes(position, burst), times_ns)
 
     def on_unavailable(self, instance):
         assert not instance.free_slots

@@ -19,7 +19,7 @@ from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.errors import ErrorCode, InternalError
 from pytriton.base.log_switches import LogFeed, LogSwitches
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.executor.inference import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
 from pytriton.runtime.executor.launcher import START_SETTING, WorkerLauncher, WorkerSpec
 from pytriton.runtime.executor.python_instance import PythonInstance, complete_config
 from pytriton.runtime.transport.arena import MemoryTrimmer
@@ -84,6 +84,9 @@ class Owner:
                 sink.on_error(outcome.error)
             else:
                 sink.on_response(outcome.response, final=outcome.is_final)
+
+    def on_burst(self, instance, batch, position, burst, times_ns):
+        self.on_outcomes(instance, batch, burst_outcomes(position, burst), times_ns)
 
     def on_unavailable(self, instance):
         assert not instance.free_slots

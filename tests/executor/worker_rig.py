@@ -11,7 +11,7 @@ from msgspec import structs
 
 from pytriton.base.dtypes import from_numpy
 from pytriton.base.messages import InferResponse, InferTensor
-from pytriton.runtime.executor.inference import ModelLabels
+from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
 from pytriton.runtime.executor.python_instance import PythonInstance
 from pytriton.runtime.executor.worker import LocalWorker
 from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
@@ -99,6 +99,9 @@ class WorkerRig:
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):
         self.events.append((batch.id, outcomes))
+
+    def on_burst(self, instance, batch, position, burst, times_ns):
+        self.on_outcomes(instance, batch, burst_outcomes(position, burst), times_ns)
 
     def on_unavailable(self, instance):
         assert not instance.free_slots

@@ -35,6 +35,7 @@ from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
+from tests.response_rows import with_items_only
 
 DEADLINE_S = 60.0
 ANSWERS = (BatchResult, ResponsesFrame, BatchFailure)
@@ -111,7 +112,7 @@ class Peer:
                 self.lines.append(frame)
             elif not isinstance(frame, MemoryFrame):
                 assert not kinds or isinstance(frame, kinds), frame
-                return received
+                return with_items_only(received)
 
     def hears_nothing(self, seconds=0.05):
         """Whether no message comes for a moment."""

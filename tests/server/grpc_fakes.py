@@ -18,7 +18,7 @@ from pytriton.protocol.grpc import message_prefix
 from pytriton.protocol.grpc.status import percent_decode
 from pytriton.protocol.http2 import frames
 from pytriton.runtime.executor.inference import Inference, Outcome
-from pytriton.serving.engine.delivery import deliver, refuse
+from pytriton.serving.engine.delivery import deliver, deliver_burst, refuse
 from pytriton.serving.server.api.background import LoopBudget
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.binding.bound_control import BoundControl
@@ -26,6 +26,7 @@ from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
+from tests.bursts import numbers_burst
 from tests.fake_network import FakeTransport
 from tests.fakes import FakeLoop
 from tests.wire.http2.frame_client import data, parse_frames, rst_stream, setting, window_update
@@ -135,6 +136,12 @@ class FakeEngine:
         inference = self.inference(request_id)
         response = InferResponse(inference.request.model_name, "1", request_id, [output])
         deliver(inference, Outcome(0, response, is_final=final))
+
+    def answer_burst(self, request_id: str, numbers: bytes) -> None:
+        """Respond to a request with many responses at once, one for each byte."""
+        inference = self.inference(request_id)
+        name = inference.request.model_name
+        deliver_burst(inference, numbers_burst(numbers, name=name, request_id=request_id))
 
     def end(self, request_id: str = "") -> None:
         deliver(self.inference(request_id), Outcome(0))

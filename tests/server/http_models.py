@@ -9,7 +9,7 @@ import numpy as np
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError
-from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.messages import InferResponse, InferTensor, ResponseBurst
 from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.engine import Engine
@@ -76,6 +76,11 @@ class ScriptedInstance:
             name = self._model.spec.name
             response = InferResponse(name, "1", inference.request.id, list(outputs), **more)
         self._report(inference, Outcome(0, response, None, final))
+
+    def answer_burst(self, burst: ResponseBurst, index: int = 0) -> None:
+        """Respond many times at once."""
+        batch = RunningBatch(1, [self.inferences[index]], 0, {0})
+        self._model.on_burst(self, batch, 0, burst, (0, 0))
 
     def fail(self, error: ServerError, index: int = 0) -> None:
         self._report(self.inferences[index], Outcome(0, None, error))

@@ -118,11 +118,67 @@ class InferResponse(msgspec.Struct, gc=False):
     parameters: dict[str, ParameterValue] | None = None
 
 
+class OutputBurst(msgspec.Struct, gc=False):
+    """One output of all responses of a burst."""
+
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...]  # of each
+    data: bytes  # of all, one after the other
+    sizes: list[int]  # of each in bytes; empty: they have the same size
+
+    def split(self, count: int) -> list[bytes]:
+        """Returns the bytes of each of `count` responses."""
+        data = self.data
+        if not self.sizes:
+            size = len(data) // count
+            if not size:
+                return [b""] * count
+            return [data[at : at + size] for at in range(0, count * size, size)]
+        parts = []
+        at = 0
+        for size in self.sizes:
+            parts.append(data[at : at + size])
+            at += size
+        return parts
+
+
+class ResponseBurst(msgspec.Struct, gc=False):
+    """Responses to one request that came together. None is the last one of the request.
+
+    They differ only in the bytes of their outputs, and have no parameters.
+    """
+
+    model_name: str
+    model_version: str
+    id: str
+    count: int
+    outputs: list[OutputBurst]
+
+    def sizes(self) -> list[int]:
+        """Returns the number of bytes of each response."""
+        if not any(output.sizes for output in self.outputs):
+            return [sum(len(output.data) for output in self.outputs) // self.count] * self.count
+        columns = [list(map(len, output.split(self.count))) for output in self.outputs]
+        return list(map(sum, zip(*columns, strict=True)))
+
+    def responses(self) -> list[InferResponse]:
+        """Returns a record for each response."""
+        tensors: list[list[InferTensor]] = [[] for _ in range(self.count)]
+        for output in self.outputs:
+            for response, data in zip(tensors, output.split(self.count), strict=True):
+                response.append(InferTensor(output.name, output.dtype, output.shape, data))
+        return [
+            InferResponse(self.model_name, self.model_version, self.id, each) for each in tensors
+        ]
+
+
 class ResponseSink(Protocol):
     """Receives the responses of a request: a front end's exchange, an ensemble step, a test.
 
     Each request ends exactly once: with a refusal, or with a final response or error. That may be
-    before `Engine.infer` returns.
+    before `Engine.infer` returns. A sink that also has `on_burst` gets a `ResponseBurst` with one
+    call, others get its responses.
     """
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:

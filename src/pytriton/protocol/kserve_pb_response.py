@@ -7,17 +7,20 @@ reference and not copied into the message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.classification import classify
+from pytriton.protocol.grpc.messages import pack_prefix
 from pytriton.protocol.kserve_pb import encode_parameters
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer, DataType
+    from pytriton.base.messages import OutputBurst, ResponseBurst
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 
@@ -64,7 +67,7 @@ def encode_infer_response(
         name, dtype, shape, data = tensor.name, tensor.dtype, tensor.shape, tensor.data
         parts.append(_output_heads.get((name, dtype, shape)) or _output_head(tensor))
         size = len(data)
-        raw.append(_SMALL_RAW_HEADS[size] if size < 128 else _RAW_TAG + encode_length(size))
+        raw.append(_SMALL_RAW_HEADS[size] if size < 128 else _raw_head(size))
         raw.append(data)
     return parts + raw
 
@@ -74,6 +77,49 @@ def encode_stream_response(parts: list[Buffer], *, is_final: bool) -> list[Buffe
     flag = _FINAL_FLAGS[is_final]
     size = len(flag) + sum(map(len, parts))
     return [_INFER_RESPONSE_TAG, encode_length(size), flag, *parts]
+
+
+def encode_stream_burst(burst: ResponseBurst) -> bytes:
+    """Returns the ModelStreamInferResponse of each response of a burst, with gRPC's prefixes.
+
+    All that comes before their tensors is the same in each, except for lengths.
+    """
+    outputs = burst.outputs
+    parts: list[Buffer] = [_FINAL_FLAGS[False], _model_head(burst.model_name, burst.model_version)]
+    if burst.id:
+        parts += _field(_ID_TAG, burst.id.encode())
+    for output in outputs:
+        key = (output.name, output.dtype, output.shape)
+        parts.append(_output_heads.get(key) or _output_head(output))
+    head = b"".join(parts)
+    columns = [output.split(burst.count) for output in outputs]
+    if any(output.sizes for output in outputs):
+        return b"".join([_stream_message(head, data) for data in zip(*columns, strict=True)])
+    raw_heads = [_raw_head(len(column[0])) for column in columns]
+    size = len(head) + sum(map(len, raw_heads)) + sum([len(column[0]) for column in columns])
+    before = [_stream_head(size) + head, *raw_heads]
+    if not columns:
+        return before[0] * burst.count
+    before[:2] = [before[0] + before[1]]
+    filled: list[Iterable[bytes]] = []
+    for fixed, column in zip(before, columns, strict=True):
+        filled += (repeat(fixed), column)
+    return b"".join(chain.from_iterable(zip(*filled, strict=False)))
+
+
+def _stream_message(head: bytes, data: Sequence[bytes]) -> bytes:
+    """Returns a streamed message with its prefix."""
+    raw: list[bytes] = []
+    for each in data:
+        raw += (_raw_head(len(each)), each)
+    size = len(head) + sum(map(len, raw))
+    return b"".join((_stream_head(size), head, *raw))
+
+
+def _stream_head(size: int) -> bytes:
+    """Returns what comes before an infer response of `size` bytes in a stream."""
+    tag = _INFER_RESPONSE_TAG + encode_length(size)
+    return pack_prefix(False, len(tag) + size) + tag
 
 
 def encode_empty_final(model_name: str, model_version: str, request_id: str) -> list[Buffer]:
@@ -129,6 +175,10 @@ _ONE_BYTE = [bytes((size,)) for size in range(128)]
 _SMALL_RAW_HEADS = [_RAW_TAG + length for length in _ONE_BYTE]
 
 
+def _raw_head(size: int) -> bytes:
+    return _SMALL_RAW_HEADS[size] if size < 128 else _RAW_TAG + encode_length(size)
+
+
 def _field(tag: bytes, content: bytes) -> list[Buffer]:
     return [tag, encode_length(len(content)), content]
 
@@ -143,7 +193,7 @@ def _model_head(name: str, version: str) -> bytes:
     return head
 
 
-def _output_head(tensor: InferTensor) -> bytes:
+def _output_head(tensor: InferTensor | OutputBurst) -> bytes:
     if len(_output_heads) >= _MAX_CACHED:
         _output_heads.clear()
     message = _Response()

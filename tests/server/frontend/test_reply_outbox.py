@@ -12,6 +12,7 @@ from pytriton.runtime.executor.columns import OutputColumn
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.payload import Payload
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
+from tests.bursts import texts_burst
 from tests.fakes import FakeClock, FakeLoop
 
 
@@ -166,3 +167,31 @@ def test_closed_outbox_sends_nothing(scene):
 
     assert scene.channel.sent == []
     assert scene.channel.arena.reserved_bytes == 0
+
+
+def test_burst_is_one_reply(scene):
+    scene.outbox.add_burst(7, texts_burst(["a", "bcd"]))
+    scene.outbox.add_response(7, None, is_final=True)
+    scene.loop.run()
+
+    (frame,) = scene.channel.sent
+    burst, end = frame.items
+    assert (burst.burst, burst.is_final, end.burst, end.is_final) == (2, False, 0, True)
+    assert [ref.pieces for ref in burst.outputs] == [[5, 7]]
+
+
+def test_burst_that_cannot_be_sent_ends_its_request(scene):
+    scene.channel.failure = UnavailableError("no room")
+    scene.outbox.add_burst(7, texts_burst(["a", "bcd"]))
+    scene.loop.run()
+
+    ((item,),) = [frame.items for frame in scene.channel.sent]
+    assert (item.call, item.is_final, item.burst) == (7, True, 0)
+
+
+def test_closed_outbox_takes_no_burst(scene):
+    scene.outbox.close()
+    scene.outbox.add_burst(7, texts_burst(["a"]))
+    scene.loop.run()
+
+    assert scene.channel.sent == []

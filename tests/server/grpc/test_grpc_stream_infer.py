@@ -82,6 +82,57 @@ def test_decoupled_answers_go_as_they_come(client, stream):
     assert flags(client, stream) == [False] * 4
 
 
+def numbers(client, stream):
+    return [answer.infer_response.raw_output_contents[0] for answer in answers(client, stream)]
+
+
+def test_many_decoupled_answers_are_sent_in_one_frame(client, stream):
+    ask(client, stream, "stream", "a", "b")
+
+    client.engine.answer_burst("b", b"123")
+    client.engine.answer_burst("a", b"45")
+
+    assert ids(client, stream) == ["b", "b", "b", "a", "a"]
+    assert numbers(client, stream) == [b"1", b"2", b"3", b"4", b"5"]
+    assert flags(client, stream) == [False] * 5
+
+
+def test_many_decoupled_answers_are_classified_one_by_one(client, stream):
+    message = service_pb2.ModelInferRequest.FromString(infer_request("stream", "a"))
+    message.outputs.add(name="y").parameters["classification"].int64_param = 1
+    client.send(stream, message.SerializeToString(), end=False)
+
+    client.engine.answer_burst("a", b"123")
+
+    datatypes = [each.infer_response.outputs[0].datatype for each in answers(client, stream)]
+    assert datatypes == ["BYTES"] * 3
+
+
+def test_slow_reader_of_many_answers_makes_its_model_wait():
+    client = GrpcClient(window=0)
+    stream = client.open("ModelStreamInfer")
+    ask(client, stream, "stream", "a")
+    while not client.engine.flow:
+        client.engine.answer_burst("a", b"1" * 64)
+    client.run()
+    assert client.engine.flow == [("pause", "a")]
+
+    client.receive(window_update(stream, 4 << 20))
+
+    assert client.engine.flow[1:] == [("resume", "a")]
+    assert set(numbers(client, stream)) == {b"1"}
+
+
+def test_many_answers_to_a_stream_that_was_reset_are_dropped(client, stream):
+    ask(client, stream, "stream", "a")
+    client.reset(stream)
+    sent = len(client.response(stream).messages)
+    client.engine.answer_burst("a", b"123")
+    client.run()
+
+    assert len(client.response(stream).messages) == sent
+
+
 def test_decoupled_answers_do_not_wait_for_coupled_ones(client, stream):
     ask(client, stream, "coupled", "slow")
     ask(client, stream, "stream", "quick")

@@ -12,6 +12,7 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unavailabl
 from pytriton.base.messages import InferTensor
 from pytriton.protocol.generate import NOT_ONE_RESPONSE
 from pytriton.serving.server.http.generate import accepts_events
+from tests.bursts import texts_burst
 from tests.fake_network import HIGH_WATER_BYTES
 from tests.server.http_fakes import get, post
 from tests.server.http_models import Service, floats, text
@@ -185,6 +186,39 @@ def test_stream_may_have_any_number_of_events(service, client, count):
     (answer,) = client.answers()
     assert answer.status == 200
     assert [each["text"] for each in events(answer.body)] == [str(n) for n in range(count)]
+
+
+def test_responses_that_come_together_are_events_of_one_write(service, client):
+    client.send(post(PROMPT, STREAM))
+    service.stream.answer_burst(texts_burst(["a", "bc"], name="stream"))
+    client.loop.run()
+    assert client.received.count(b"\r\n\r\n") == 1  # the end of the head, and no second chunk yet
+    service.stream.answer_burst(texts_burst(["d"], name="stream"))
+    service.stream.answer()
+    client.loop.run()
+
+    (answer,) = client.answers()
+    assert answer.status == 200
+    assert events(answer.body) == [event("a"), event("bc"), event("d")]
+
+
+@pytest.mark.parametrize("good", [0, 2])
+def test_response_that_cannot_be_written_ends_the_stream_after_those_before_it(
+    service, client, good
+):
+    burst = texts_burst(["a"] * good + ["x"], name="stream")
+    output = burst.outputs[0]
+    output.data = output.data[:-5] + b"\xff\0\0\0x"  # its text is shorter than it says
+    client.send(post(PROMPT, STREAM))
+    service.stream.answer_burst(burst)
+    client.loop.run()
+
+    (answer,) = client.answers()
+    assert answer.status == (200 if good else 500)
+    sent = events(answer.body)
+    assert sent[:good] == [event("a")] * good
+    assert list(sent[good]) == ["error"]
+    assert len(service.stream.cancelled) == 1
 
 
 def test_stream_of_a_coupled_model_is_one_event(service, client):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.dtypes import BY_NUMBER, BYTES
 from pytriton.base.errors import InternalError
-from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
 from pytriton.runtime.executor.columns import LARGE_ROW_BYTES, OutputColumn
 from pytriton.runtime.transport.frames import RequestDetails
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
@@ -31,6 +31,26 @@ Shape = tuple[int, ...]
 def make_tensor(received: Received, ref: TensorRef) -> InferTensor:
     """Returns a tensor of a received message; it keeps the memory of its bytes alive."""
     return InferTensor(ref.name, BY_NUMBER[ref.dtype], ref.shape, received.buffer(ref))
+
+
+def split_rows(
+    received: Received, refs: Sequence[TensorRef], counts: Sequence[int]
+) -> list[list[OutputBurst]]:
+    """Returns the outputs of each burst; `counts` has the numbers of responses in their order."""
+    bursts: list[list[OutputBurst]] = [[] for _ in counts]
+    for ref in refs:
+        name, dtype, shape, pieces = ref.name, BY_NUMBER[ref.dtype], ref.shape, ref.pieces
+        # A copy: slices of bytes take half as long, and rows are small.
+        buffer = bytes(received.buffer(ref))
+        each = 0 if pieces else ref.size // sum(counts)
+        row = start = 0
+        for outputs, count in zip(bursts, counts, strict=True):
+            sizes = pieces[row : row + count]
+            end = start + (sum(sizes) if sizes else each * count)
+            outputs.append(OutputBurst(name, dtype, shape, buffer[start:end], sizes))
+            row += count
+            start = end
+    return bursts
 
 
 def split_output(received: Received, ref: TensorRef, rows: list[int]) -> list[InferTensor]:

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import error_for_clients, error_from_code
-from pytriton.base.messages import InferResponse
+from pytriton.base.messages import InferResponse, ResponseBurst
 from pytriton.runtime.executor.batch_tensors import (
     add_columns,
     add_input,
@@ -21,6 +21,7 @@ from pytriton.runtime.executor.batch_tensors import (
     reshape_inputs,
     reshape_outputs,
     split_output,
+    split_rows,
 )
 from pytriton.runtime.executor.columns import find_runs
 from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome, RunningBatch
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferRequest, InferTensor
+    from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
     from pytriton.runtime.executor.columns import ChunkRun
     from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.channel import Payload, Received
-    from pytriton.runtime.transport.frames import ResponseItem
+    from pytriton.runtime.transport.frames import ResponseItem, ResponseRows
     from pytriton.runtime.transport.refs import TensorRef
 
 
@@ -336,8 +337,10 @@ class BatchTracker:
         returned = None
         if frame.returned_batch:
             returned = self.executing.pop(frame.returned_batch, None)
-        by_batch = self._outcomes_by_batch(received, frame)
         times_ns = (frame.started_ns, frame.finished_ns)
+        if frame.rows is not None:
+            self._handle_rows(received, frame.rows, times_ns)
+        by_batch = self._outcomes_by_batch(received, frame)
         for batch_id, (batch, outcomes) in by_batch.items():
             if not batch.open_positions:
                 # It is gone if the outcomes of another batch made their receiver stop the instance.
@@ -345,6 +348,34 @@ class BatchTracker:
             self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
         if returned is not None and returned.id not in by_batch:
             self.events.on_outcomes(self._instance, returned, [], times_ns)
+
+    def _handle_rows(
+        self, received: Received, rows: ResponseRows, times_ns: tuple[int, int]
+    ) -> None:
+        """Report the bursts of a message, without those for requests that have ended."""
+        outputs: list[list[OutputBurst]] = []
+        try:
+            error = self._reshape(rows.outputs)
+            if error is None:
+                counts = [burst.count for burst in rows.bursts]
+                outputs = split_rows(received, rows.outputs, counts)
+        except Exception as failure:  # noqa: BLE001  it takes the place of the responses
+            error = self._read_error(failure)
+        labels = self._labels
+        for number, ref in enumerate(rows.bursts):
+            position = ref.position
+            batch = self.running.get(ref.batch)
+            if batch is None or position not in batch.open_positions:
+                continue
+            if error is not None:
+                failures = [Outcome(position, None, error, is_final=False)] * ref.count
+                self.events.on_outcomes(self._instance, batch, failures, times_ns)
+                continue
+            request = batch.inferences[position].request
+            burst = ResponseBurst(
+                labels.name, labels.version, request.id, ref.count, outputs[number]
+            )
+            self.events.on_burst(self._instance, batch, position, burst, times_ns)
 
     def _outcomes_by_batch(
         self, received: Received, frame: ResponsesFrame

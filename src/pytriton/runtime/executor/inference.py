@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
+    from pytriton.base.messages import (
+        ExecutionTrace,
+        InferRequest,
+        InferResponse,
+        ResponseBurst,
+        ResponseSink,
+    )
     from pytriton.base.model_spec import Reshape
     from pytriton.runtime.executor.columns import Chunk, ChunkRun
 
@@ -130,6 +136,11 @@ class Outcome(msgspec.Struct, gc=False):
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
 
 
+def burst_outcomes(position: int, burst: ResponseBurst) -> list[Outcome]:
+    """Returns an outcome for each response of a burst."""
+    return [Outcome(position, response, None, is_final=False) for response in burst.responses()]
+
+
 class InstanceEvents(Protocol):
     """Callbacks from an instance to its owner, always called on the event loop."""
 
@@ -145,6 +156,16 @@ class InstanceEvents(Protocol):
         The runs in `batch.answered` have their responses, too. It never raises: whatever goes wrong
         is logged and answered, because other outcomes must still be reported.
         """
+
+    def on_burst(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        position: int,
+        burst: ResponseBurst,
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Called with many responses to one request, which are no ends; like `on_outcomes`."""
 
     def on_unavailable(self, instance: Instance) -> None:
         """Called when the instance accepts no more batches; `on_died` follows with the reason."""

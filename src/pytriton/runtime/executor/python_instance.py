@@ -40,6 +40,7 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 
 if TYPE_CHECKING:
     from pytriton.base.log_switches import LogFeed, LogSwitches
+    from pytriton.base.messages import ResponseBurst
     from pytriton.runtime.executor.call_server import WorkerServices
     from pytriton.runtime.executor.inference import Instance, InstanceEvents, Outcome, RunningBatch
     from pytriton.runtime.executor.worker import Launcher, WorkerHandle, WorkerSpec
@@ -346,6 +347,16 @@ class _IgnoredEvents:
         instance: Instance,
         batch: RunningBatch,
         outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+    ) -> None:
+        raise AssertionError(f"{instance.name} answered a batch that it was not given")
+
+    def on_burst(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        position: int,
+        burst: ResponseBurst,
         times_ns: tuple[int, int],
     ) -> None:
         raise AssertionError(f"{instance.name} answered a batch that it was not given")

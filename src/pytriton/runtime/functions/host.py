@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs instances in the user's process: one thread each, which receives from its channel.
 
-An instance of a decoupled model is a thread on which generators take turns. Between two steps, the
-thread checks for messages of the server: a new batch, a client that disconnected, credit for a slow
-client. A generator whose client has no credit is not stepped.
+An instance of a decoupled model is a thread on which generators take turns of a few steps. Between
+two turns, the thread checks for messages of the server: a new batch, a client that disconnected,
+credit for a slow client. A generator whose client has no credit is not stepped.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from pytriton.runtime.transport.arena import IDLE_SECONDS
 from pytriton.runtime.transport.channel import IdleReader
 from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.runtime.transport.frames import BatchFailure, Cancel, Credit, Execute, ResponseItem
-from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
+from pytriton.runtime.transport.response_outbox import ResponseOutbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.runtime.functions.model_call import FunctionCall
+    from pytriton.runtime.functions.response_packing import ResponsePacker
     from pytriton.runtime.transport.channel import Channel, Payload, Received
     from pytriton.runtime.transport.frames import Frame
 
@@ -39,10 +40,14 @@ SYNC_CONCURRENCY = 1
 ASYNC_CONCURRENCY = 256
 # The error in the span of a request whose client disconnected.
 ABANDONED = "the client went away"
-# Maximum time between two checks for messages while generators are stepped.
+# Maximum time between two checks for messages while generators are stepped, beside one turn.
 _RECEIVE_INTERVAL_NS = 100_000
 # After a slower step, the next one may be slow too: earlier responses are sent first.
 _SLOW_STEP_NS = 100_000
+# So often is a generator stepped before it is another one's turn, if its steps are quick: responses
+# to one request that go in one message cost the server half as much as those of many requests.
+STEPS_PER_TURN = 8
+_TURN_NS = 100_000
 _END = object()
 
 
@@ -168,7 +173,10 @@ class StreamBatch:
     @property
     def may_send(self) -> bool:
         """Whether every client has credit for another response."""
-        return all(window.is_open_after_first for window in self._windows.values())
+        for window in self._windows.values():  # noqa: SIM110  `all` takes 0.5 us more for each response
+            if not window.is_open_after_first:
+                return False
+        return True
 
     def cancel(self, position: int) -> ResponseItem | None:
         """Cancel a request; returns its response if it was still open."""
@@ -182,15 +190,21 @@ class StreamBatch:
         if window is not None:
             window.add(count)
 
+    def spend(self, position: int, size: int) -> bool:
+        """Use credit for a response of `size` bytes; returns False if no client waits for it."""
+        window = self._windows.get(position)
+        if window is None:
+            return False
+        window.spend(size)
+        return True
+
     def filter(self, items: list[ResponseItem]) -> list[ResponseItem]:
         """Return the responses that a client waits for, and use credit for them."""
-        kept = []
-        for item in items:
-            window = self._windows.get(item.position)
-            if window is not None:
-                window.spend(sum(ref.size for ref in item.outputs or ()))
-                kept.append(item)
-        return kept
+        return [
+            item
+            for item in items
+            if self.spend(item.position, sum([ref.size for ref in item.outputs or ()]))
+        ]
 
     def finish(self, error: str | None = None, error_code: int = 0) -> list[ResponseItem]:
         """End all open requests; returns their final responses."""
@@ -205,11 +219,17 @@ class StreamBatch:
 class _Stream:
     """A generator that works on a batch."""
 
-    __slots__ = ("batch", "is_slow", "responses")
+    __slots__ = ("batch", "is_slow", "packers", "responses")
 
-    def __init__(self, batch: StreamBatch, responses: Generator[Any, None, None]) -> None:
+    def __init__(
+        self,
+        batch: StreamBatch,
+        responses: Generator[Any, None, None],
+        packers: list[ResponsePacker],
+    ) -> None:
         self.batch = batch
         self.responses = responses
+        self.packers = packers  # by position
         self.is_slow = True  # until the first step is measured
 
 
@@ -223,36 +243,43 @@ class StreamHost(InstanceHost):
         self._outbox = ResponseOutbox(self._channel)
         self._reader = self._make_reader()
         self._received_ns = 0
+        self._stepped_ns = 0  # when the last step ended
         try:
             while True:
-                self._receive_messages()
-                streams = [s for s in self._streams.values() if s.batch.may_send]
-                for stream in streams:
-                    self._step(stream)
-                if len(self._outbox) >= MAX_HELD or any(s.is_slow for s in streams):
-                    self._outbox.flush()
-                else:
-                    self._outbox.hold()
+                for stream in self._wait_for_streams():
+                    if stream.batch.is_abandoned:  # its clients went away since then
+                        continue
+                    self._take_turn(stream)
+                    if self._stepped_ns - self._received_ns >= _RECEIVE_INTERVAL_NS:
+                        self._receive_available()
         finally:
             self._outbox.close()
             for stream in self._streams.values():
                 self._close_stream(stream)
 
-    def _receive_messages(self) -> None:
-        """Handles messages of the server; waits for one if no generator can be stepped."""
-        while not any(stream.batch.may_send for stream in self._streams.values()):
+    def _wait_for_streams(self) -> list[_Stream]:
+        """Returns the streams that can be stepped; waits for messages while there is none."""
+        while not (streams := self._ready_streams()):
             self._outbox.flush()
             self._on_message(self._reader.receive())
-        now_ns = time.monotonic_ns()
-        if now_ns - self._received_ns >= _RECEIVE_INTERVAL_NS:
-            self._received_ns = now_ns
-            while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
-                self._on_message(received)
+            self._receive_available()
+        return streams
+
+    def _receive_available(self) -> None:
+        """Handles the messages that came meanwhile."""
+        while (received := self._channel.receive(socket.MSG_DONTWAIT)) is not None:
+            self._on_message(received)
+        self._received_ns = time.monotonic_ns()
+
+    def _ready_streams(self) -> list[_Stream]:
+        return [stream for stream in self._streams.values() if stream.batch.may_send]
 
     def _on_message(self, received: Received) -> None:
         frame = received.frame
         if isinstance(frame, Execute):
-            self._streams[frame.batch] = _Stream(StreamBatch(frame), self._responses(received))
+            self._streams[frame.batch] = _Stream(
+                StreamBatch(frame), self._responses(received), self._call.packers(frame)
+            )
         elif isinstance(frame, Cancel) and frame.batch in self._streams:
             stream = self._streams[frame.batch]
             item = stream.batch.cancel(frame.position)
@@ -274,12 +301,25 @@ class StreamHost(InstanceHost):
         else:
             yield results
 
-    def _step(self, stream: _Stream) -> None:
+    def _take_turn(self, stream: _Stream) -> None:
+        """Step a generator, as often as a turn has steps if it is quick."""
+        until_ns = time.monotonic_ns() + _TURN_NS
+        for _ in range(STEPS_PER_TURN):
+            if not self._step(stream) or self._stepped_ns >= until_ns:
+                break
+        if self._outbox.is_full:
+            self._outbox.flush()
+
+    def _step(self, stream: _Stream) -> bool:
+        """Get the next response of a generator; returns whether it may be stepped again at once."""
         if stream.is_slow:
             self._outbox.flush()
+        else:
+            self._outbox.hold()  # nobody knows how long the step takes
         started_ns = time.monotonic_ns()
         batch = stream.batch
         set_request_ids(batch.execute.ids or None)
+        goes_on = False
         try:
             results = next(stream.responses, _END)
             if results is _END:
@@ -287,11 +327,29 @@ class StreamHost(InstanceHost):
                 del self._streams[batch.execute.batch]
                 self._call.end_spans(batch.execute)
             else:
-                self._outbox.add(functools.partial(self._make_items, batch, results), started_ns)
+                self._add_responses(stream, results, started_ns)
+                goes_on = batch.may_send
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
             self._fail(stream, error)
         set_request_ids(None)
-        stream.is_slow = time.monotonic_ns() - started_ns >= _SLOW_STEP_NS
+        self._stepped_ns = now_ns = time.monotonic_ns()
+        stream.is_slow = now_ns - started_ns >= _SLOW_STEP_NS
+        if stream.is_slow:
+            self._outbox.flush()
+            return False
+        return goes_on
+
+    def _add_responses(self, stream: _Stream, results: Any, started_ns: int) -> None:
+        """Add one response for each request, as rows if all of them are small."""
+        batch, outbox = stream.batch, self._outbox
+        packed = self._call.pack(batch.execute, results, stream.packers)
+        if packed is None:
+            outbox.add(functools.partial(self._make_items, batch, results), started_ns)
+            return
+        number = batch.execute.batch
+        for position, (structure, data, size) in enumerate(packed):
+            if batch.spend(position, size):
+                outbox.add_small((number, position), structure, data, size, started_ns)
 
     def _make_items(self, batch: StreamBatch, results: Any, payload: Payload) -> list[ResponseItem]:
         items = self._call.response_items(batch.execute, results, payload, is_final=False)

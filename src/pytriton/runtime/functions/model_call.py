@@ -23,6 +23,7 @@ from pytriton.exceptions import PyTritonUnrecoverableError
 from pytriton.proxy.telemetry import end_span, start_span_from_remote
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.output_validation import convert_output
+from pytriton.runtime.functions.response_packing import ResponsePacker
 from pytriton.runtime.transport.frames import (
     BatchFailure,
     BatchResult,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytriton.runtime.functions.output_validation import OutputValidator
+    from pytriton.runtime.functions.response_packing import PackedResponse
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import Frame
 
@@ -162,6 +164,38 @@ class FunctionCall:
             )
             for position, outputs in enumerate(validated)
         ]
+
+    def packers(self, execute: Execute) -> list[ResponsePacker]:
+        """Returns what packs the responses of a stream, for each request of its batch."""
+        return [
+            ResponsePacker(self._outputs, execute.outputs.get(position, self._outputs))
+            for position in range(len(execute.rows))
+        ]
+
+    def pack(
+        self, execute: Execute, results: Any, packers: list[ResponsePacker]
+    ) -> list[PackedResponse] | None:
+        """Convert a yielded result like `response_items`; returns None if it is not small.
+
+        No name here is bound to an array: one to which only `results` refers is sent by reference.
+        """
+        packed = []
+        if type(results) is list and len(results) == len(packers):
+            for packer, outputs in zip(packers, results, strict=True):
+                response = packer.pack_known(outputs)
+                if response is None:
+                    break
+                packed.append(response)
+            else:
+                return packed
+        validated = self._validator.validate(results, len(execute.rows), execute.outputs)
+        packed = []
+        for packer, outputs in zip(packers, validated, strict=True):
+            response = packer.pack(outputs)
+            if response is None:
+                return None
+            packed.append(response)
+        return packed
 
     def _refs(
         self,

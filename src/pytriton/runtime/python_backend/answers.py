@@ -20,6 +20,7 @@ from pytriton.runtime.transport.arena import find_unshared_remote_block
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.refs import TensorRef
+from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.pb_utils.request import InferenceRequest
     from pytriton.runtime.transport.channel import Payload
+    from pytriton.runtime.transport.response_rows import Structure
 
 SENDER_CLOSED = "Unable to send response. Response sender has been closed."
 
@@ -236,6 +238,37 @@ def make_batch_result(
         row_count = sum(rows)
         refs = [add_batch_output(payload, tensors, row_count) for tensors in columns]
     return BatchResult(batch, *times_ns, refs)
+
+
+def pack_small(
+    response: InferenceResponse, names: Collection[str]
+) -> tuple[Structure, list[bytes], int] | None:
+    """Returns what rows need of a response: types, bytes, and their size; None if not small."""
+    if response.failure is not None or response.parameter_values:
+        return None
+    types = []
+    data = []
+    size = 0
+    for tensor in response.tensors:
+        name = tensor.name()
+        if name not in names:
+            continue
+        dtype, shape, array = tensor.to_wire()
+        if dtype is not BYTES:
+            if size + array.nbytes > SMALL_RESPONSE_BYTES:
+                return None
+            packed = array.tobytes()
+        else:
+            if size + 4 * array.size > SMALL_RESPONSE_BYTES:
+                return None
+            elements = array_to_bytes_elements(array)
+            if size + sum(map(len, elements)) > SMALL_RESPONSE_BYTES:
+                return None
+            packed = encode_bytes(elements)
+        size += len(packed)
+        data.append(packed)
+        types.append((name, dtype.number, shape))
+    return tuple(types), data, size
 
 
 def make_item(

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pytriton.runtime.pb_utils.failures import TritonModelException
-from pytriton.runtime.python_backend.answers import SENDER_CLOSED, make_item
+from pytriton.runtime.python_backend.answers import SENDER_CLOSED, make_item, pack_small
 from pytriton.runtime.python_backend.mailbox import Waiter
 from pytriton.runtime.transport.credit import CreditWindow
 
@@ -192,6 +192,11 @@ class BatchRun(ResponseWindows):
             is_first = not window.has_sent
             if not window.is_satisfied():
                 self._wait_for_client(window)
+            if not is_final and (packed := pack_small(response, self.names(position))) is not None:
+                window.spend(packed[2])
+                request = (self.execute.batch, position)
+                runs.outbox.respond_small(request, *packed, self.started_ns, at_once=is_first)
+                return
         make = functools.partial(self._make_item, position, response, window, is_final)
         runs.outbox.respond(make, self.started_ns, at_once=is_final or is_first)
         if is_final:

@@ -59,7 +59,12 @@ class CreditWindow:
 
         Otherwise a fast generator would take CPU time from the threads that deliver the first one.
         """
-        return self._sent == self._taken or (self._taken > 0 and self.is_open)
+        sent, taken = self._sent, self._taken
+        return sent == taken or (
+            taken > 0
+            and sent - taken < RESPONSE_WINDOW
+            and self._sent_bytes - self._taken_bytes < RESPONSE_WINDOW_BYTES
+        )
 
     def spend(self, size: int) -> None:
         """Count a response of `size` bytes as sent."""
@@ -67,12 +72,19 @@ class CreditWindow:
         self._sent += 1
         self._sent_bytes += size
 
+    def spend_all(self, sizes: list[int]) -> None:
+        """Count responses of these sizes in bytes as sent."""
+        self._sizes.extend(sizes)
+        self._sent += len(sizes)
+        self._sent_bytes += sum(sizes)
+
     def add(self, count: int) -> None:
         """Count `count` responses as consumed by the client."""
+        sizes = self._sizes
         # A peer that grants more than was sent must not widen the window.
-        for _ in range(min(count, len(self._sizes))):
-            self._taken += 1
-            self._taken_bytes += self._sizes.popleft()
+        count = min(count, len(sizes))
+        self._taken_bytes += sum([sizes.popleft() for _ in range(count)])
+        self._taken += count
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the counters contradict each other. Changes nothing.

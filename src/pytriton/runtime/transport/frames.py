@@ -257,6 +257,23 @@ class ResponseItem(msgspec.Struct, array_like=True):
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
 
 
+class BurstRef(msgspec.Struct, array_like=True, gc=False):
+    """The next `count` responses of a `ResponseRows`, which are for one request."""
+
+    batch: int
+    position: int
+    count: int
+
+
+class ResponseRows(msgspec.Struct, array_like=True):
+    """Responses with outputs of the same names, types and shapes, none of them the last one."""
+
+    bursts: list[BurstRef]
+    # Each has the bytes of all responses one after the other; `shape` is that of one, and `pieces`
+    # has their sizes if these differ.
+    outputs: list[TensorRef]
+
+
 class ResponsesFrame(FrameBase, tag="responses"):
     """Instance to server: responses of one or several batches that were ready together."""
 
@@ -264,6 +281,7 @@ class ResponsesFrame(FrameBase, tag="responses"):
     finished_ns: int
     items: list[ResponseItem]
     returned_batch: int = 0  # `execute` of a model.py returned for this batch; responses may follow
+    rows: ResponseRows | None = None  # they come before the items
 
 
 class BatchFailure(FrameBase, tag="failure"):

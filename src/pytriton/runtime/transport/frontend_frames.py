@@ -195,6 +195,8 @@ class ReplyItem(msgspec.Struct, array_like=True):
     is_refused: bool = False  # no model has seen the request
     is_outdated: bool = False  # the model was replaced: look it up and submit the request again
     index: int = -1  # of the request in its chunk; -1: it is not in a chunk
+    # Not 0: so many responses, none of them the last. The outputs are like those of `ResponseRows`.
+    burst: int = 0
 
 
 class Replies(FrameBase, tag="replies"):

@@ -24,7 +24,7 @@ import msgspec
 from pytriton.base.errors import sendable_text
 
 # Raised when a worker of the last version could not understand the frames of this one.
-PROTOCOL = 1
+PROTOCOL = 2
 # All messages are short. A peer that has proved nothing must not make us read more than this.
 MAX_HANDSHAKE_BYTES = 4096
 _MAX_REASON_CHARACTERS = 500

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the frames of all threads of a process over one channel.
 
-Responses that are ready together are sent together, which halves the cost of each one. The delay is
-short: a helper thread sends the responses that are still there after a millisecond. A response that
-cannot be sent becomes an error, and no other response is lost with it.
+Responses that are ready together are sent together, those that are small and alike as rows. The
+delay is short: a helper thread sends the responses that are still there after a millisecond. A
+response that cannot be sent becomes an error, and no other response is lost with it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.runtime.transport.frames import ResponseItem, ResponsesFrame
+from pytriton.runtime.transport.response_rows import HeldRows, make_item
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytriton.runtime.transport.arena import Block
     from pytriton.runtime.transport.channel import Channel, Payload
     from pytriton.runtime.transport.frames import Frame
+    from pytriton.runtime.transport.response_rows import Structure
 
 logger = logging.getLogger(__name__)
 
-MAX_HELD = 16  # responses in one message, if they are ready together
+MAX_HELD = 32  # responses in one message, if they are ready together
+_MAX_HELD_BYTES = 32 << 10  # of rows, which then are inside the message
 _HOLD_NS = 1_000_000
 _IDLE_ROUNDS = 10  # without responses, before the helper thread sleeps
 
@@ -40,6 +45,7 @@ class ResponseOutbox:
         self._posted: deque[Frame] = deque()
         self._items: list[ResponseItem] = []
         self._payload = channel.payload()  # of the items
+        self._rows = HeldRows()
         self._started_ns = 0
         self._held_ns = 0  # when the first of the items was added
         self._added_ns = 0
@@ -48,7 +54,13 @@ class ResponseOutbox:
         self._helper: threading.Thread | None = None
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._rows.count + len(self._items)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many responses wait as one message should have."""
+        rows = self._rows
+        return rows.count + len(self._items) >= MAX_HELD or rows.size >= _MAX_HELD_BYTES
 
     def send(self, make: Callable[[Payload], Frame]) -> None:
         """Send a frame, whose tensors `make` adds to the payload, after all earlier ones.
@@ -59,7 +71,7 @@ class ResponseOutbox:
         """
         with self._send_lock:
             # Order is kept: what the server hears of a batch last must not overtake its responses.
-            if self._items or self._posted:
+            if self._posted or len(self):
                 self._flush()
             payload = self.channel.payload()
             self._send(make(payload), payload)
@@ -95,21 +107,46 @@ class ResponseOutbox:
         """Send a response, at once or together with those that follow within a millisecond."""
         with self._send_lock:
             item = make(self._payload)
-            now_ns = time.monotonic_ns()
-            if not self._items:
-                self._started_ns = started_ns
-                # If responses are rare, there are no others to wait for.
-                self._held_ns = min(now_ns, self._added_ns + _HOLD_NS)
+            is_due = self._hold_next(started_ns)
             self._items.append(item)
-            is_due = now_ns - self._held_ns >= _HOLD_NS
-            self._added_ns = now_ns
             payload = self._payload
             # A large response gains nothing by company, and its memory is busy while it waits.
             is_large = payload.has_views or bool(payload.blocks)
-            if at_once or is_due or is_large or len(self._items) >= MAX_HELD:
+            if at_once or is_due or is_large or self.is_full:
                 self._flush()
             elif not self._is_helper_awake.is_set():
                 self._use_helper()
+
+    def respond_small(
+        self,
+        request: tuple[int, int],
+        structure: Structure,
+        data: Sequence[bytes],
+        size: int,
+        started_ns: int,
+        *,
+        at_once: bool,
+    ) -> None:
+        """Like `respond`, for a small response that is not the last one; see `HeldRows.add`."""
+        with self._send_lock.lock:  # as in `add`
+            is_due = self._hold_next(started_ns)
+            self._add_small(request, structure, data, size)
+            if at_once or is_due or self.is_full:
+                self._flush()
+            elif not self._is_helper_awake.is_set():
+                self._use_helper()
+        if self._posted:
+            self.send_posted()
+
+    def _hold_next(self, started_ns: int) -> bool:
+        """Note the times of a response; returns whether those that wait are due."""
+        now_ns = time.monotonic_ns()
+        if not self._rows.count and not self._items:
+            self._started_ns = started_ns
+            # If responses are rare, there are no others to wait for.
+            self._held_ns = min(now_ns, self._added_ns + _HOLD_NS)
+        self._added_ns = now_ns
+        return now_ns - self._held_ns >= _HOLD_NS
 
     def add(self, make: Callable[[Payload], list[ResponseItem]], started_ns: int) -> None:
         """Hold responses until the next `flush`, or after `hold` for at most a millisecond.
@@ -118,7 +155,7 @@ class ResponseOutbox:
         """
         with self._send_lock.lock:  # the same as `_send_lock`, 0.4 us less for each response
             items = make(self._payload)
-            if not self._items:
+            if not len(self):
                 self._started_ns = started_ns
                 self._held_ns = time.monotonic_ns()
             self._items += items
@@ -127,9 +164,38 @@ class ResponseOutbox:
         if self._posted:
             self.send_posted()
 
+    def add_small(
+        self,
+        request: tuple[int, int],
+        structure: Structure,
+        data: Sequence[bytes],
+        size: int,
+        started_ns: int,
+    ) -> None:
+        """Like `add`, for a small response that is not the last one; see `HeldRows.add`."""
+        with self._send_lock.lock:
+            if not self._rows.count and not self._items:
+                self._started_ns = started_ns
+                self._held_ns = time.monotonic_ns()
+            self._add_small(request, structure, data, size)
+        if self._posted:
+            self.send_posted()
+
+    def _add_small(
+        self, request: tuple[int, int], structure: Structure, data: Sequence[bytes], size: int
+    ) -> None:
+        # Rows are sent before items: what follows an item of the same request is an item, too.
+        items = self._items
+        if items and any((item.batch, item.position) == request for item in items):
+            is_row = False
+        else:
+            is_row = self._rows.add(request, structure, data, size)
+        if not is_row:
+            items.append(make_item(self._payload, *request, structure, data))
+
     def hold(self) -> None:
         """Leave held responses to a later `flush`; at the latest they go after a millisecond."""
-        if self._items and not self._is_helper_awake.is_set():
+        if (self._rows.count or self._items) and not self._is_helper_awake.is_set():
             self._use_helper()
 
     def flush(self) -> None:
@@ -149,28 +215,32 @@ class ResponseOutbox:
         self._is_helper_awake.set()
 
     def __repr__(self) -> str:
-        return f"<ResponseOutbox items={len(self._items)} posted={len(self._posted)}>"
+        return f"<ResponseOutbox items={len(self)} posted={len(self._posted)}>"
 
     def _flush(self) -> None:
         """Send all; raises only OSError, as the caller may not own the responses that fail."""
         self._flush_posted()
-        if not self._items:
+        items, payload, rows = self._items, self._payload, self._rows
+        if not items and not rows.count:
             return
-        items, payload = self._items, self._payload
         times_ns = (self._started_ns, time.monotonic_ns())
         try:
-            self._send(ResponsesFrame(*times_ns, items), payload)
+            record = rows.record(payload) if rows.count else None
+            self._send(ResponsesFrame(*times_ns, items, rows=record), payload)
         except OSError:
             raise
         except Exception:  # noqa: BLE001  the response that failed is found and logged below
+            own = self.channel.payload()
+            self._send_one_by_one(rows.items(own), own, times_ns)
             self._send_one_by_one(items, payload, times_ns)
         finally:
             # Also after an error: each was sent, or replaced by an error, or the peer is gone.
             self._items = []
             self._payload = self.channel.payload()
+            self._rows = HeldRows()
 
     def _send_one_by_one(
-        self, items: list[ResponseItem], payload: Payload, times_ns: tuple[int, int]
+        self, items: Iterable[ResponseItem], payload: Payload, times_ns: tuple[int, int]
     ) -> None:
         for item in items:
             try:
@@ -212,8 +282,8 @@ class ResponseOutbox:
             time.sleep(_HOLD_NS / 1e9)
             try:
                 with self._send_lock:
-                    idle_rounds = 0 if self._items else idle_rounds + 1
-                    if self._items and time.monotonic_ns() - self._held_ns >= _HOLD_NS:
+                    idle_rounds = 0 if len(self) else idle_rounds + 1
+                    if len(self) and time.monotonic_ns() - self._held_ns >= _HOLD_NS:
                         self._flush()
                     if idle_rounds > _IDLE_ROUNDS and not self._is_closed:
                         self._is_helper_awake.clear()

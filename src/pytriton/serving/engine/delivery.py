@@ -8,7 +8,7 @@ for more responses of decoupled models as clients take them.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pytriton.base.errors import (
     InternalError,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
-    from pytriton.base.messages import InferResponse, ResponseSink
+    from pytriton.base.messages import InferResponse, ResponseBurst, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import ChunkRun
 
@@ -55,6 +55,23 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
         if not is_final:
             inference.cancel()  # later responses of the model have no receiver
             inference.end()
+
+
+def deliver_burst(inference: Inference, burst: ResponseBurst) -> None:
+    """Pass many responses to their sink, with one call if it takes them so; like `deliver`."""
+    sink: Any = inference.sink
+    if not hasattr(sink, "on_burst"):
+        for response in burst.responses():
+            deliver(inference, Outcome(0, response, None, is_final=False))
+        return
+    if inference.is_over:  # an earlier response could not be delivered
+        return
+    try:
+        sink.on_burst(burst)
+    except Exception as error:  # noqa: BLE001  other requests must get their responses
+        _fail(sink, inference, error)
+        inference.cancel()  # later responses of the model have no receiver
+        inference.end()
 
 
 def deliver_run(inferences: list[Inference], run: ChunkRun) -> None:
@@ -228,6 +245,11 @@ class Answers:
             self.running -= count
             deliver_run(inferences[run.position : run.position + count], run)
 
+    def pass_on_burst(self, inference: Inference, burst: ResponseBurst) -> None:
+        """Tell the sink of a request about many responses, none of which is the last one."""
+        deliver_burst(inference, burst)
+        self.credit.on_burst_taken(inference, burst.count)
+
     def pass_on_cached(self, inference: Inference, response: InferResponse) -> None:
         """Answer a request that no instance gets, after all earlier ones."""
         outcome = Outcome(0, response)
@@ -279,12 +301,19 @@ class ResponseCredit:
 
     def on_taken(self, inference: Inference, outcome: Outcome) -> None:
         """Count a response, not the last one, that the sink has taken."""
-        inference.taken_count += 1
-        if inference.response_count == 1:
+        self._count_taken(inference, 1, _size_of(outcome))
+
+    def on_burst_taken(self, inference: Inference, count: int) -> None:
+        """Count small responses that the sink has taken."""
+        self._count_taken(inference, count, 0)
+
+    def _count_taken(self, inference: Inference, count: int, size: int) -> None:
+        inference.taken_count += count
+        if inference.response_count == count:
             # Grant credit for the second response two iterations of the event loop later, after the
             # first was written; granting it at once delayed the first by 1 to 5 ms.
             self._loop.call_soon(self._loop.call_soon, self._grant, inference)
-        elif is_grant_due(inference.taken_count, _size_of(outcome)):
+        elif is_grant_due(inference.taken_count, size):
             self._grant(inference)
 
     def _grant(self, inference: Inference) -> None:

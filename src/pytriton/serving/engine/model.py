@@ -21,7 +21,12 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.base.messages import RequestPath
-from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
+from pytriton.runtime.executor.inference import (
+    Instance,
+    Outcome,
+    RunningBatch,
+    burst_outcomes,
+)
 from pytriton.serving.engine.answer_cache import AnswerCache
 from pytriton.serving.engine.batch_start import BatchStart, EarliestTimer
 from pytriton.serving.engine.delivery import (
@@ -46,6 +51,7 @@ from pytriton.serving.engine.stats import (
     FailureReason,
     ModelStatistics,
     record_answers,
+    record_burst,
     record_late_failures,
     record_responses,
     record_traces,
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
+    from pytriton.base.messages import ResponseBurst
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
@@ -652,6 +659,30 @@ class Model(VersionLifecycle):
             self._log_unexpected(error, "it looked for the next batch")
         if passed_on or batch.answered:  # it is empty if the instance only reports that it is free
             self._finish(batch, passed_on, times_ns, now_ns)
+
+    def on_burst(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        position: int,
+        burst: ResponseBurst,
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Pass on many responses to a request, which free no instance."""
+        spec = self.spec
+        is_plain = spec.decoupled and not spec.iterative and spec.sequence is None
+        if not is_plain or batch.is_traced or self._answers.is_ordered:
+            self.on_outcomes(instance, batch, burst_outcomes(position, burst), times_ns)
+            return
+        inference = batch.inferences[position]
+        try:
+            record_burst(self.statistics, inference, burst.count, times_ns, time.monotonic_ns())
+        except Exception as error:  # noqa: BLE001  it is logged
+            self._log_unexpected(error, "it counted the answers of a batch")
+            outcomes = _as_failures(batch, burst_outcomes(position, burst))
+            self._answers.pass_on(batch, outcomes)
+            return
+        self._answers.pass_on_burst(inference, burst)
 
     def _settle_round(
         self, batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int], now_ns: int

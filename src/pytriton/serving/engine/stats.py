@@ -18,7 +18,7 @@ from pytriton.base.messages import ExecutionTimes, RequestPath
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
-    from pytriton.runtime.executor.inference import Outcome, RunningBatch
+    from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
 
 # A stream may have any number of responses; those beyond the last index are counted there.
 MAX_RESPONSE_INDEXES = 1024
@@ -91,6 +91,47 @@ class ResponseDurations:
     cancel: Duration = field(default_factory=Duration)
 
 
+class BurstTotals:
+    """Sums over responses of bursts by index, kept as what changes from one index to the next.
+
+    So a burst is counted where it begins and where it ends, whatever its length.
+    """
+
+    __slots__ = ("_changes",)
+
+    def __init__(self) -> None:
+        self._changes: dict[int, list[int]] = {}  # of the count, of both times; by index
+
+    def add(self, first: int, end: int, infer_ns: int, output_ns: int, count: int = 1) -> None:
+        """Add to each index from `first` to `end`, without `end`: `count` successful responses."""
+        changes = self._changes
+        begun = changes.setdefault(first, [0, 0, 0])
+        begun[0] += count
+        begun[1] += infer_ns
+        begun[2] += output_ns
+        ended = changes.setdefault(end, [0, 0, 0])
+        ended[0] -= count
+        ended[1] -= infer_ns
+        ended[2] -= output_ns
+
+    def move_to(self, responses: list[ResponseDurations]) -> None:
+        """Add the sums to the durations by index, and begin with none again."""
+        changes, self._changes = self._changes, {}
+        count = infer_ns = output_ns = 0
+        for index in range(max(changes, default=0)):
+            if index in changes:
+                more, more_infer_ns, more_output_ns = changes[index]
+                count += more
+                infer_ns += more_infer_ns
+                output_ns += more_output_ns
+            while len(responses) <= index:
+                responses.append(ResponseDurations())
+            response = responses[index]
+            response.compute_infer.add(infer_ns, count)
+            response.compute_output.add(output_ns, count)
+            response.success.add(infer_ns + output_ns, count)
+
+
 class BatchRecord(msgspec.Struct, gc=False):
     """One execution: when its phases began, and sums over those of its requests that succeeded."""
 
@@ -149,13 +190,20 @@ class ModelStatistics:
         default_factory=lambda: dict.fromkeys(FailureReason, 0)
     )
     paths: list[int] = field(default_factory=lambda: [0] * len(RequestPath))  # requests by path
-    responses: list[ResponseDurations] = field(default_factory=list)  # by index
     last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
     latencies: Latencies | None = None  # their distributions, if those are wanted
     _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
     _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
     _success_ns: int = 0
     _queue_ns: int = 0
+    _responses: list[ResponseDurations] = field(default_factory=list)  # by index
+    _bursts: BurstTotals = field(default_factory=BurstTotals)  # those that are not in `_responses`
+
+    @property
+    def responses(self) -> list[ResponseDurations]:
+        """The durations of responses of decoupled requests by index."""
+        self._bursts.move_to(self._responses)
+        return self._responses
 
     def record_batch(self, record: BatchRecord, now_ms: int) -> None:
         """Count one execution and its successful requests; the others go to `record_failures`."""
@@ -236,7 +284,7 @@ class ModelStatistics:
         self, index: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int = 0
     ) -> None:
         """Count one response of a decoupled request; `output_ns` is 0 if it has no tensor."""
-        responses = self.responses
+        responses = self._responses
         index = min(index, MAX_RESPONSE_INDEXES - 1)
         while len(responses) <= index:
             responses.append(ResponseDurations())
@@ -247,6 +295,16 @@ class ModelStatistics:
                 response.compute_output.add(output_ns)
         whole: Duration = getattr(response, outcome.value)
         whole.add(infer_ns + output_ns)
+
+    def record_burst(self, first: int, count: int, infer_ns: int, output_ns: int) -> None:
+        """Count successful responses of a decoupled request, the first of index `first`."""
+        last = MAX_RESPONSE_INDEXES - 1
+        end = first + count
+        if first < last:
+            self._bursts.add(first, min(end, last), infer_ns, output_ns)
+        beyond = end - max(first, last)
+        if beyond > 0:
+            self._bursts.add(last, last + 1, beyond * infer_ns, beyond * output_ns, beyond)
 
     @property
     def success_count(self) -> int:
@@ -402,6 +460,21 @@ def record_responses(
             final.append(outcome)
     if final:
         record_answers(statistics, batch, final, times_ns, now_ns)
+
+
+def record_burst(
+    statistics: ModelStatistics,
+    inference: Inference,
+    count: int,
+    times_ns: tuple[int, int],
+    now_ns: int,
+) -> None:
+    """Count successful responses of a decoupled model, which end no request."""
+    first = inference.response_count
+    if not first and statistics.latencies is not None:
+        statistics.latencies.on_first_response(now_ns - inference.request.received_ns)
+    statistics.record_burst(first, count, times_ns[1] - times_ns[0], now_ns - times_ns[1])
+    inference.response_count = first + count
 
 
 def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]) -> None:

@@ -23,6 +23,7 @@ from pytriton.serving.repository.reading.layout import ModelPlace, contained_fil
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytriton.base.messages import ResponseBurst
     from pytriton.runtime.executor.inference import Instance, Outcome, RunningBatch
     from pytriton.runtime.executor.python_instance import PythonInstance
     from pytriton.serving.engine.sequence.sequence_inputs import SequenceInputs
@@ -89,6 +90,17 @@ class WarmupRun:
                 instance.grant(batch.inferences[outcome.position], 1)
         if self._open <= 0 and not self._done.done():
             self._done.set_result(None)
+
+    def on_burst(
+        self,
+        instance: Instance,
+        batch: RunningBatch,
+        position: int,
+        burst: ResponseBurst,
+        times_ns: tuple[int, int],
+    ) -> None:
+        """Grant credit for as many responses."""
+        instance.grant(batch.inferences[position], burst.count)
 
     def on_unavailable(self, instance: Instance) -> None:
         """Do nothing: `on_died` follows."""

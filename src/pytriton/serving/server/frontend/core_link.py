@@ -19,8 +19,8 @@ from pytriton.base.errors import (
     error_from_code,
     sendable_text,
 )
-from pytriton.base.messages import InferResponse
-from pytriton.runtime.executor.batch_tensors import make_tensor
+from pytriton.base.messages import InferResponse, ResponseBurst
+from pytriton.runtime.executor.batch_tensors import make_tensor, split_rows
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.credit import is_grant_due
@@ -37,7 +37,7 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.serving.engine.delivery import deliver, dispatch_error, refuse
+from pytriton.serving.engine.delivery import deliver, deliver_burst, dispatch_error, refuse
 from pytriton.serving.server.frontend.chunks import ChunkSender
 from pytriton.serving.server.frontend.records import packed
 from pytriton.serving.server.tracing.settings import TraceSampling
@@ -376,6 +376,9 @@ class CoreLink:
         if item.is_outdated:
             self._submit_again(inference)
             return
+        if item.burst:
+            self._on_burst(received, item, inference)
+            return
         error = response = None
         if item.error is not None:
             error = error_from_code(item.error_code, item.error)
@@ -386,10 +389,27 @@ class CoreLink:
             response, error = _response(received, item, item.outputs, inference)
         deliver(inference, Outcome(0, response, error, item.is_final))
         if not item.is_final:
-            inference.taken_count += 1
-            size = sum(ref.size for ref in item.outputs or ())
-            if inference.is_over or is_grant_due(inference.taken_count, size):
-                self._report_consumed(inference)
+            self._count_taken(inference, 1, sum(ref.size for ref in item.outputs or ()))
+
+    def _on_burst(self, received: Received, item: ReplyItem, inference: Inference) -> None:
+        model: Any = inference.owner
+        try:
+            (outputs,) = split_rows(received, item.outputs or (), [item.burst])
+        except Exception as failure:  # noqa: BLE001  the client gets it
+            error = error_for_clients(failure, "it read responses of the core")
+            for _ in range(item.burst):
+                deliver(inference, Outcome(0, None, error, is_final=False))
+        else:
+            name, version = model.spec.name, model.version_text
+            request_id = inference.request.id
+            deliver_burst(inference, ResponseBurst(name, version, request_id, item.burst, outputs))
+        self._count_taken(inference, item.burst, 0)
+
+    def _count_taken(self, inference: Inference, count: int, size: int) -> None:
+        """Count responses, none of which is larger than `size`, that a sink has taken."""
+        inference.taken_count += count
+        if inference.is_over or is_grant_due(inference.taken_count, size):
+            self._report_consumed(inference)
 
     def _on_chunk_reply(self, received: Received, item: ReplyItem) -> None:
         response = error = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from pytriton.base.messages import InferResponse
+    from pytriton.base.messages import InferResponse, ResponseBurst
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.loop_channel import LoopChannel
@@ -67,6 +67,28 @@ class ReplyOutbox:
             self._bytes += size if not block else 0
         self._add(ReplyItem(call, refs, is_final, parameters=response.parameters, index=index))
         return total
+
+    def add_burst(self, call: int, burst: ResponseBurst) -> None:
+        """Add many responses of a decoupled model.
+
+        Raises:
+            UnavailableError: There is no memory for their tensors.
+        """
+        if not self._is_open:
+            return
+        payload = self._payload
+        if payload is None:
+            payload = self._payload = self._channel.payload()
+        refs = []
+        for output in burst.outputs:
+            size = len(output.data)
+            block, offset = payload.add((output.data,), size)
+            number = output.dtype.number
+            refs.append(
+                TensorRef(output.name, number, output.shape, offset, size, block, output.sizes)
+            )
+            self._bytes += size if not block else 0
+        self._add(ReplyItem(call, refs, is_final=False, burst=burst.count))
 
     def add_error(
         self,

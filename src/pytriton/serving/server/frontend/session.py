@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from pytriton.base.messages import InferResponse
+    from pytriton.base.messages import InferResponse, ResponseBurst
     from pytriton.runtime.executor.columns import ChunkSignature
     from pytriton.runtime.transport.arena import MemoryTrimmer
     from pytriton.runtime.transport.channel import Received
@@ -427,6 +427,11 @@ class FrontEndRequest:
         size = self._session.outbox.add_response(self._call, response, is_final=final)
         self._count(size, final=final)
 
+    def on_burst(self, burst: ResponseBurst) -> None:
+        """Send many responses; raises ServerError if there is no memory for their tensors."""
+        self._session.outbox.add_burst(self._call, burst)
+        self._spend(burst.sizes())
+
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         self._session.outbox.add_error(self._call, error, is_final=final)
         self._count(0, final=final)
@@ -455,10 +460,13 @@ class FrontEndRequest:
             self.inference = None  # it refers to this object, and a cycle would keep its tensors
             self._session.end_request(self._call)
             return
+        self._spend([size])
+
+    def _spend(self, sizes: list[int]) -> None:
         # Credit runs out with responses that the client has not read; the front end gives it back.
         if self._window is None:
             self._window = CreditWindow()
-        self._window.spend(size)
+        self._window.spend_all(sizes)
         if not self._window.is_open and not self._is_paused and self.inference is not None:
             self._is_paused = True
             self.inference.pause()

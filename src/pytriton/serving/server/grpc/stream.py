@@ -22,13 +22,14 @@ from pytriton.protocol.kserve_pb import parse_message
 from pytriton.protocol.kserve_pb_response import (
     encode_empty_final,
     encode_infer_response,
+    encode_stream_burst,
     encode_stream_failure,
     encode_stream_refusal,
     encode_stream_response,
 )
 from pytriton.protocol.pb_columns import PbStreamedResponsePattern
 from pytriton.serving.server.api.background import MEDIUM_BYTES
-from pytriton.serving.server.grpc.call import GrpcCall, frame_message, gather
+from pytriton.serving.server.grpc.call import IDENTITY, GrpcCall, frame_message, gather
 from pytriton.serving.server.grpc.columns import ColumnTable, PbColumns
 from pytriton.serving.server.grpc.infer import SMALL_BYTES, has_typed_tensors
 from pytriton.serving.server.shared_memory.region_request import RegionRequest
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.messages import InferRequest, InferResponse
+    from pytriton.base.messages import InferRequest, InferResponse, ResponseBurst
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, MessageAssembler
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
@@ -235,6 +236,10 @@ class StreamInferCall(GrpcCall):
             self._send(answer)
             self._end_request(ended)
 
+    def deliver_burst(self, messages: bytes) -> None:
+        """Send responses of a decoupled model, each with its prefix."""
+        self._pause_unless(is_ready=self.send_framed([messages]))
+
     def deliver_framed(self, members: Sequence[StreamedMember], messages: Sequence[bytes]) -> None:
         """Send responses of coupled models, each with its prefix, in one buffer if it is turn."""
         turns, in_flight = self._ordered, self._in_flight
@@ -411,6 +416,15 @@ class StreamedRequest:
             parsed = self.parsed
             parts = encode_empty_final(parsed.model_name, parsed.model_version, parsed.id)
         call.deliver(self, parts, final=final)
+
+    def on_burst(self, burst: ResponseBurst) -> None:
+        """Send many responses of a decoupled model."""
+        call = self._call
+        if self._class_counts or call.encoding != IDENTITY:
+            for response in burst.responses():
+                self.on_response(response, final=False)
+        elif call.is_waiting_for(self):
+            call.deliver_burst(encode_stream_burst(burst))
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         if self._call.is_waiting_for(self):

@@ -27,7 +27,7 @@ from pytriton.serving.server.http.bodies import as_server_error
 from pytriton.serving.server.http.infer import EngineExchange, respond_server_error
 
 if TYPE_CHECKING:
-    from pytriton.base.messages import InferRequest
+    from pytriton.base.messages import InferRequest, ResponseBurst
     from pytriton.protocol.kserve_json import OutputFormat
     from pytriton.protocol.shared_memory import RegionPlace
     from pytriton.serving.engine.served_model import ServedModel
@@ -110,6 +110,20 @@ class EventStream(EngineExchange):
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         self._accept(response, final)
+
+    def on_burst(self, burst: ResponseBurst) -> None:
+        """Send many responses, which are small, with one write."""
+        if self._is_writing or self._is_answered:
+            for response in burst.responses():
+                self._accept(response, final=False)
+            return
+        events: list[bytes] = []
+        try:
+            for response in burst.responses():
+                events.append(self._write(response))  # noqa: PERF401  see below
+        finally:  # those before one that cannot be encoded are sent, too
+            if events:
+                self._send(200, b"".join(events))
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         self._accept(error, final)
