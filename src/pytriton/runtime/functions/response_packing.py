@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytriton.base.dtypes import BYTES, array_to_bytes_elements, encode_bytes
+from pytriton.base.dtypes import BYTES
 from pytriton.runtime.functions.output_validation import convert_output
-from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES
+from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES, pack_texts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -88,11 +88,6 @@ def _pack(name: str, array: NDArray[Any], dtype: DataType, room: int) -> bytes |
     """Returns the bytes of an output; None if there are more than `room`."""
     if array.dtype != dtype.numpy:
         array = convert_output(name, array, dtype)
-    if dtype is not BYTES:
-        return array.tobytes() if array.nbytes <= room else None
-    if 4 * array.size > room:
-        return None
-    elements = array_to_bytes_elements(array)
-    if 4 * len(elements) + sum(map(len, elements)) > room:
-        return None
-    return encode_bytes(elements)
+    if dtype is BYTES:
+        return pack_texts(array, room)
+    return array.tobytes() if array.nbytes <= room else None

@@ -201,10 +201,13 @@ class InferenceResponseSender:
         elif not isinstance(response, InferenceResponse):
             raise TypeError(f"response must be an InferenceResponse, got {type(response)}")
         with self._order:
-            if self._is_decoupled:
-                self._send_decoupled(response, is_final=flags == FINAL)
-            else:
+            if not self._is_decoupled:
                 self._send_single(response, is_final=flags == FINAL)
+                return
+            if self._is_closed:
+                self._check_open()
+            self._is_closed = is_final = flags == FINAL
+            self._context.send(response, is_final=is_final)
 
     def is_cancelled(self) -> bool:
         """Returns whether the request was cancelled; a final response is still required."""
@@ -232,11 +235,6 @@ class InferenceResponseSender:
         """
         self._check_first()
         self._has_sent = self._is_closed = True
-
-    def _send_decoupled(self, response: InferenceResponse | None, *, is_final: bool) -> None:
-        self._check_open()
-        self._is_closed = is_final
-        self._context.send(response, is_final=is_final)
 
     def _send_single(self, response: InferenceResponse | None, *, is_final: bool) -> None:
         if response is not None:

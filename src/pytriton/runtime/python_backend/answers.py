@@ -20,7 +20,7 @@ from pytriton.runtime.transport.arena import find_unshared_remote_block
 from pytriton.runtime.transport.frames import BatchResult, ResponseItem
 from pytriton.runtime.transport.payload import INLINE_TENSOR_BYTES
 from pytriton.runtime.transport.refs import TensorRef
-from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES
+from pytriton.runtime.transport.response_rows import SMALL_RESPONSE_BYTES, pack_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -254,17 +254,14 @@ def pack_small(
         if name not in names:
             continue
         dtype, shape, array = tensor.to_wire()
-        if dtype is not BYTES:
-            if size + array.nbytes > SMALL_RESPONSE_BYTES:
-                return None
-            packed = array.tobytes()
+        room = SMALL_RESPONSE_BYTES - size
+        packed: bytes | None
+        if dtype is BYTES:
+            packed = pack_texts(array, room)
         else:
-            if size + 4 * array.size > SMALL_RESPONSE_BYTES:
-                return None
-            elements = array_to_bytes_elements(array)
-            if size + sum(map(len, elements)) > SMALL_RESPONSE_BYTES:
-                return None
-            packed = encode_bytes(elements)
+            packed = array.tobytes() if array.nbytes <= room else None
+        if packed is None:
+            return None
         size += len(packed)
         data.append(packed)
         types.append((name, dtype.number, shape))

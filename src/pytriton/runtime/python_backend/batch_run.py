@@ -188,9 +188,9 @@ class BatchRun(ResponseWindows):
         window = None
         is_first = False
         if response is not None and runs.is_decoupled:
-            window = self._window(position)
+            window = self._windows.get(position) or self._window(position)
             is_first = not window.has_sent
-            if not window.is_satisfied():
+            if not window.is_open and not window.is_satisfied():
                 self._wait_for_client(window)
             if not is_final and (packed := pack_small(response, self.names(position))) is not None:
                 window.spend(packed[2])

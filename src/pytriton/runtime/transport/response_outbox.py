@@ -130,7 +130,10 @@ class ResponseOutbox:
         """Like `respond`, for a small response that is not the last one; see `HeldRows.add`."""
         with self._send_lock.lock:  # as in `add`
             is_due = self._hold_next(started_ns)
-            self._add_small(request, structure, data, size)
+            # Rows are sent before items: what follows an item of its request is an item, too.
+            follows_item = self._items and self._has_item(request)
+            if follows_item or not self._rows.add(request, structure, data, size):
+                self._items.append(make_item(self._payload, *request, structure, data))
             if at_once or is_due or self.is_full:
                 self._flush()
             elif not self._is_helper_awake.is_set():
@@ -177,21 +180,15 @@ class ResponseOutbox:
             if not self._rows.count and not self._items:
                 self._started_ns = started_ns
                 self._held_ns = time.monotonic_ns()
-            self._add_small(request, structure, data, size)
+            # Rows are sent before items: what follows an item of its request is an item, too.
+            follows_item = self._items and self._has_item(request)
+            if follows_item or not self._rows.add(request, structure, data, size):
+                self._items.append(make_item(self._payload, *request, structure, data))
         if self._posted:
             self.send_posted()
 
-    def _add_small(
-        self, request: tuple[int, int], structure: Structure, data: Sequence[bytes], size: int
-    ) -> None:
-        # Rows are sent before items: what follows an item of the same request is an item, too.
-        items = self._items
-        if items and any((item.batch, item.position) == request for item in items):
-            is_row = False
-        else:
-            is_row = self._rows.add(request, structure, data, size)
-        if not is_row:
-            items.append(make_item(self._payload, *request, structure, data))
+    def _has_item(self, request: tuple[int, int]) -> bool:
+        return any((item.batch, item.position) == request for item in self._items)
 
     def hold(self) -> None:
         """Leave held responses to a later `flush`; at the latest they go after a millisecond."""

@@ -8,13 +8,16 @@ are one buffer for each output. So a response of a stream costs neither a record
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytriton.base.dtypes import array_to_bytes_elements, encode_bytes
 from pytriton.runtime.transport.frames import BurstRef, ResponseItem, ResponseRows
 from pytriton.runtime.transport.refs import TensorRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from pytriton.runtime.transport.payload import Payload
 
@@ -77,6 +80,16 @@ class HeldRows:
         for (batch, position), rows in self._by_request.items():
             for data in rows:
                 yield make_item(payload, batch, position, self.structure, data)
+
+
+def pack_texts(array: NDArray[Any], room: int) -> bytes | None:
+    """Returns the bytes of a BYTES tensor; None if there are more than `room`."""
+    if 4 * array.size > room:  # each element begins with its length
+        return None
+    elements = array_to_bytes_elements(array)
+    if 4 * len(elements) + sum(map(len, elements)) > room:
+        return None
+    return encode_bytes(elements)
 
 
 def make_item(
