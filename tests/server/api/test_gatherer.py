@@ -47,6 +47,7 @@ class FakeEngine:
 
     def __init__(self, rounds_behind: int = 0) -> None:
         self.rounds_behind = rounds_behind
+        self.chunk_observers = []
 
     @property
     def is_behind(self):
@@ -254,3 +255,15 @@ def test_answered_chunk_is_freed_without_garbage_collection(loop):
 
     assert is_freed
     assert model.cancelled == [1]
+
+
+def test_observers_see_chunks_before_they_are_submitted(loop):
+    engine, seen = FakeEngine(), []
+    gatherer = Gatherer(Iterations(engine, loop), SIGNATURE, 1, "", (0, 1), None)
+    model = FakeModel()
+    engine.chunk_observers.append(lambda chunk: seen.append((chunk.callers, chunk.members)))
+    gather(gatherer, model, 1, 2)
+    loop.run()
+
+    assert seen == [([1, 2], [])]
+    assert len(model.chunks) == 1

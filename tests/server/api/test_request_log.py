@@ -12,17 +12,34 @@ from pytriton.base.dtypes import FP32
 from pytriton.base.errors import CancelledError, InternalError
 from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.base.request_ids import add_to_log_records
-from pytriton.serving.server.frontend.front_end import LoggedRequest, log_tensors
+from pytriton.serving.server.frontend import verbose_requests
+from pytriton.serving.server.frontend.verbose_requests import (
+    LoggedChunk,
+    LoggedRequest,
+    log_tensors,
+)
+from pytriton.serving.server.process.log_lines import LineLog
 from tests.fakes import RecordingSink
 
 ERROR = InternalError("no %s")
+NAME = verbose_requests.__name__
+
+
+class Loop:
+    """Leaves it to the test to write what was gathered."""
+
+    def call_soon(self, callback):
+        pass
+
+
+LINES = LineLog(NAME, verbose_requests.__file__, Loop())
 
 
 @pytest.fixture(autouse=True)
 def verbose(caplog):
     factory = logging.getLogRecordFactory()
     add_to_log_records()
-    caplog.set_level(logging.DEBUG, "pytriton.serving.server.frontend.front_end")
+    caplog.set_level(logging.DEBUG, NAME)
     yield
     logging.setLogRecordFactory(factory)
 
@@ -34,10 +51,11 @@ def request(**fields):
 
 def begin(**fields):
     sink = RecordingSink()
-    return sink, LoggedRequest(request(**fields), sink)
+    return sink, LoggedRequest(LINES, request(**fields), sink)
 
 
 def lines(caplog):
+    LINES.write()
     return [
         (re.sub(r"\d+ us", "1 us", each.getMessage()), each.triton_request_id)
         for each in caplog.records
@@ -83,10 +101,66 @@ def test_errors_are_passed_on_and_logged(caplog, end, text):
 
 
 def test_tensors_are_logged_with_type_and_shape(caplog):
-    log_tensors(request(id="a"))
-    log_tensors(request(outputs=("y", "z")))
+    log_tensors(LINES, request(id="a"))
+    log_tensors(LINES, request(outputs=("y", "z")))
 
-    assert [each.getMessage() for each in caplog.records] == [
-        "request for model 'm' with x FP32 [2, 3], for all outputs",
-        "request for model 'm' with x FP32 [2, 3], for y, z",
+    assert lines(caplog) == [
+        ("request for model 'm' with x FP32 [2, 3], for all outputs", "a"),
+        ("request for model 'm' with x FP32 [2, 3], for y, z", ""),
     ]
+
+
+class Member:
+    def __init__(self, request_id):
+        self.request = request(id=request_id)
+
+
+class Chunk:
+    has_fields = True
+
+    def __init__(self):
+        self.members = [Member("a"), Member(""), Member("b")]
+
+
+class ForgetfulSink:
+    """Forgets the members with their answer, as the sink of a chunk does."""
+
+    def __init__(self):
+        self.calls = []
+
+    def on_rows(self, chunk, *arguments):
+        chunk.members = []
+        self.calls.append(arguments)
+
+    def on_outcome(self, chunk, index, response, error, *, is_refused):
+        self.calls.append((index, response, error, is_refused))
+
+
+def test_each_member_of_a_chunk_has_a_line(caplog):
+    sink, chunk = ForgetfulSink(), Chunk()
+    logged = LoggedChunk(LINES, "m", sink, 0)
+    logged.on_outcome(chunk, 2, None, ERROR, is_refused=True)
+    logged.on_outcome(chunk, 2, None, CancelledError(""), is_refused=False)
+    logged.on_rows(chunk, 0, 2, (), 0)
+
+    assert sink.calls[0] == (2, None, ERROR, True)
+    assert sink.calls[-1] == (0, 2, (), 0)
+    begin = "request for model 'm' took 1 us and"
+    assert lines(caplog) == [
+        (f"{begin} was refused: no %s", "b"),
+        (f"{begin} was cancelled", "b"),
+        (f"{begin} was answered with 1 response(s)", "a"),
+        (f"{begin} was answered with 1 response(s)", ""),
+    ]
+
+
+def test_answers_that_could_not_be_sent_are_not_logged_as_answered(caplog):
+    class Failing(ForgetfulSink):
+        def on_rows(self, chunk, *arguments):
+            raise ValueError("full")
+
+    logged = LoggedChunk(LINES, "m", Failing(), 0)
+    with pytest.raises(ValueError, match="full"):
+        logged.on_rows(Chunk(), 0, 2, (), 0)
+
+    assert lines(caplog) == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.base.log_lines import LogLines
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ParameterValue, TraceOrigin
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
@@ -281,6 +282,12 @@ class LogEntry(FrameBase, tag="log_entry"):
     request_ids: list[str] = []
 
 
+class LogEntries(FrameBase, tag="log_entries"):
+    """Front end to core: verbose lines about requests, for the server's log."""
+
+    entries: LogLines
+
+
 FrontEndFrame = (
     Configure
     | Registry
@@ -300,5 +307,6 @@ FrontEndFrame = (
     | LetClientsLeave
     | EndConnections
     | ConnectionsEnded
+    | LogEntries
     | LogEntry
 )

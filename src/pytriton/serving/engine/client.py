@@ -8,7 +8,7 @@ engine directly; in a front end with its own process
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -32,6 +32,10 @@ class EngineClient(Protocol):
     @property
     def is_behind(self) -> bool:
         """Whether the last requests were not read yet, so that gathering more is better."""
+
+    # Called with each chunk of small requests before it is submitted; see `GatheredChunk`. What
+    # records requests puts a sink of its own in front of the chunk's.
+    chunk_observers: list[Callable[[Any], None]]
 
     # Models and requests; these never wait
 

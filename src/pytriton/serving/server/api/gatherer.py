@@ -52,7 +52,6 @@ class GatheredChunk:
     __slots__ = (
         "_columns",
         "_open_count",
-        "_rows",
         "_version",
         "callers",
         "fields",
@@ -62,6 +61,7 @@ class GatheredChunk:
         "model",
         "received_ns",
         "row_starts",
+        "rows",
         "signature",
         "sink",
     )
@@ -80,7 +80,7 @@ class GatheredChunk:
         self.callers: list[Any] = []  # of the members, for the sink to answer
         self.members: list[Inference] = []  # once submitted, until all are answered
         self.row_starts: Sequence[int] = ()
-        self._rows = rows
+        self.rows = rows  # of each member
         self._version = version
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
         self.fields: list[MemberFields] = []  # of each member
@@ -97,14 +97,14 @@ class GatheredChunk:
         columns = list(zip(*self.inputs, strict=True))
         self._columns = columns if order is None else [columns[place] for place in order]
         self.inputs = []
-        rows = self._rows
+        rows = self.rows
         self.row_starts = range(0, (count + 1) * rows, rows)
         members = make_members(self, self.model, self._requests(self.received_ns // count))
         self.model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
 
     def _requests(self, received_ns: int) -> InferRequest | list[InferRequest]:
         """Returns the record that all members share, or that of each."""
-        signature, rows, version = self.signature, self._rows, self._version
+        signature, rows, version = self.signature, self.rows, self._version
         name, fields = self.model.spec.name, self.fields
         # Members with the same fields share a record. Those of sequences cannot: a scheduler adds
         # inputs to each.
@@ -141,6 +141,7 @@ class Iterations:
     """Tells the gatherers of a port when an iteration of the event loop has read all requests."""
 
     def __init__(self, engine: EngineClient, loop: asyncio.AbstractEventLoop) -> None:
+        self.observers = engine.chunk_observers
         self._engine = engine
         self._loop = loop
         self._due: list[Gatherer] = []
@@ -276,6 +277,8 @@ class Gatherer:
     def _submit(self, *, is_complete: bool) -> None:
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
+            for observe in self._iterations.observers:
+                observe(chunk)
             chunk.submit(self._order, is_complete=is_complete)
 
 

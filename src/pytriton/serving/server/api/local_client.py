@@ -50,6 +50,7 @@ class LocalClient:
         strict_readiness: bool = True,
         change_log_settings: ChangeLogSettings | None = None,
     ) -> None:
+        self.chunk_observers: list[Callable[[Any], None]] = []
         self._engine = engine
         self._control = control
         self._traces = TraceService(engine, trace_settings)

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of clients in one process, over HTTP and gRPC, and verbose lines about them."""
+"""The connections of clients in one process, over HTTP and gRPC."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.base.request_ids import request_ids
 from pytriton.serving.server.access_log.setup import open_access_log
 from pytriton.serving.server.api.services import ClientService
+from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
@@ -21,23 +19,7 @@ from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.base.errors import ServerError
-    from pytriton.base.messages import ExecutionTrace, InferRequest, InferResponse, ResponseSink
-    from pytriton.protocol.grpc import CallHead
-    from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.grpc.call import GrpcCall
-    from pytriton.serving.server.grpc.connection import GrpcConnection
-    from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.handler import HttpExchange
-    from pytriton.serving.server.http.reader import HttpRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
@@ -47,12 +29,6 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 else:
     cloud_apis = LazyModule("pytriton.serving.server.cloud.apis")
-
-logger = logging.getLogger(__name__)
-
-_monotonic_ns = time.monotonic_ns
-
-_TENSORS_LEVEL = 2
 
 _FLUSH_S = 1.0  # for responses to reach their clients, even if the exit timeout is over
 
@@ -169,112 +145,3 @@ class FrontEnd:
         self._shared_memory.close()
         if self._access_log is not None:
             self._access_log.log.close()
-
-
-class VerboseRequests:
-    """Replaces methods that every request calls while the level is above 0.
-
-    Attributes of the objects hide these methods, so a request costs nothing more while the level
-    is 0; tests in all of them would be 1 % of the work for a small request. No request travels as a
-    column meanwhile.
-    """
-
-    def __init__(self, engine: EngineClient, http: HttpApi, grpc: GrpcApi) -> None:
-        self._level = 0
-        self._infer = engine.infer
-        self._handle = http.handle
-        self._open_call = grpc.open_call
-        self._replaced: list[tuple[object, str, Callable[..., Any], Callable[..., Any]]] = [
-            (engine, "infer", self._infer, self._log_infer),
-            (http, "handle", self._handle, self._log_handle),
-            (grpc, "open_call", self._open_call, self._log_open_call),
-        ]
-        for table in grpc.column_tables:
-            self._replaced.append((table, "take", table.take, _take_nothing))
-
-    def set_level(self, level: int) -> None:
-        """Begin or end to log requests, or change how much is logged of them."""
-        was_on, self._level = self._level > 0, level
-        if was_on == (level > 0):
-            return
-        for owner, name, method, logged in self._replaced:
-            # The original method is set again, not deleted: `LocalClient` has some as attributes.
-            vars(owner)[name] = logged if level else method
-
-    def _log_infer(
-        self,
-        request: InferRequest,
-        sink: ResponseSink,
-        trace: ExecutionTrace | None = None,
-        fitting: ServedModel | None = None,
-    ) -> Inference:
-        if self._level >= _TENSORS_LEVEL:
-            log_tensors(request)
-        return self._infer(request, LoggedRequest(request, sink), trace, fitting)
-
-    def _log_handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
-        head = request.head
-        logger.debug(
-            "HTTP request: %s %s", head.method.decode("latin-1"), head.target.decode("latin-1")
-        )
-        if head.resolved is not None:
-            # What was learned for this head is learned again when the log is quiet.
-            head.resolved.forms = None
-        return self._handle(connection, request)
-
-    def _log_open_call(
-        self, connection: GrpcConnection, stream_id: int, head: CallHead
-    ) -> GrpcCall | None:
-        logger.debug("gRPC call: %s", head.path)
-        return self._open_call(connection, stream_id, head)
-
-
-def _take_nothing(*_: Any) -> None:
-    """Let no request travel as a column."""
-
-
-class LoggedRequest:
-    """A sink that passes everything on, and logs the end."""
-
-    __slots__ = ("_begun_ns", "_request", "_response_count", "_sink")
-
-    def __init__(self, request: InferRequest, sink: ResponseSink) -> None:
-        self._request = request
-        self._sink = sink
-        self._response_count = 0
-        self._begun_ns = _monotonic_ns()
-
-    def on_response(self, response: InferResponse | None, *, final: bool) -> None:
-        self._sink.on_response(response, final=final)
-        self._response_count += response is not None
-        if final:
-            self._log_end(f"was answered with {self._response_count} response(s)")
-
-    def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        self._sink.on_error(error, final=final)
-        if final:
-            self._log_end(f"failed: {error.message}" if error.message else "was cancelled")
-
-    def on_refused(self, error: ServerError) -> None:
-        self._sink.on_refused(error)
-        self._log_end(f"was refused: {error.message}")
-
-    def _log_end(self, how: str) -> None:
-        took_us = (_monotonic_ns() - self._begun_ns) // 1000
-        name = self._request.model_name
-        _log(self._request, "request for model '%s' took %d us and %s", name, took_us, how)
-
-
-def log_tensors(request: InferRequest) -> None:
-    """Log what a request brings and asks for."""
-    inputs = ", ".join(
-        f"{tensor.name} {tensor.dtype.name} {list(tensor.shape)}"
-        for tensor in request.inputs.values()
-    )
-    outputs = "all outputs" if request.outputs is None else ", ".join(request.outputs)
-    _log(request, "request for model '%s' with %s, for %s", request.model_name, inputs, outputs)
-
-
-def _log(request: InferRequest, text: str, *arguments: object) -> None:
-    with request_ids({0: request.id} if request.id else {}):
-        logger.debug(text, *arguments)

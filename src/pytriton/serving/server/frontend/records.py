@@ -18,9 +18,11 @@ from pytriton.base import dtypes
 from pytriton.base.errors import sendable_text
 from pytriton.base.model_spec import ModelSpec
 from pytriton.base.request_ids import add_to_log_records
-from pytriton.runtime.transport.frontend_frames import LogEntry
+from pytriton.runtime.transport.frontend_frames import LogEntries, LogEntry
+from pytriton.serving.server.process.log_lines import LineHandler
 
 if TYPE_CHECKING:
+    from pytriton.base.log_lines import LogLines
     from pytriton.base.log_switches import LogSwitches
     from pytriton.serving.server.frontend.core_link import CoreLink
 
@@ -82,7 +84,7 @@ def unpacked(arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class CoreLogHandler(logging.Handler):
+class CoreLogHandler(LineHandler):
     """Sends records to the core, which has the only log."""
 
     def __init__(self, link: CoreLink) -> None:
@@ -109,6 +111,12 @@ class CoreLogHandler(logging.Handler):
             )
         except Exception:  # noqa: BLE001  as logging's own handlers do
             self.handleError(record)
+
+    def emit_lines(self, lines: LogLines) -> None:
+        for line in lines.lines:
+            line.message = sendable_text(line.message)
+            line.request_ids = [sendable_text(each) for each in line.request_ids]
+        self._link.send_from_any_thread(LogEntries(lines))
 
 
 def _ids_of(record: logging.LogRecord) -> list[str]:

@@ -17,6 +17,7 @@ from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.records import decode_spec
+from pytriton.serving.server.process.log_lines import write_gathered
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,6 +109,7 @@ class RemoteClient:
         self._engine = engine = RequestEngine[RemoteModel]()
         self._models: dict[int, RemoteModel] = {}
         self.trace_rates: dict[str, int] = {}
+        self.chunk_observers: list[Callable[[Any], None]] = []
         self._is_serving = False
         self._asked_serving: asyncio.Future[Any] | None = None
         self._on_exiting = on_exiting
@@ -194,6 +196,7 @@ class RemoteClient:
         )
 
     async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        write_gathered()  # with the settings of their time
         return await self.link.ask("change_log_settings", changes=dict(changes))
 
     # Messages of the core

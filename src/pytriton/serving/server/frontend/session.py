@@ -30,6 +30,7 @@ from pytriton.runtime.transport.frontend_frames import (
     CoreQuestion,
     DefineSignature,
     Flow,
+    LogEntries,
     LogEntry,
     Pong,
     QuestionReply,
@@ -48,6 +49,7 @@ from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signatu
 from pytriton.serving.server.frontend.records import as_batch_key, log_entry, unpacked
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
+from pytriton.serving.server.process.log_lines import write_lines
 from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 if TYPE_CHECKING:
@@ -151,6 +153,7 @@ class FrontEndSession:
             Connections: self._on_pool_event,
             ConnectionsEnded: self._on_pool_event,
             Pong: self._on_pool_event,
+            LogEntries: self._on_log_entries,
             LogEntry: self._on_log_entry,
             TraceRefusal: self._on_trace_refusal,
         }
@@ -265,6 +268,9 @@ class FrontEndSession:
 
     def _on_log_entry(self, received: Received, frame: LogEntry) -> None:
         log_entry(frame)
+
+    def _on_log_entries(self, received: Received, frame: LogEntries) -> None:
+        write_lines(frame.entries)
 
     def _on_pool_event(
         self, received: Received, frame: Connections | ConnectionsEnded | Pong

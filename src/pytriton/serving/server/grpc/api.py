@@ -148,8 +148,9 @@ class GrpcApi:
         self._management = ManagementMethods(engine, options.id, shared_memory)
         infer = InferService(engine, options, loop, tracing, shared_memory)
         stream_columns = StreamColumnTable(engine, loop, tracing)
-        # Those that decide which requests travel as columns.
+        # Those that decide which requests travel as columns; `call_columns` is None if no call may.
         self.column_tables: list[CallTable | StreamColumnTable] = [stream_columns]
+        self.call_columns: CallTable | None = infer.columns
         if infer.columns is not None:
             self.column_tables.append(infer.columns)
         self._add_methods(infer, stream_columns)

@@ -293,6 +293,10 @@ class GrpcConnection(asyncio.Protocol):
         if not self._is_flush_due:
             self.flush_soon()
 
+    def has_call(self, stream_id: int) -> bool:
+        """Returns whether a call was opened on a stream, and has not ended."""
+        return stream_id in self._calls
+
     def replace_call(self, call: GrpcCall) -> None:
         """Serve a stream with this call from now on, unless it has ended already."""
         stream_id = call.stream_id

@@ -18,19 +18,22 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import msgspec
 
+from pytriton.base import log_lines
 from pytriton.base.log_switches import JSON_FORMAT, LogFeed, LogSwitches
 from pytriton.base.request_ids import add_to_log_records, id_prefix, visible
+from pytriton.serving.server.process.log_lines import LineHandler, write_gathered
 from pytriton.utils.terminal import Colour, has_colours, paint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytriton.base.log_lines import LogLine, LogLines
     from pytriton.serving.server.options.server_options import LogOptions
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ FormatterFactory = Callable[[TextIO | None], logging.Formatter]
 _MODE = 0o666  # of a new file, less what the umask takes away
 _CHECK_INTERVAL_S = 1.0  # between two looks at whether the file was moved away
 _MICROSECONDS = 1_000_000
+_json_text = json.encoder.encode_basestring_ascii  # a text as `json.dumps` writes it
 # As in Triton, messages are quoted unless this variable is 0.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 _RAW = "is_raw"
@@ -65,7 +69,7 @@ class LiveLine(Protocol):
         """Write it again."""
 
 
-class LogHandler(logging.Handler):
+class LogHandler(LineHandler):
     """Writes those records that the settings of the log want."""
 
     def __init__(self) -> None:
@@ -84,6 +88,11 @@ class LogHandler(logging.Handler):
     def filter(self, record: logging.LogRecord) -> bool:
         """Returns whether a record is written."""
         return self._switches.wants(record.levelno) and bool(super().filter(record))
+
+    def handle_lines(self, lines: LogLines) -> None:
+        """Write lines, if they are wanted."""
+        if self._switches.wants(log_lines.LEVEL):
+            super().handle_lines(lines)
 
 
 class LogFile(LogHandler):
@@ -112,18 +121,25 @@ class LogFile(LogHandler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
-            if self._lost_count:
-                text = f"{self.format(_loss_record(self._lost_count))}\n{text}"
         except Exception:  # noqa: BLE001  bad arguments of the log call; logging reports them
             self.handleError(record)
             return
+        self._add(text, 1)
+
+    def emit_lines(self, lines: LogLines) -> None:
+        self._add(format_lines(self.formatter, lines), len(lines.lines))
+
+    def _add(self, text: str, count: int) -> None:
+        """Append entries."""
+        if self._lost_count:
+            text = f"{self.format(_loss_record(self._lost_count))}\n{text}"
         try:
             self._reopen_if_moved()
             self._write(f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
-            self._lost_count += 1
-            if self._lost_count == 1:
+            if not self._lost_count:
                 _report_loss(sys.stderr, f"the log cannot be written to '{self._path}': {error}")
+            self._lost_count += count
         else:
             self._lost_count = 0
 
@@ -202,6 +218,12 @@ class ConsoleHandler(LogHandler):
         except Exception:  # noqa: BLE001  bad arguments of the log call; logging reports them
             self.handleError(record)
             return
+        self._add(text, is_error=is_error)
+
+    def emit_lines(self, lines: LogLines) -> None:
+        self._add(format_lines(self._formatters[False], lines), is_error=False)
+
+    def _add(self, text: str, *, is_error: bool) -> None:
         try:
             self._write(self._streams[is_error], text)
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
@@ -296,6 +318,22 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = record.exc_text
         return json.dumps(entry)
 
+    def format_lines(self, lines: LogLines) -> str:
+        """Returns many lines as `format` would, one under the other."""
+        filename = lines.filename
+        return "\n".join([self._format_line(line, lines.process, filename) for line in lines.lines])
+
+    def _format_line(self, line: LogLine, process: int, filename: str) -> str:
+        second, microsecond = self._times.read(line.created)
+        # The names of our files need no escapes.
+        text = (
+            f'{{"time": "{second}.{microsecond:06}Z", "level": "VERBOSE", "pid": {process}, '
+            f'"file": "{filename}", "line": {line.number}, "message": {_json_text(line.message)}'
+        )
+        if line.request_ids:
+            text += f', "request_ids": {json.dumps(line.request_ids)}'
+        return text + "}"
+
 
 def level_name(level: int) -> str:
     """Returns the word for a level; whatever is below INFO is verbose."""
@@ -317,7 +355,9 @@ class TritonFormatter(logging.Formatter):
         self._is_coloured = is_coloured
 
     def format(self, record: logging.LogRecord) -> str:
-        head, message = self._head(record), record.getMessage()
+        place = f"{record.process} {record.filename}:{record.lineno}"
+        head = self._head(level_letter(record.levelno), record.created, place)
+        message = record.getMessage()
         if ids := getattr(record, "triton_request_ids", None):
             message = id_prefix(ids) + message
         if getattr(record, _RAW, False):
@@ -332,16 +372,37 @@ class TritonFormatter(logging.Formatter):
             text += "\n" + _indented(record.exc_text)
         return text
 
+    def format_lines(self, lines: LogLines) -> str:
+        """Returns many lines as `format` would, one under the other."""
+        filename, letter = lines.filename, level_letter(log_lines.LEVEL)
+        texts = []
+        for line in lines.lines:
+            place = f"{lines.process} {filename}:{line.number}"
+            message = line.message
+            if line.request_ids:
+                message = id_prefix(line.request_ids) + message
+            if self._is_quoted:
+                message = f'"{quoted(message)}"'
+            texts.append(f"{self._head(letter, line.created, place)} {message}")
+        return "\n".join(texts)
+
     def formatException(self, ei: Any) -> str:  # noqa: N802  the name is logging's
         """Returns the traceback with each line indented."""
         return _indented(super().formatException(ei))
 
-    def _head(self, record: logging.LogRecord) -> str:
-        letter = level_letter(record.levelno)
-        second, microsecond = self._times.read(record.created)
+    def _head(self, letter: str, created: float, place: str) -> str:
+        second, microsecond = self._times.read(created)
         moment = f"{second} {letter}" if self._is_iso else f"{letter}{second}.{microsecond:06}"
-        head = f"{moment} {record.process} {record.filename}:{record.lineno}]"
+        head = f"{moment} {place}]"
         return paint(head, _COLOURS[letter]) if self._is_coloured else head
+
+
+def format_lines(formatter: logging.Formatter | None, lines: LogLines) -> str:
+    """Returns many lines as a formatter writes their records, one under the other."""
+    if isinstance(formatter, (JsonFormatter, TritonFormatter)):
+        return formatter.format_lines(lines)
+    formatter = formatter or logging.Formatter()
+    return "\n".join([formatter.format(record) for record in lines.records()])
 
 
 def set_up_logging(options: LogOptions, handler: LogHandler | None = None) -> None:
@@ -360,6 +421,7 @@ def set_up_logging(options: LogOptions, handler: LogHandler | None = None) -> No
 
 def use_log_switches(switches: LogSwitches) -> None:
     """Change the log of this process; does nothing if it has no log of the server."""
+    write_gathered()  # with the settings of their time
     root = logging.getLogger()
     handlers = [handler for handler in root.handlers if isinstance(handler, LogHandler)]
     for handler in handlers:
@@ -442,7 +504,8 @@ class LogRing(LogHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: deque[KeptLogLine] = deque(maxlen=MAX_ENTRIES)
+        # Lines about requests become entries only if somebody asks for them.
+        self._lines: deque[KeptLogLine | tuple[LogLine, str]] = deque(maxlen=MAX_ENTRIES)
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -456,6 +519,10 @@ class LogRing(LogHandler):
         line = KeptLogLine(self._count, record.created, level_name(record.levelno), place, text)
         self._lines.append(line)
 
+    def emit_lines(self, lines: LogLines) -> None:
+        self._count += len(lines.lines)
+        self._lines.extend(zip(lines.lines, repeat(lines.filename)))
+
     def after(self, number: int) -> list[KeptLogLine]:
         """Returns the entries that came after the one with this number, as far as they are kept.
 
@@ -465,7 +532,11 @@ class LogRing(LogHandler):
         try:
             first = number if number <= self._count else 0
             new_count = min(self._count - first, len(self._lines))
-            return list(islice(self._lines, len(self._lines) - new_count, None))
+            entries = islice(self._lines, len(self._lines) - new_count, None)
+            return [
+                each if isinstance(each, KeptLogLine) else _kept(number, *each)
+                for number, each in enumerate(entries, self._count - new_count + 1)
+            ]
         finally:
             self.release()
 
@@ -482,6 +553,12 @@ def kept_lines() -> LogRing | None:
     return next((each for each in logging.getLogger().handlers if isinstance(each, LogRing)), None)
 
 
+def _kept(number: int, line: LogLine, filename: str) -> KeptLogLine:
+    text = _shortened(id_prefix(line.request_ids) + line.message)
+    place = f"{filename}:{line.number}"
+    return KeptLogLine(number, line.created, level_name(log_lines.LEVEL), place, text)
+
+
 def _text_of(record: logging.LogRecord) -> str:
     text = record.getMessage()
     if ids := getattr(record, "triton_request_ids", None):
@@ -490,6 +567,10 @@ def _text_of(record: logging.LogRecord) -> str:
         text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
     elif record.exc_text:  # a traceback of another process
         text += "\n" + record.exc_text
+    return _shortened(text)
+
+
+def _shortened(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         text = text[:MAX_CHARACTERS] + " ..."
     return text.encode("utf-8", "backslashreplace").decode()  # bytes that are no text
