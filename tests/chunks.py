@@ -35,6 +35,7 @@ class JoinedChunk:
         self._columns = columns
         self.row_starts = row_starts
         self.members: list[Inference] = []
+        self.trace = None
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""
@@ -72,6 +73,7 @@ class PiecesChunk:
         self._columns = columns
         self.row_starts = row_starts
         self.members: list[Inference] = []
+        self.trace = None
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""

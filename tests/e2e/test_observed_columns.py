@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small requests that travel together leave in the log what each of them leaves alone."""
+"""Small requests that travel together leave in logs and traces what each leaves alone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import tritonclient.grpc as triton_grpc
 
 from pytriton.model_config import Tensor
 from tests.e2e.waiting import eventually
+from tests.trace_files import await_requests
 
 CLIENTS, ROUNDS = 16, 10
 TENSORS = [Tensor(name="a", dtype=np.float32, shape=(1,))]
@@ -26,7 +27,12 @@ END = re.compile(r"\"request for model 'Same' took \d+ us and was answered with 
 def server(request, run_triton, tmp_path):
     """A server, and its log."""
     path = tmp_path / "server.log"
-    triton = run_triton(log_verbose=1, log_file=path, frontend_processes=request.param)
+    triton = run_triton(
+        log_verbose=1,
+        log_file=path,
+        trace_config=[f"triton,file={tmp_path}/trace.json", "level=TIMESTAMPS", "rate=1"],
+        frontend_processes=request.param,
+    )
     triton.bind("Same", lambda requests: requests, TENSORS, TENSORS)
     return triton._config, path
 
@@ -57,7 +63,7 @@ def call_together(port: int) -> None:
             assert [ended.get() for _ in range(CLIENTS)] == [None] * CLIENTS
 
 
-def test_each_request_has_two_verbose_lines(server):
+def test_each_request_has_two_verbose_lines_and_a_trace(server, tmp_path):
     config, path = server
     ask_together(config.http_port)
     eventually(lambda: len(END.findall(path.read_text())) >= CLIENTS * ROUNDS)
@@ -68,3 +74,10 @@ def test_each_request_has_two_verbose_lines(server):
     assert len(END.findall(text)) == 2 * CLIENTS * ROUNDS
     assert text.count(f'"HTTP request: POST {INFER}"') == CLIENTS * ROUNDS
     assert text.count('ModelInfer"') == CLIENTS * ROUNDS
+
+    traced = await_requests(tmp_path, 2 * CLIENTS * ROUNDS)
+    kinds = {tuple(each.names) for each in traced}
+    assert len(kinds) == 2  # over HTTP and gRPC
+    for each in traced:
+        times = list(each.ns.values())
+        assert times == sorted(times), each.ns

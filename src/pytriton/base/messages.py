@@ -66,6 +66,15 @@ class RequestPath(enum.IntEnum):
     TRACED = 8
 
 
+class ChunkOrigins(msgspec.Struct, array_like=True):
+    """The origins of members of a chunk that may be traced; see `TraceOrigin`."""
+
+    protocol: str
+    indices: list[int]  # of these members
+    began_ns: list[int]  # of all members
+    is_sampled: bool = False
+
+
 class InferRequest(msgspec.Struct, eq=False):
     """One request of a client: a plain record, which may be sent to another process.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.base.messages import TraceOrigin
+from pytriton.base.messages import ChunkOrigins, TraceOrigin
+from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.server.frontend.core_link import RemoteTracing
 from tests.fakes import RecordingSink, model_spec, request
 
@@ -35,28 +36,72 @@ def test_front_end_counts_at_high_rates():
     assert origins[99].is_sampled
 
 
-def test_requests_in_columns_are_counted_too():
-    rig = Rig(rate=100)
-    assert all(rig.tracing.passes("m") for _ in range(99))
+ENSEMBLE = model_spec(name="m", platform="ensemble")
 
-    assert not rig.tracing.passes("m")
+
+class Columns:
+    protocol = "GRPC"
+
+
+class Chunk:
+    sink = Columns()
+
+    def __init__(self, count):
+        self.callers = [None] * count
+        self.model = self
+        self.spec = model_spec(name="m")
+        self.trace = None
+
+
+def test_requests_of_ensembles_in_columns_are_counted_too():
+    rig = Rig(rate=100)
+    assert all(rig.tracing.passes(ENSEMBLE) for _ in range(99))
+
+    assert not rig.tracing.passes(ENSEMBLE)
     assert rig.begin().is_sampled
-    assert rig.tracing.passes("m")
+    assert rig.tracing.passes(ENSEMBLE)
+
+
+def test_members_of_chunks_are_selected_and_counted():
+    rig = Rig(rate=100)
+    first, second = Chunk(98), Chunk(3)
+    assert rig.tracing.passes(first.spec)
+    rig.tracing.observe_chunk(first)
+    rig.tracing.observe_chunk(second)
+
+    assert first.trace is None
+    assert second.trace.origins == ChunkOrigins("GRPC", [1], [0, 0, 0], is_sampled=True)
+
+
+def test_member_that_is_submitted_again_keeps_its_origin():
+    rig, chunk = Rig(rate=1), Chunk(2)
+    rig.tracing.observe_chunk(chunk)
+    member = Inference(request(), RecordingSink(), index=1)
+    sink = member.sink
+    chunk.trace.use_alone(member, chunk.spec)
+
+    assert member.trace.origin == TraceOrigin("GRPC")
+    assert member.sink is member.trace
+    assert member.sink is not sink
 
 
 @pytest.mark.parametrize("rate", [1, 3])
 def test_core_counts_at_low_rates(rate):
-    rig = Rig(rate=rate)
+    rig, chunk = Rig(rate=rate), Chunk(2)
+    rig.tracing.observe_chunk(chunk)
 
-    assert not rig.tracing.passes("m")
+    assert not rig.tracing.passes(ENSEMBLE)
+    assert chunk.trace.origins == ChunkOrigins("GRPC", [0, 1], [0, 0])
     assert not rig.begin().is_sampled
 
 
 @pytest.mark.parametrize("rate", [-1, 0])
 def test_nothing_is_selected_without_a_rate(rate):
-    rig = Rig(rate=rate)
+    rig, chunk = Rig(rate=rate), Chunk(2)
+    rig.tracing.observe_chunk(chunk)
 
-    assert rig.tracing.passes("m")
+    assert rig.tracing.passes(ENSEMBLE)
+    assert chunk.trace is None
     assert rig.begin() is None
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
-    from pytriton.runtime.executor.columns import ChunkRun
+    from pytriton.runtime.executor.columns import ChunkExecutionTrace, ChunkRun
     from pytriton.runtime.executor.inference import Inference, Instance, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frames import ResponseItem, ResponseRows
@@ -177,7 +177,17 @@ class BatchTracker:
         for run in runs:
             if run.chunk.has_fields:
                 _describe_members(run, frame)
+            if run.chunk.trace is not None:
+                self._add_contexts(batch, run, run.chunk.trace, frame)
         return frame
+
+    def _add_contexts(
+        self, batch: RunningBatch, run: ChunkRun, trace: ChunkExecutionTrace, frame: Execute
+    ) -> None:
+        batch.is_traced = True
+        is_model_file = self._labels.is_model_file
+        for index, context in trace.contexts(run.first, run.end, is_model_file=is_model_file):
+            frame.traces[run.position + index - run.first] = context
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
         """Add what requests have that are no members of chunks: ids, parameters, traces."""

@@ -16,7 +16,7 @@ How to use it, for a model that `takes_columns`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -27,7 +27,7 @@ from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, Inferenc
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferResponse, ResponseSink
+    from pytriton.base.messages import ExecutionTimes, InferResponse, ResponseSink, TraceContext
 
     Buffer = bytes | bytearray | memoryview
 
@@ -76,12 +76,25 @@ class Chunk(Protocol):
     # would stay in memory until the next garbage collection.
     members: list[Inference]
     has_fields: bool  # whether members may have ids or parameters
+    trace: ChunkExecutionTrace | None  # None: no member is traced
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """Returns the bytes of an input of the members `first` to `end` (without `end`)."""
 
     def member_sink(self, index: int) -> ResponseSink:
         """Returns a sink for one member, which passes its calls on to `sink`."""
+
+
+class ChunkExecutionTrace(Protocol):
+    """Receives the events of the traced members of a chunk, except for their answers."""
+
+    def contexts(
+        self, first: int, end: int, *, is_model_file: bool
+    ) -> Iterator[tuple[int, TraceContext]]:
+        """Returns the contexts of members `first` to `end`; see `ExecutionTrace.context`."""
+
+    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
+        """Record the times of an execution of the members `first` to `end` (without `end`)."""
 
 
 class ChunkSink(Protocol):

@@ -13,7 +13,7 @@ import msgspec
 
 from pytriton.base.log_lines import LogLines
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import ParameterValue, TraceOrigin
+from pytriton.base.messages import ChunkOrigins, ParameterValue, TraceOrigin
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
 
@@ -166,6 +166,7 @@ class ChunkItem(msgspec.Struct, array_like=True):
     flags: list[int] = []
     ids: list[str] = []  # of each request; empty: none has one
     parameters: list[dict[str, ParameterValue]] = []  # of each request; empty: none has any
+    origins: ChunkOrigins | None = None  # of those that may be traced
 
 
 class Submit(FrameBase, tag="submit"):

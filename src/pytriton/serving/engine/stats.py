@@ -482,7 +482,14 @@ def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[
     ended_ns = time.monotonic_ns()
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]
+        execution = ExecutionTimes(inference.queued_ns, batch.started_ns, *times_ns, ended_ns)
+        chunk, index = inference.chunk, inference.index
         if inference.trace is not None:
-            inference.trace.add_execution(
-                ExecutionTimes(inference.queued_ns, batch.started_ns, *times_ns, ended_ns)
-            )
+            inference.trace.add_execution(execution)
+        elif chunk is not None and chunk.trace is not None:
+            chunk.trace.add_execution(index, index + 1, execution)
+    for run in batch.answered:
+        if run.chunk.trace is not None:  # its members came together
+            queued_ns = batch.inferences[run.position].queued_ns
+            execution = ExecutionTimes(queued_ns, batch.started_ns, *times_ns, ended_ns)
+            run.chunk.trace.add_execution(run.first, run.end, execution)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytriton.base.dtypes import DataType
-    from pytriton.runtime.executor.columns import Buffer
+    from pytriton.runtime.executor.columns import Buffer, ChunkExecutionTrace
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
     from pytriton.serving.engine.ensemble.graph import Plan, Step
@@ -191,6 +191,7 @@ class StepChunk:
         "signature",
         "sink",
         "slab",
+        "trace",
     )
 
     def __init__(
@@ -207,6 +208,7 @@ class StepChunk:
         self.model = model
         self.members: list[Inference] = []
         self.has_fields = False
+        self.trace: ChunkExecutionTrace | None = None  # only requests of clients are traced
         first, end, starts = slab.first, slab.end, slab.chunk.row_starts
         self._open_count = end - first
         self.row_starts: Sequence[int]

@@ -26,11 +26,16 @@ from pytriton.serving.engine.validation import validate
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytriton.base.messages import InferRequest, InferTensor, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.runtime.executor.columns import Buffer, ChunkSink, OutputColumn
+    from pytriton.runtime.executor.columns import (
+        Buffer,
+        ChunkExecutionTrace,
+        ChunkSink,
+        OutputColumn,
+    )
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
@@ -64,6 +69,7 @@ class GatheredChunk:
         "rows",
         "signature",
         "sink",
+        "trace",
     )
 
     def __init__(
@@ -85,12 +91,19 @@ class GatheredChunk:
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
         self.fields: list[MemberFields] = []  # of each member
         self.has_fields = False
+        self.trace: ChunkExecutionTrace | None = None
         self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
         self._open_count = 0
 
-    def submit(self, order: Sequence[int] | None, *, is_complete: bool) -> None:
-        """Submit it to its model; for `order` see `Gatherer`."""
+    def submit(
+        self,
+        order: Sequence[int] | None,
+        observers: Iterable[Callable[[GatheredChunk], None]] = (),
+        *,
+        is_complete: bool,
+    ) -> None:
+        """Submit it to its model, after it was shown to observers; for `order` see `Gatherer`."""
         count = self._open_count = len(self.callers)
         # From one tuple for each request to one for each input: the bytes themselves are not
         # copied.
@@ -99,6 +112,8 @@ class GatheredChunk:
         self.inputs = []
         rows = self.rows
         self.row_starts = range(0, (count + 1) * rows, rows)
+        for observe in observers:
+            observe(self)
         members = make_members(self, self.model, self._requests(self.received_ns // count))
         self.model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
 
@@ -277,9 +292,7 @@ class Gatherer:
     def _submit(self, *, is_complete: bool) -> None:
         chunk, self._chunk = self._chunk, None
         if chunk is not None:
-            for observe in self._iterations.observers:
-                observe(chunk)
-            chunk.submit(self._order, is_complete=is_complete)
+            chunk.submit(self._order, self._iterations.observers, is_complete=is_complete)
 
 
 class ResponsePattern(Protocol):
@@ -298,6 +311,8 @@ class ColumnSink(Generic[_Pattern]):
     chunks (see `ChunkSink`): it answers the callers, and calls `GatheredChunk.end` for each member.
     `request` is a valid one; all others have the same inputs, shapes and requested outputs.
     """
+
+    protocol = "GRPC"  # as traces name it
 
     def __init__(
         self,

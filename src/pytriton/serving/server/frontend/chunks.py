@@ -16,7 +16,7 @@ import msgspec
 
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
-from pytriton.base.messages import InferRequest, InferTensor, MemberFields
+from pytriton.base.messages import InferRequest, InferTensor, MemberFields, TraceOrigin
 from pytriton.runtime.executor.columns import (
     ChunkRun,
     ChunkSignature,
@@ -37,17 +37,26 @@ from pytriton.serving.engine.delivery import deliver, deliver_run, refuse
 from pytriton.serving.server.frontend.records import as_batch_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytriton.base.errors import ServerError
-    from pytriton.base.messages import InferResponse, ResponseSink
-    from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkSink
+    from pytriton.base.messages import (
+        ChunkOrigins,
+        ExecutionTimes,
+        InferResponse,
+        ResponseSink,
+        TraceContext,
+        TracedSink,
+    )
+    from pytriton.base.model_spec import ModelSpec
+    from pytriton.runtime.executor.columns import Buffer, Chunk, ChunkExecutionTrace, ChunkSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.frontend.remote_client import RemoteModel
     from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
+    from pytriton.serving.server.tracing.tracing import Tracing
 
 
 class OpenChunk:
@@ -132,6 +141,8 @@ class ChunkSender:
                 item.ids = [each.id for each in requests]
             if any(each.parameters for each in distinct):
                 item.parameters = [each.parameters for each in requests]
+        if isinstance(chunk.trace, RemoteChunkTrace):
+            item.origins = chunk.trace.origins
         if model.spec.sequence is not None:
             item.correlation_ids = [each.correlation_id for each in requests]
             item.flags = [each.flags for each in requests]
@@ -266,6 +277,8 @@ class ChunkSender:
         )
         # The same handle, by which it can still be cancelled.
         member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
+        if isinstance(chunk.trace, RemoteChunkTrace):
+            chunk.trace.use_alone(member, owner.spec)
         if member.is_cancelled:
             deliver(member, Outcome(0, None, CancelledError("")))
         else:
@@ -279,6 +292,39 @@ def read_signature(frame: DefineSignature) -> ChunkSignature:
         for column in frame.inputs
     ]
     return ChunkSignature(tuple(inputs), frame.outputs, as_batch_key(frame.batch_key))
+
+
+class RemoteChunkTrace:
+    """Which members of a chunk the core may trace; see `ChunkExecutionTrace`."""
+
+    __slots__ = ("_begin_alone", "origins")
+
+    def __init__(
+        self,
+        origins: ChunkOrigins,
+        begin_alone: Callable[[InferRequest, ModelSpec, TraceOrigin, ResponseSink], TracedSink],
+    ) -> None:
+        self.origins = origins
+        self._begin_alone = begin_alone
+
+    def use_alone(self, member: Inference, spec: ModelSpec) -> None:
+        """Let the core trace a member that is submitted by itself, if it was selected."""
+        origins, index = self.origins, member.index
+        if index in origins.indices:
+            origin = TraceOrigin(origins.protocol, "", "", origins.began_ns[index])
+            origin.is_sampled = origins.is_sampled
+            trace = self._begin_alone(member.request, spec, origin, member.sink)
+            member.sink = member.trace = trace
+
+    def contexts(
+        self, first: int, end: int, *, is_model_file: bool
+    ) -> Iterator[tuple[int, TraceContext]]:
+        """Not available here: no instance is reached from a front end."""
+        raise NotImplementedError
+
+    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
+        """Not available here, either: the core records it."""
+        raise NotImplementedError
 
 
 class FrontEndChunk(msgspec.Struct, eq=False):
@@ -303,6 +349,7 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     is_ordered: bool
     members: list[Inference] = []
     has_fields: bool = False
+    trace: ChunkExecutionTrace | None = None
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         ref, starts = self.columns[column], self.row_starts
@@ -318,8 +365,9 @@ class FrontEndChunk(msgspec.Struct, eq=False):
 class FrontEndChunks:
     """The chunks of a front end that are not answered yet; sends the answers of their members."""
 
-    def __init__(self, outbox: ReplyOutbox) -> None:
+    def __init__(self, outbox: ReplyOutbox, tracing: Tracing | None = None) -> None:
         self._outbox = outbox
+        self._tracing = tracing
         self._chunks: dict[int, FrontEndChunk] = {}
 
     def submit(
@@ -336,6 +384,9 @@ class FrontEndChunks:
         chunk = FrontEndChunk(
             signature, self, row_starts, call, received, item.columns, count, spec.is_ordered
         )
+        if item.origins is not None and self._tracing is not None:
+            ids = item.ids or [""] * count
+            self._tracing.begin_chunk(chunk, item.origins, spec, ids, item.received_ns)
         requests = _read_requests(item, signature, spec.name)
         members = make_members(chunk, model, requests)
         self._chunks[call] = chunk

@@ -19,7 +19,7 @@ from pytriton.base.errors import (
     error_from_code,
     sendable_text,
 )
-from pytriton.base.messages import InferResponse, ResponseBurst
+from pytriton.base.messages import ChunkOrigins, InferResponse, ResponseBurst
 from pytriton.runtime.executor.batch_tensors import make_tensor, split_rows
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.arena import MemoryTrimmer
@@ -38,9 +38,9 @@ from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.delivery import deliver, deliver_burst, dispatch_error, refuse
-from pytriton.serving.server.frontend.chunks import ChunkSender
+from pytriton.serving.server.frontend.chunks import ChunkSender, RemoteChunkTrace
 from pytriton.serving.server.frontend.records import packed
-from pytriton.serving.server.tracing.settings import TraceSampling
+from pytriton.serving.server.tracing.settings import ENSEMBLE, TraceSampling
 
 if TYPE_CHECKING:
     import socket
@@ -457,10 +457,27 @@ class RemoteTracing:
         self._rates: dict[str, int] = {}
         self._samplings: dict[str, TraceSampling] = {}  # where requests are counted here
 
-    def passes(self, model_name: str) -> bool:
-        """Count a request that is not traced; returns False if `begin` has to decide instead."""
-        sampling = self._sampling(model_name)
-        return self._rate(model_name) <= 0 if sampling is None else sampling.passes_next()
+    def passes(self, spec: ModelSpec) -> bool:
+        """Returns whether the next request for a model may travel in a chunk."""
+        if spec.platform != ENSEMBLE:
+            return True
+        sampling = self._sampling(spec.name)
+        return self._rate(spec.name) <= 0 if sampling is None else sampling.passes_next()
+
+    def observe_chunk(self, chunk: Any) -> None:
+        """Select members of a chunk that is about to be sent, which the core then traces."""
+        spec = chunk.model.spec
+        sampling = self._sampling(spec.name)
+        if spec.platform == ENSEMBLE or self._rate(spec.name) <= 0:
+            return
+        began_ns = [getattr(caller, "began_ns", 0) for caller in chunk.callers]
+        indices: Sequence[int] = range(len(began_ns))
+        if sampling is not None:
+            indices = sampling.takes_of(indices, is_sampled=False)
+        if indices:
+            is_sampled = sampling is not None
+            origins = ChunkOrigins(chunk.sink.protocol, list(indices), began_ns, is_sampled)
+            chunk.trace = RemoteChunkTrace(origins, self._trace)
 
     def _rate(self, model_name: str) -> int:
         rates = self._rates
@@ -497,7 +514,11 @@ class RemoteTracing:
             if not rate or (sampling is not None and not sampling.takes_next()):
                 return None
             origin.is_sampled = sampling is not None
+        return self._trace(request, spec, origin, sink)
 
+    def _trace(
+        self, request: InferRequest, spec: ModelSpec, origin: TraceOrigin, sink: ResponseSink
+    ) -> RemoteTrace:
         def report(error: ServerError) -> None:
             text, code = sendable_text(error.message), int(error.code)
             self._send(

@@ -56,6 +56,8 @@ class FrontEnd:
             is_allowed=options.allow_client_shared_memory,
             process_count=options.frontend_processes,
         )
+        if tracing is not None:
+            engine.chunk_observers.append(tracing.observe_chunk)
         self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
         # Found only where no route of the KServe protocol fits.
         self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve

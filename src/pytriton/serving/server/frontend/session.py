@@ -167,7 +167,7 @@ class FrontEndSession:
         )
         self._channel.reads_ahead = True
         self.outbox = ReplyOutbox(self._channel, shared.loop)
-        self._chunks = FrontEndChunks(self.outbox)
+        self._chunks = FrontEndChunks(self.outbox, shared.tracing)
 
     def start(self, first: Frame) -> None:
         """Send the first message and the registry, and start to read."""

@@ -333,7 +333,7 @@ class ColumnTable(Generic[_Columns]):
             self._left = _NEW
             return None
         is_alone = columns.gatherer.is_alone(model)
-        if self._tracing is not None and (is_alone or not self._tracing.passes(spec.name)):
+        if self._tracing is not None and (is_alone or not self._tracing.passes(spec)):
             self._left = _ALONE if is_alone else _TRACED
             return None
         # Requests of one sequence may differ in their layouts, but must keep their order.

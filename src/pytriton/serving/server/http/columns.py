@@ -124,6 +124,8 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
     The `request` is a valid one of the form.
     """
 
+    protocol = "HTTP"
+
     def __init__(
         self,
         service: EngineService,
@@ -293,8 +295,7 @@ class FormTable:
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)
         # A chunk does not pass through the engine, which refuses requests of an exiting server.
-        # A sampled request needs a record of its own, which its trace refers to.
-        if engine.is_exiting or (self.tracing is not None and not self.tracing.passes(spec.name)):
+        if engine.is_exiting or (self.tracing is not None and not self.tracing.passes(spec)):
             return None
         if fields.id:
             connection.on_request_id(fields.id)

@@ -237,6 +237,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Reader callbacks
 
+    @property
+    def began_ns(self) -> int:
+        """When the first bytes of the current request came; 0 if that is not known."""
+        return 0 if self._current is None else self._current.began_ns
+
     def on_request(self, request: HttpRequest) -> None:
         """Handle a request, or queue it until those before it are answered."""
         # RFC 9112, 9.3.2: responses to pipelined requests are sent in their order, so one is

@@ -36,7 +36,7 @@ _MAX_EXECUTIONS = 128
 # About the memory for recorded tensors of one request: the responses of a stream may never end.
 _MAX_TENSOR_BYTES = 64 << 20
 _TENSOR_BYTES = 512  # beside its data
-_CANCELLED = "the request was cancelled"
+CANCELLED = "the request was cancelled"
 _monotonic_ns = time.monotonic_ns
 
 
@@ -98,6 +98,15 @@ def receiving(facts: TraceFacts) -> list[tuple[str, int]]:
     return [(names[0], began_ns), (names[1], facts.received_ns)]
 
 
+def sending(protocol: str, answered_ns: int, sent_ns: int) -> list[tuple[str, int]]:
+    """Returns the events around the sending of a response."""
+    return [
+        ("INFER_RESPONSE_COMPLETE", answered_ns),
+        (f"{protocol}_SEND_START", answered_ns),
+        (f"{protocol}_SEND_END", sent_ns),
+    ]
+
+
 class TraceExporter(Protocol):
     """Takes the facts of traced requests out of the server; one for each mode."""
 
@@ -108,6 +117,15 @@ class TraceExporter(Protocol):
 
     def end(self, facts: TraceFacts) -> None:
         """Export the facts of a request that has ended."""
+
+    def begin_members(self, members: Iterable[TraceFacts], sampling: TraceSampling) -> None:
+        """Note that requests begin that travel in a chunk, and were selected by this sampling."""
+
+    def expect_calls(self, facts: TraceFacts) -> None:
+        """Note that the model may make calls for a request that travels in a chunk."""
+
+    def end_members(self, members: list[TraceFacts], sampling: TraceSampling) -> None:
+        """Export the facts of requests in a chunk that have ended."""
 
     def retire(self, sampling: TraceSampling) -> None:
         """Finish with what was sampled by a setting that was changed."""
@@ -124,6 +142,24 @@ def new_span_id() -> int:
 def new_trace_id() -> int:
     """Returns a random id for a trace."""
     return random.getrandbits(128) or 1
+
+
+def trace_context(
+    facts: TraceFacts, *, has_spans: bool, is_model_file: bool
+) -> TraceContext | None:
+    """Returns the parent span for the model's process: the model's, or a bound callable's.
+
+    Without spans, it is only the parent of calls, which bound callables do not make.
+    """
+    if not has_spans:
+        if not is_model_file:
+            return None
+        parent = f"00-{facts.trace_id:032x}-{facts.model_id:016x}-01"
+        return TraceContext(parent, is_internal=True)
+    if not is_model_file and not facts.backend_id:
+        facts.backend_id = new_span_id()
+    span_id = facts.model_id if is_model_file else facts.backend_id
+    return TraceContext(f"00-{facts.trace_id:032x}-{span_id:016x}-01", facts.tracestate)
 
 
 def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTensor]) -> None:
@@ -168,20 +204,8 @@ class TracingSink:
     # Called by the engine and by instances
 
     def context(self, *, is_model_file: bool) -> TraceContext | None:
-        """Returns the parent span for the model's process: the model's, or a bound callable's.
-
-        Without spans, it is only the parent of calls, which bound callables do not make.
-        """
-        facts = self._facts
-        if not self._has_spans:
-            if not is_model_file:
-                return None
-            parent = f"00-{facts.trace_id:032x}-{facts.model_id:016x}-01"
-            return TraceContext(parent, is_internal=True)
-        if not is_model_file and not facts.backend_id:
-            facts.backend_id = new_span_id()
-        span_id = facts.model_id if is_model_file else facts.backend_id
-        return TraceContext(f"00-{facts.trace_id:032x}-{span_id:016x}-01", facts.tracestate)
+        """Returns the parent of what the model's process adds; see `trace_context`."""
+        return trace_context(self._facts, has_spans=self._has_spans, is_model_file=is_model_file)
 
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """Record an execution; another response of the same execution only extends it."""
@@ -196,7 +220,7 @@ class TracingSink:
     def on_cancelled(self) -> None:
         """Record that the client cancelled the request, whatever the model still sends."""
         self._is_cancelled = True  # nobody is there to whom responses could be sent
-        self._facts.error = self._facts.error or _CANCELLED
+        self._facts.error = self._facts.error or CANCELLED
 
     # Passed on to the sink
 
@@ -211,7 +235,7 @@ class TracingSink:
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         """Pass an error on."""
         answered_ns = _monotonic_ns()
-        self._facts.error = self._facts.error or error.message or _CANCELLED
+        self._facts.error = self._facts.error or error.message or CANCELLED
         try:
             self._sink.on_error(error, final=final)
         finally:
@@ -230,11 +254,7 @@ class TracingSink:
         facts = self._facts
         is_sent = facts.protocol and not self._is_cancelled
         if is_sent and (final or len(facts.events) < _MAX_EVENTS):
-            facts.events += (
-                ("INFER_RESPONSE_COMPLETE", answered_ns),
-                (f"{facts.protocol}_SEND_START", answered_ns),
-                (f"{facts.protocol}_SEND_END", _monotonic_ns()),
-            )
+            facts.events += sending(facts.protocol, answered_ns, _monotonic_ns())
         if final:
             self._finish(answered_ns)
 

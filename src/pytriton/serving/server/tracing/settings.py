@@ -28,6 +28,7 @@ _LEVELS = (OFF, TIMESTAMPS, TENSORS)
 _RANGES = {_RATE: (0, 2**32 - 1), _COUNT: (-1, 2**31 - 1), _LOG_FREQUENCY: (0, 2**32 - 1)}
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _MAX_DIGITS = 20  # of a number that is looked at
+ENSEMBLE = "ensemble"  # the platform of models whose steps have traces of their own
 _ALL = ""  # used as a model's name
 
 
@@ -77,6 +78,16 @@ class TraceSampling:
         if self.left > 0:
             self.left -= 1
         return True
+
+    def takes_of(self, indices: Sequence[int], *, is_sampled: bool) -> Sequence[int]:
+        """Returns which of the next requests to trace; `is_sampled`: they were selected elsewhere.
+
+        They have an index each.
+        """
+        if self.left < 0 and (is_sampled or self.rate == 1):
+            return indices
+        takes = self.takes_one if is_sampled else self.takes_next
+        return [index for index in indices if takes()]
 
     def passes_next(self) -> bool:
         """Count a request that is not traced; returns False, and counts nothing, if it is."""

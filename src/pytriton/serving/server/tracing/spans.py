@@ -157,6 +157,17 @@ class SpanExporter:
         """Make the spans of a request."""
         self._spans.add(make_spans(facts, time.time_ns() - time.monotonic_ns()))
 
+    def begin_members(self, members: Iterable[TraceFacts], sampling: TraceSampling) -> None:
+        """Nothing has to be known before the end."""
+
+    def expect_calls(self, facts: TraceFacts) -> None:
+        """Calls have spans of their own."""
+
+    def end_members(self, members: list[TraceFacts], sampling: TraceSampling) -> None:
+        """Make the spans of requests."""
+        for facts in members:
+            self.end(facts)
+
     def retire(self, sampling: TraceSampling) -> None:
         """Spans do not wait for others of their setting."""
 

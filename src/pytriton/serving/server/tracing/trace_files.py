@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import itertools
 import logging
 import os
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pytriton.base.dtypes import DataType
+    from pytriton.base.messages import ExecutionTimes
     from pytriton.serving.server.tracing.request_trace import TensorFact, TraceFacts
     from pytriton.serving.server.tracing.settings import TraceSampling
 
 logger = logging.getLogger(__name__)
 
+TimedEvent = tuple[str, int]
 Trace = list["TraceFacts"]  # a request of a client, and the calls that were made for it
 
 # Traces are not kept longer than until they have about this size.
@@ -47,6 +50,7 @@ _MAX_REQUESTS = 10_000
 _CHUNK = 4096
 # Traces that wait for the disk; more are dropped.
 _MAX_WAITING_BYTES = 256 << 20
+_NUMBER = "\0"  # stands for the number of a request
 _MODE = 0o666  # less what the process's mask takes away
 
 
@@ -91,10 +95,10 @@ class TraceCollection:
         """Whether its traces wait only for somebody who asks for them."""
         return bool(self._kept) and not self._frequency and self._count < 0
 
-    def begin(self) -> None:
-        """Note that a trace has begun."""
-        self._begun += 1
-        self._open += 1
+    def begin(self, count: int = 1) -> None:
+        """Note that traces have begun."""
+        self._begun += count
+        self._open += count
 
     def end(self, trace: Trace) -> TraceBatch | None:
         """Add a trace that has ended, or nothing of it; returns traces to write."""
@@ -102,6 +106,16 @@ class TraceCollection:
         if trace:
             self._kept.append(trace)
             self._size += sum(map(facts_bytes, trace))
+        return self._due()
+
+    def end_all(self, traces: list[Trace]) -> TraceBatch | None:
+        """Add traces that have ended; returns traces to write.
+
+        Only for traces without a log frequency or a limit: those are written one after another.
+        """
+        self._open -= len(traces)
+        self._kept += traces
+        self._size += sum([facts_bytes(trace[0]) for trace in traces])
         return self._due()
 
     def retire(self) -> TraceBatch | None:
@@ -135,7 +149,9 @@ class TraceCollection:
 
 def facts_bytes(facts: TraceFacts) -> int:
     """Returns about the memory that the facts of a request take."""
-    return _FACTS_BYTES + sum(len(tensor.data) for tensor in facts.tensors or ())
+    if not facts.tensors:
+        return _FACTS_BYTES
+    return _FACTS_BYTES + sum(len(tensor.data) for tensor in facts.tensors)
 
 
 class _OpenTrace:
@@ -187,11 +203,51 @@ class FileExporter:
     def _new_trace(self, root: TraceFacts) -> _OpenTrace:
         sampling = root.sampling
         assert sampling is not None, "requests of clients are sampled"
+        collection = self._collection_of(sampling)
+        collection.begin()
+        return _OpenTrace(root, collection)
+
+    def _collection_of(self, sampling: TraceSampling) -> TraceCollection:
         collection = self._collections.get(sampling)
         if collection is None:
             collection = self._collections[sampling] = TraceCollection(sampling)
-        collection.begin()
-        return _OpenTrace(root, collection)
+        return collection
+
+    def begin_members(self, members: Iterable[TraceFacts], sampling: TraceSampling) -> None:
+        """Begin members of a chunk; their calls belong to them once `expect_calls` was called."""
+        count = 0
+        for facts in members:
+            count += 1
+            facts.has_timestamps = sampling.has_timestamps
+            if sampling.has_tensors:
+                facts.tensors = []
+        self._collection_of(sampling).begin(count)
+
+    def expect_calls(self, facts: TraceFacts) -> None:
+        """Add the calls that are made for a member of a chunk to its trace."""
+        assert facts.sampling is not None, "requests of clients are sampled"
+        if facts.trace_id not in self._open:  # it may be executed again
+            trace = _OpenTrace(facts, self._collection_of(facts.sampling))
+            trace.open_count = 1
+            trace.requests.append(facts)
+            trace.numbers[facts.model_id] = facts.number
+            self._open[facts.trace_id] = trace
+
+    def end_members(self, members: list[TraceFacts], sampling: TraceSampling) -> None:
+        """Have the traces of members of a chunk written, each with the last of its requests."""
+        if self._open or sampling.log_frequency or sampling.count >= 0:
+            for facts in members:
+                if facts.trace_id in self._open:
+                    self.end(facts)
+                else:
+                    self._end_trace(self._collection_of(sampling), sampling, [facts])
+            return
+        collection = self._collection_of(sampling)
+        seen = [[facts] for facts in members if not facts.is_refused]
+        for _ in range(len(members) - len(seen)):
+            self._write(collection.end([]))
+        self._write(collection.end_all(seen))
+        self._write_later(collection, sampling)
 
     def end(self, facts: TraceFacts) -> None:
         """Have a trace written with the last of its requests."""
@@ -200,14 +256,21 @@ class FileExporter:
         if trace.open_count:
             return
         del self._open[facts.trace_id]
+        self._end_trace(trace.collection, trace.root.sampling, trace.requests)
+
+    def _end_trace(
+        self, collection: TraceCollection, sampling: TraceSampling | None, requests: Trace
+    ) -> None:
         # As in Triton, requests that were refused before they were queued leave no trace.
-        seen = [request for request in trace.requests if not request.is_refused]
-        collection = trace.collection
+        seen = [request for request in requests if not request.is_refused]
         self._write(collection.end(seen))
+        self._write_later(collection, sampling)
+
+    def _write_later(self, collection: TraceCollection, sampling: TraceSampling | None) -> None:
         if collection.is_written_soon and not self._is_writing_due:
             self._is_writing_due = True
             self._call_later(_WRITE_AFTER_S, self._write_soon)
-        self._forget_if_over(collection, trace.root.sampling)
+        self._forget_if_over(collection, sampling)
 
     def retire(self, sampling: TraceSampling) -> None:
         """Have the traces of a setting written after the last one."""
@@ -267,52 +330,66 @@ def _quoted(element: bytes) -> str:
 def trace_text(requests: Iterable[TraceFacts]) -> str:
     """Returns the objects of a traced request and of its calls, separated by commas."""
     ordered = sorted(requests, key=lambda facts: -facts.number)
-    return ",".join(text for facts in ordered for text in _objects(facts))
+    return ",".join([text for facts in ordered for text in _objects(facts)])
 
 
-def _objects(facts: TraceFacts) -> Iterator[str]:
-    times = facts.has_timestamps
-    if times:
-        for name, at_ns in receiving(facts):
-            yield _time(facts, name, at_ns)
-        yield _model(facts)
-        yield _time(facts, "REQUEST_START", facts.start_ns)
-        queued_ns = facts.executions[0].times_ns.queued_ns if facts.executions else facts.start_ns
-        yield _time(facts, "QUEUE_START", queued_ns)
-    for tensor in facts.tensors or ():
-        yield _tensor(facts, tensor)
-    if times:
-        yield from _computed(facts)
-        yield _time(facts, "REQUEST_END", facts.answered_ns)
-        for name, at_ns in facts.events:
-            yield _time(facts, name, at_ns)
+def _objects(facts: TraceFacts) -> list[str]:
+    """Returns the objects of a request; some of the texts have several, separated by commas."""
+    tensors = [_tensor(facts, tensor) for tensor in facts.tensors or ()]
+    if not facts.has_timestamps:
+        return tensors
+    number = str(facts.number)
+    texts = [_events_text((event,)).replace(_NUMBER, number) for event in receiving(facts)]
+    texts.append(_model(facts))
+    queued_ns = facts.executions[0].times_ns.queued_ns if facts.executions else facts.start_ns
+    events: tuple[TimedEvent, ...] = (("REQUEST_START", facts.start_ns), ("QUEUE_START", queued_ns))
+    if tensors:
+        texts += [_events_text(events).replace(_NUMBER, number), *tensors]
+        events = ()
+    if not facts.is_ensemble:  # its steps have these times
+        for execution in facts.executions:
+            events += _computed(execution.times_ns)
+    events += (("REQUEST_END", facts.answered_ns), *facts.events)
+    texts.append(_events_text(events).replace(_NUMBER, number))
+    return texts
 
 
 def _model(facts: TraceFacts) -> str:
-    fields: dict[str, object] = {
-        "id": facts.number,
-        "model_name": facts.model_name,
-        "model_version": facts.model_version,
-    }
+    text = (
+        f'{{"id":{facts.number},"model_name":{_json_text(facts.model_name)},'
+        f'"model_version":{facts.model_version}'
+    )
     if facts.request_id:
-        fields["request_id"] = facts.request_id
+        text += f',"request_id":{orjson.dumps(facts.request_id).decode()}'
     if facts.parent_number:
-        fields["parent_id"] = facts.parent_number
-    return orjson.dumps(fields).decode()
+        text += f',"parent_id":{facts.parent_number}'
+    return text + "}"
 
 
-def _computed(facts: TraceFacts) -> Iterator[str]:
-    if facts.is_ensemble:  # its steps have these times
-        return
-    for _, times_ns in facts.executions:
-        yield _time(facts, "COMPUTE_START", times_ns.started_ns)
-        yield _time(facts, "COMPUTE_INPUT_END", times_ns.infer_start_ns)
-        yield _time(facts, "COMPUTE_OUTPUT_START", times_ns.output_start_ns)
-        yield _time(facts, "COMPUTE_END", times_ns.ended_ns)
+@functools.lru_cache(256)
+def _json_text(text: str) -> str:
+    return orjson.dumps(text).decode()
 
 
-def _time(facts: TraceFacts, name: str, at_ns: int) -> str:
-    return f'{{"id":{facts.number},"timestamps":[{{"name":"{name}","ns":{at_ns}}}]}}'
+def _computed(times_ns: ExecutionTimes) -> tuple[TimedEvent, ...]:
+    return (
+        ("COMPUTE_START", times_ns.started_ns),
+        ("COMPUTE_INPUT_END", times_ns.infer_start_ns),
+        ("COMPUTE_OUTPUT_START", times_ns.output_start_ns),
+        ("COMPUTE_END", times_ns.ended_ns),
+    )
+
+
+# Requests of one batch share nearly all their times: their text is made once, which takes 4 us.
+@functools.lru_cache(64)
+def _events_text(events: tuple[TimedEvent, ...]) -> str:
+    """Returns the objects of events, with a mark in the place of the number of the request."""
+    return ",".join(
+        [
+            f'{{"id":{_NUMBER},"timestamps":[{{"name":"{name}","ns":{at_ns}}}]}}'
+            for name, at_ns in events
+        ]
+    )
 
 
 def _tensor(facts: TraceFacts, tensor: TensorFact) -> str:

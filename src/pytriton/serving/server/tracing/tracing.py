@@ -7,9 +7,11 @@ import itertools
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.base.messages import ChunkOrigins
+from pytriton.serving.server.tracing.chunk_trace import ChunkTrace
 from pytriton.serving.server.tracing.request_trace import (
     TraceFacts,
     TracingSink,
@@ -17,13 +19,14 @@ from pytriton.serving.server.tracing.request_trace import (
     new_trace_id,
     record_tensors,
 )
-from pytriton.serving.server.tracing.settings import LEVEL
+from pytriton.serving.server.tracing.settings import ENSEMBLE, LEVEL
 from pytriton.serving.server.tracing.spans import SpanExport, SpanExporter
 from pytriton.serving.server.tracing.trace_files import FileExporter, TraceFileWriter
 from pytriton.utils.trace_config import INSTALL_HINT, OFF
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
     from pytriton.base.messages import (
         InferRequest,
@@ -71,8 +74,14 @@ class TraceBeginner(Protocol):
     ) -> TracedSink | None:
         """Returns a sink that traces the request and wraps `sink`; None if it is not traced."""
 
-    def passes(self, model_name: str) -> bool:
-        """Count a request that is not traced; returns False if `begin` has to decide instead."""
+    def passes(self, spec: ModelSpec) -> bool:
+        """Returns whether the next request for a model may travel in a chunk.
+
+        `begin` has to decide about one that may not. One that may is counted with its chunk.
+        """
+
+    def observe_chunk(self, chunk: Any) -> None:
+        """Decide which members of a `GatheredChunk` are traced; they are about to be submitted."""
 
 
 class Tracing:
@@ -131,10 +140,61 @@ class Tracing:
         facts.sampling = sampling
         return self._begin(facts, request, sink)
 
-    def passes(self, model_name: str) -> bool:
-        """Count a request that is not traced; returns False if `begin` has to decide instead."""
-        sampling = self.settings.sampling(model_name)
+    def passes(self, spec: ModelSpec) -> bool:
+        """Returns whether the next request for a model may travel in a chunk."""
+        if spec.platform != ENSEMBLE:
+            return True
+        # The steps of a traced ensemble have traces of their own, for which they need its record.
+        sampling = self.settings.sampling(spec.name)
         return sampling is None or sampling.passes_next()
+
+    def observe_chunk(self, chunk: Any) -> None:
+        """Begin the traces of members of a chunk that is about to be submitted."""
+        spec = chunk.model.spec
+        if spec.platform == ENSEMBLE or self.settings.sampling(spec.name) is None:
+            return
+        began_ns = [getattr(caller, "began_ns", 0) for caller in chunk.callers]
+        origins = ChunkOrigins(chunk.sink.protocol, list(range(len(began_ns))), began_ns)
+        ids = [fields.id for fields in chunk.fields]
+        self.begin_chunk(chunk, origins, spec, ids, chunk.received_ns // len(ids))
+
+    def begin_chunk(
+        self,
+        chunk: Any,
+        origins: ChunkOrigins,
+        spec: ModelSpec,
+        ids: Sequence[str],
+        received_ns: int,
+    ) -> None:
+        """Begin the traces of members that sampling selects; `ids` are those of all members."""
+        sampling = self.settings.sampling(spec.name)
+        if sampling is None:
+            return
+        exporter, start_ns = self._exporter, time.monotonic_ns()
+        traced = {}
+        for index in sampling.takes_of(origins.indices, is_sampled=origins.is_sampled):
+            facts = TraceFacts(
+                trace_id=new_trace_id(),
+                number=next(self._numbers),
+                model_name=spec.name,
+                model_version=spec.version,
+                request_id=ids[index],
+                infer_id=new_span_id(),
+                model_id=new_span_id(),
+                start_ns=start_ns,
+                protocol=origins.protocol,
+                began_ns=origins.began_ns[index],
+                received_ns=received_ns,
+                sampling=sampling,
+            )
+            traced[index] = facts
+        if traced:
+            exporter.begin_members(traced.values(), sampling)
+            is_batched = spec.max_batch_size > 0
+            trace = ChunkTrace(traced, chunk.sink, exporter, sampling, is_batched=is_batched)
+            chunk.trace = chunk.sink = trace
+            if sampling.has_tensors:
+                trace.record_inputs(chunk)
 
     def begin_call(
         self, request: InferRequest, spec: ModelSpec, parent: TraceContext, sink: ResponseSink
@@ -154,7 +214,7 @@ class Tracing:
             number=next(self._numbers),
             model_name=spec.name,
             model_version=spec.version,
-            is_ensemble=spec.platform == "ensemble",
+            is_ensemble=spec.platform == ENSEMBLE,
             request_id=request.id,
             infer_id=new_span_id(),
             model_id=new_span_id(),
