@@ -36,6 +36,8 @@ class JoinedChunk:
         self.row_starts = row_starts
         self.members: list[Inference] = []
         self.trace = None
+        self.cache_keys: Sequence[bytes] = ()
+        self.cache_ns = 0
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""
@@ -74,6 +76,8 @@ class PiecesChunk:
         self.row_starts = row_starts
         self.members: list[Inference] = []
         self.trace = None
+        self.cache_keys: Sequence[bytes] = ()
+        self.cache_ns = 0
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         """See `Chunk`."""

@@ -78,9 +78,9 @@ class AnswerCache:
         found = self._cache.lookup_all(keys)
         ended_ns = time.monotonic_ns()
         lookup_ns = (ended_ns - started_ns) // len(members)
-        for member, key in zip(members, keys, strict=True):
-            member.cache_key = key
-            member.cache_ns = lookup_ns
+        chunk = members[0].chunk
+        assert chunk is not None
+        chunk.cache_keys, chunk.cache_ns = keys, lookup_ns
         if found.count(None) == len(members):
             return members, []
         pairs = list(zip(members, found, strict=True))
@@ -113,22 +113,24 @@ class AnswerCache:
         misses_ns = count = 0
         for outcome in outcomes:
             inference = batch.inferences[outcome.position]
-            response = outcome.response
-            if inference.cache_key is not None and response is not None:
-                self._cache.insert(inference.cache_key, response.outputs, response.parameters)
-                misses_ns += inference.cache_ns
+            chunk, response = inference.chunk, outcome.response
+            key, lookup_ns = inference.cache_key, inference.cache_ns
+            if key is None and chunk is not None:
+                key, lookup_ns = chunk.cache_keys[inference.index], chunk.cache_ns
+            if key is not None and response is not None:
+                self._cache.insert(key, response.outputs, response.parameters)
+                misses_ns += lookup_ns
                 count += 1
         for run in batch.answered:
-            members = batch.inferences[run.position : run.position + run.count]
-            self._store_run(run, members)
-            misses_ns += sum([member.cache_ns for member in members])
-            count += len(members)
+            self._store_run(run, batch.inferences[run.position : run.position + run.count])
+            misses_ns += run.count * run.chunk.cache_ns
+            count += run.count
         misses_ns += time.monotonic_ns() - started_ns
         self._statistics.record_cache_misses(count, misses_ns)
 
     def _store_run(self, run: ChunkRun, members: Sequence[Inference]) -> None:
         """Store the responses of neighbours, which are rows of the batch's outputs."""
-        keys = [member.cache_key for member in members]
+        keys = run.chunk.cache_keys[run.first : run.end]
         is_batched = self._spec.max_batch_size > 0
         starts = run.chunk.row_starts
         if type(starts) is range and len(keys) >= _FEW:  # all have the same number of rows

@@ -123,23 +123,22 @@ class ResponseStore:
 
         `columns` has for each output its bytes in each of the responses.
         """
-        count, entries = len(keys), self._entries
+        entries = self._entries
         head = _plain_head(layout)
         new_entries = list(map(b"".join, zip(repeat(head), *columns)))
-        by_key = dict(zip(keys, new_entries, strict=True))
         cost_bytes = _ENTRY_BYTES + (len(keys[0]) + len(new_entries[0])) * 3 // 2
         if (
             cost_bytes > self.byte_limit
-            or len(by_key) < count
+            or len(set(keys)) < len(keys)
             or len(set(map(len, keys))) > 1
             or not entries.keys().isdisjoint(keys)
         ):
             for key, entry in zip(keys, new_entries, strict=True):
                 self._put(key, entry)
             return
-        entries.update(by_key)
+        entries.update(zip(keys, new_entries, strict=True))
         self._uses.extend(keys)
-        self._evict(self.byte_size + cost_bytes * count)
+        self._evict(self.byte_size + cost_bytes * len(keys))
 
     def _put(self, key: bytes, entry: bytes) -> bool:
         entries, byte_limit = self._entries, self.byte_limit
@@ -163,12 +162,13 @@ class ResponseStore:
         `size` is what all entries cost.
         """
         entries, uses, byte_limit = self._entries, self._uses, self.byte_limit
+        later_uses, old_count = self._later_uses, len(entries)
         while size > byte_limit:
             old_key = uses.popleft()
-            if self._later_uses and self._is_used_later(old_key):
+            if later_uses and self._is_used_later(old_key):
                 continue
             size -= _ENTRY_BYTES + (len(old_key) + len(entries.pop(old_key))) * 3 // 2
-            self.evictions += 1
+        self.evictions += old_count - len(entries)
         self.byte_size = size
 
     def _use_again(self, key: bytes) -> None:

@@ -184,6 +184,8 @@ class StepChunk:
     __slots__ = (
         "_open_count",
         "_sources",
+        "cache_keys",
+        "cache_ns",
         "has_fields",
         "members",
         "model",
@@ -209,6 +211,8 @@ class StepChunk:
         self.members: list[Inference] = []
         self.has_fields = False
         self.trace: ChunkExecutionTrace | None = None  # only requests of clients are traced
+        self.cache_keys: Sequence[bytes] = ()
+        self.cache_ns = 0
         first, end, starts = slab.first, slab.end, slab.chunk.row_starts
         self._open_count = end - first
         self.row_starts: Sequence[int]

@@ -58,6 +58,8 @@ class GatheredChunk:
         "_columns",
         "_open_count",
         "_version",
+        "cache_keys",
+        "cache_ns",
         "callers",
         "fields",
         "has_fields",
@@ -92,6 +94,8 @@ class GatheredChunk:
         self.fields: list[MemberFields] = []  # of each member
         self.has_fields = False
         self.trace: ChunkExecutionTrace | None = None
+        self.cache_keys: Sequence[bytes] = ()
+        self.cache_ns = 0
         self.received_ns = 0  # the sum of all
         self._columns: list[tuple[Buffer, ...]] = []
         self._open_count = 0

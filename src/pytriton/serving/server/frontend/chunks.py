@@ -350,6 +350,8 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     members: list[Inference] = []
     has_fields: bool = False
     trace: ChunkExecutionTrace | None = None
+    cache_keys: Sequence[bytes] = ()
+    cache_ns: int = 0
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         ref, starts = self.columns[column], self.row_starts
