@@ -80,7 +80,7 @@ SERVER_PACKAGES = {
     "page": frozenset({"api", "http", "metrics", "options", "process", "tracing"}),
     "openai": frozenset({"api", "http"}),
     "cloud": frozenset({"api", "http", "options"}),
-    "access_log": frozenset({"api", "grpc", "http", "options"}),
+    "access_log": frozenset({"api", "grpc", "http", "options", "process"}),
     "frontend": frozenset(
         {
             "access_log",

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from datetime import datetime, timezone
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -116,3 +117,46 @@ def test_any_text_makes_one_line_of_the_same_fields(raw, text, other):
     assert as_json.isprintable()
     assert json.loads(as_json)["status"] == 200
     assert line.encode()
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=8) | st.just("x" * 2000)
+raw = st.binary(max_size=8) | st.just(b"x" * 2000)
+entries = st.builds(
+    AccessEntry,
+    st.floats(0, 4e9),
+    st.sampled_from(["", "127.0.0.1:80", "[fe80::1%eth0]:80"]),
+    st.sampled_from([HTTP, GRPC]),
+    raw,
+    raw,
+    st.integers(0, 17) | st.integers(200, 599),
+    st.integers(0, 2**40),
+    st.integers(0, 2**40),
+    st.integers(0, 2**60),
+    texts,
+    texts,
+    texts,
+    raw,
+)
+
+
+@given(entries)
+def test_json_line_is_what_the_encoder_of_python_writes(entry):
+    line = json_line(entry)
+
+    members = json.loads(line)
+    assert json.dumps(members) == line
+    assert "" not in members.values()
+    assert members["duration_s"] == entry.duration_ns / 1e9
+    moment = datetime.fromtimestamp(entry.ended_s, timezone.utc)
+    assert members["time"] == moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@given(entries)
+def test_plain_line_has_the_same_on_one_line(entry):
+    line, members = plain_line(entry), json.loads(json_line(entry))
+
+    assert line.isprintable()
+    fields = shlex.split(line)
+    assert len(fields) == 12
+    assert fields[0] == members["time"]
+    assert fields[5:7] == [str(entry.bytes_in), str(entry.bytes_out)]
