@@ -78,3 +78,15 @@ class FakeContext:
 
     def is_cancelled(self):
         return self.gone
+
+
+class FakeBatch:
+    """A batch of requests with these contexts."""
+
+    is_decoupled = False
+
+    def __init__(self, contexts):
+        self._contexts = contexts
+
+    def context(self, position):
+        return self._contexts[position]

@@ -20,7 +20,8 @@ from triton_python_backend_utils import (
 )
 
 from pytriton.base.messages import TraceContext
-from tests.pb_utils.fakes import FakeCall, FakeContext
+from pytriton.runtime.pb_utils.request import RequestFields
+from tests.pb_utils.fakes import FakeBatch, FakeCall, FakeContext
 
 TENSOR = Tensor("IN", np.zeros(1))
 
@@ -30,20 +31,18 @@ def make(**changes):
     return InferenceRequest(**{**arguments, **changes})
 
 
-def receive(**changes):
+def receive(context=None, **changes):
     arguments = {
-        "inputs": [TENSOR],
-        "output_names": ["OUT"],
-        "request_id": "7",
+        "id": "7",
         "correlation_id": 3,
         "flags": 1,
         "timeout": 50,
         "parameters": {"a": 1.5},
-        "trace_context": None,
-        "context": FakeContext(),
-        "is_decoupled": False,
     }
-    return InferenceRequest.received(**{**arguments, **changes})
+    fields = RequestFields(**{**arguments, **changes})
+    batch = FakeBatch([FakeContext() if context is None else context])
+    (request,) = InferenceRequest.received(batch, [[TENSOR]], ["OUT"], {}, {0: fields})
+    return request
 
 
 def test_request_has_defaults():
@@ -178,6 +177,34 @@ def test_received_request_has_what_the_client_sent():
     assert json.loads(request.parameters()) == {"a": 1.5}
 
 
+def test_received_requests_have_what_is_at_their_position():
+    contexts = [FakeContext(), FakeContext(), FakeContext()]
+    first, second, third = InferenceRequest.received(
+        FakeBatch(contexts),
+        [(TENSOR,), (), (TENSOR, TENSOR)],
+        ["A", "B"],
+        {1: ["B"]},
+        {2: RequestFields("2", parameters={"a": 1})},
+    )
+    second.get_response_sender().send(InferenceResponse(), 1)
+
+    assert [len(each.inputs()) for each in (first, second, third)] == [1, 0, 2]
+    assert first.requested_output_names() == third.requested_output_names() == {"A", "B"}
+    assert second.requested_output_names() == {"B"}
+    assert [each.request_id() for each in (first, second, third)] == ["", "", "2"]
+    assert third.parameters() == '{"a":1}'
+    assert [len(context.sent) for context in contexts] == [0, 1, 0]
+
+
+def test_flags_of_one_received_request_can_be_set():
+    contexts = [FakeContext(), FakeContext()]
+    first, second = InferenceRequest.received(FakeBatch(contexts), [(), ()], ["A"], {}, {})
+    first.set_flags(3)
+
+    assert first.flags() == 3
+    assert second.flags() == 0
+
+
 def test_changes_to_the_list_of_inputs_do_not_count():
     request = receive()
     request.inputs().clear()
@@ -187,7 +214,7 @@ def test_changes_to_the_list_of_inputs_do_not_count():
 
 def test_trace_of_a_request_can_be_passed_on():
     context = TraceContext("00-1-2-01", "vendor=1")
-    request = receive(trace_context=context)
+    request = receive(trace=context)
 
     assert json.loads(request.trace().get_context()) == {
         "traceparent": "00-1-2-01",
@@ -197,7 +224,7 @@ def test_trace_of_a_request_can_be_passed_on():
 
 
 def test_trace_without_a_state_does_not_mention_it():
-    request = receive(trace_context=TraceContext("00-1-2-01"))
+    request = receive(trace=TraceContext("00-1-2-01"))
 
     assert request.trace().get_context() == '{"traceparent":"00-1-2-01"}'
 

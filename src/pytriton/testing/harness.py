@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from pytriton.base.model_spec import ModelSpec
 from pytriton.runtime.pb_utils.batch import Batch
 from pytriton.runtime.pb_utils.failures import TritonError
-from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
+from pytriton.runtime.pb_utils.request import (
+    RELEASE_RESCHEDULE,
+    InferenceRequest,
+    RequestFields,
+)
 from pytriton.runtime.pb_utils.response import InferenceResponse
 from pytriton.runtime.pb_utils.runtime import current_runtime, set_runtime
 from pytriton.runtime.pb_utils.tensor import Tensor
@@ -255,18 +259,15 @@ class ModelHarness:
         if self._sequences is not None:
             tensors += self._sequences.inputs(request.correlation_id, flags)
             names = list(dict.fromkeys((*names, *state_output_names(self._spec))))
-        return InferenceRequest.received(
-            tensors,
-            names,
+        fields = RequestFields(
             request.id,
             request.correlation_id,
             flags,
             request.timeout_us,
             dict(request.parameters),
-            None,
-            exchange,
-            self._spec.decoupled,
         )
+        (received,) = InferenceRequest.received(exchange, [tensors], names, {}, {0: fields})
+        return received
 
     def _run(
         self, received: list[tuple[HarnessExchange, InferenceRequest]]
@@ -337,6 +338,15 @@ class HarnessExchange:
         self._keep_states = keep_states
         self._is_over = False
         self._changed = threading.Condition()
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether the model sends any number of responses."""
+        return self._spec.decoupled
+
+    def context(self, position: int) -> HarnessExchange:
+        """Returns itself: its batch has one request."""
+        return self
 
     def send(self, response: InferenceResponse | None, *, is_final: bool) -> None:
         """Receive a response, the end of the responses, or both."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import msgspec
@@ -20,7 +20,7 @@ from pytriton.runtime.pb_utils.response import (
     checked_parameters,
 )
 from pytriton.runtime.pb_utils.response_iterator import ResponseIterator, when_ready
-from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestContext, require_runtime
+from pytriton.runtime.pb_utils.runtime import InferenceCall, RequestBatch, require_runtime
 from pytriton.runtime.pb_utils.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -61,6 +61,23 @@ _UINT32_MAX = (1 << 32) - 1
 _UINT64_MAX = (1 << 64) - 1
 
 
+class RequestFields(msgspec.Struct, frozen=True):
+    """What a request has beside its tensors; most requests of clients have nothing of it."""
+
+    id: str = ""
+    correlation_id: int | str = 0
+    flags: int = 0
+    timeout: int = 0
+    parameters: dict[str, ParameterValue] | None = None
+    trace: TraceContext | None = None
+    # The model to call, if a model has made the request.
+    model_name: str = ""
+    model_version: int = -1
+
+
+NO_FIELDS = RequestFields()
+
+
 class InferenceRequest:
     """A request of a client, passed to `execute`, or one that a model makes to call another model.
 
@@ -83,10 +100,10 @@ class InferenceRequest:
             sent.
     """
 
+    # Few, because each costs time for each request of a client; the rest is in the fields.
     __slots__ = (
-        "__weakref__", "_context", "_correlation_id", "_flags", "_inputs", "_is_decoupled",
-        "_request_id", "_timeout", "model_name", "model_version", "output_names",
-        "parameter_values", "release_flags", "sender", "trace_context",
+        "__weakref__", "_batch", "_fields", "_inputs", "_position", "output_names",
+        "release_flags", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -103,56 +120,81 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Mapping[str, bool | int | str] | None = None,
     ) -> None:
-        self._request_id = text(request_id, "request_id")
-        self._correlation_id = _checked_correlation_id(correlation_id)
-        self.model_name: str = text(model_name, "model_name")  # type: ignore[arg-type]  # None raises
-        self._inputs = _checked_inputs(inputs, self._request_id, self.model_name)
+        request_id = text(request_id, "request_id")
+        correlation_id = _checked_correlation_id(correlation_id)
+        model_name = text(model_name, "model_name")  # type: ignore[arg-type]  # None raises
+        self._inputs: Sequence[Tensor] = _checked_inputs(inputs, request_id, model_name)
         self.output_names: Sequence[str] = _checked_names(
-            requested_output_names, self._request_id, self.model_name
+            requested_output_names, request_id, model_name
         )
-        self.model_version: int = integer(model_version, "model_version")
-        self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
-        self._timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
+        model_version = integer(model_version, "model_version")
+        flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
+        timeout = integer(timeout, "timeout", low=0, high=_UINT64_MAX)
         _check_type(preferred_memory, PreferredMemory, "preferred_memory")
         _check_type(trace, InferenceTrace, "trace")
-        self.trace_context: TraceContext | None = None if trace is None else trace.context
-        self.parameter_values: dict[str, ParameterValue] | None = checked_parameters(parameters)
-        self._context: RequestContext | None = None
-        self._is_decoupled = False
+        self._fields = RequestFields(
+            request_id,
+            correlation_id,
+            flags,
+            timeout,
+            checked_parameters(parameters),
+            None if trace is None else trace.context,
+            model_name,
+            model_version,
+        )
+        self._batch: RequestBatch | None = None
+        self._position = 0
         self.sender: InferenceResponseSender | None = None
         self.release_flags: int = RELEASE_ALL
 
     @classmethod
     def received(
         cls,
-        inputs: list[Tensor],
-        output_names: Sequence[str],
-        request_id: str,
-        correlation_id: int | str,
-        flags: int,
-        timeout: int,
-        parameters: dict[str, ParameterValue] | None,
-        trace_context: TraceContext | None,
-        context: RequestContext,
-        is_decoupled: bool,
-    ) -> InferenceRequest:
-        """Make a request of a client, without checks."""
-        self = cls.__new__(cls)
-        self._inputs = inputs
-        self.output_names = output_names
-        self._request_id = request_id
-        self._correlation_id = correlation_id
-        self._flags = flags
-        self._timeout = timeout
-        self.parameter_values = parameters
-        self.trace_context = trace_context
-        self._context = context
-        self._is_decoupled = is_decoupled
-        self.sender = None
-        self.release_flags = RELEASE_ALL
-        self.model_name = ""
-        self.model_version = -1
-        return self
+        batch: RequestBatch,
+        inputs: Iterable[Sequence[Tensor]],
+        all_outputs: Sequence[str],
+        outputs: Mapping[int, Sequence[str]],
+        fields: Mapping[int, RequestFields],
+    ) -> list[InferenceRequest]:
+        """Make the requests of clients in a batch, without checks.
+
+        `outputs` and `fields` are by position; requests without an entry want all outputs, and have
+        no fields.
+        """
+        # All in one loop: a call for each request would take twice as long.
+        make = cls.__new__
+        requests = []
+        for position, tensors in enumerate(inputs):
+            self = make(cls)
+            self._inputs = tensors
+            self._batch = batch
+            self._position = position
+            self._fields = fields.get(position, NO_FIELDS) if fields else NO_FIELDS
+            self.output_names = outputs.get(position, all_outputs) if outputs else all_outputs
+            self.release_flags = RELEASE_ALL
+            self.sender = None
+            requests.append(self)
+        return requests
+
+    @property
+    def model_name(self) -> str:
+        """The model to call; "" for a request of a client."""
+        return self._fields.model_name
+
+    @property
+    def model_version(self) -> int:
+        """The version of the model to call; -1 for the newest."""
+        return self._fields.model_version
+
+    @property
+    def parameter_values(self) -> dict[str, ParameterValue] | None:
+        """The parameters; None if there are none."""
+        return self._fields.parameters
+
+    @property
+    def trace_context(self) -> TraceContext | None:
+        """The span for which this request is made; None if it is not traced."""
+        return self._fields.trace
 
     def inputs(self) -> list[Tensor]:
         """Returns the input tensors, without optional ones that the client did not send."""
@@ -164,23 +206,24 @@ class InferenceRequest:
 
     def request_id(self) -> str:
         """Returns the client's id of the request; empty if it has none."""
-        return self._request_id
+        return self._fields.id
 
     def correlation_id(self) -> int | str:
         """Returns the id of the request's sequence; 0 if it has none."""
-        return self._correlation_id
+        return self._fields.correlation_id
 
     def flags(self) -> int:
         """Returns the flags for the start and the end of a sequence."""
-        return self._flags
+        return self._fields.flags
 
     def set_flags(self, flags: int) -> None:
         """Set the flags for the start and the end of a sequence."""
-        self._flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
+        flags = integer(flags, "flags", low=0, high=_UINT32_MAX)
+        self._fields = msgspec.structs.replace(self._fields, flags=flags)
 
     def timeout(self) -> int:
         """Returns how many microseconds the request may wait in a queue; 0 for no limit."""
-        return self._timeout
+        return self._fields.timeout
 
     def parameters(self) -> str:
         """Returns the parameters as JSON text; `{}` if there are none."""
@@ -197,14 +240,16 @@ class InferenceRequest:
             TritonModelException: The model made the request itself.
         """
         if self.sender is None:
-            if self._context is None:
+            batch = self._batch
+            if batch is None:
                 raise TritonModelException("Only requests that `execute` got have a sender.")
-            self.sender = InferenceResponseSender(self._context, self._is_decoupled)
+            context = batch.context(self._position)
+            self.sender = InferenceResponseSender(context, batch.is_decoupled)
         return self.sender
 
     def is_cancelled(self) -> bool:
         """Returns whether the request was cancelled: nobody waits for its responses any more."""
-        return self._context is not None and self._context.is_cancelled()
+        return self._batch is not None and self._batch.context(self._position).is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
         """Set whether the request ends when `execute` returns, or is to be executed again.
@@ -277,7 +322,9 @@ class InferenceRequest:
 
     def __repr__(self) -> str:
         target = f", model_name={self.model_name!r}" if self.model_name else ""
-        return f"InferenceRequest(request_id={self._request_id!r}, inputs={self._inputs!r}{target})"
+        return (
+            f"InferenceRequest(request_id={self.request_id()!r}, inputs={self.inputs()!r}{target})"
+        )
 
 
 def _checked_correlation_id(value: int | str) -> int | str:

@@ -44,6 +44,17 @@ class RequestContext(Protocol):
         """Returns whether the request was cancelled."""
 
 
+class RequestBatch(Protocol):
+    """The batch of a request that `execute` got."""
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether its model sends any number of responses to a request."""
+
+    def context(self, position: int) -> RequestContext:
+        """Returns the connection of the request at a position of the batch."""
+
+
 class Runtime(Protocol):
     """The environment of one instance."""
 

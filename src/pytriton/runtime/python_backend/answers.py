@@ -86,7 +86,7 @@ def add_batch_output(payload: Payload, tensors: Sequence[Tensor], row_count: int
         size = sum(pieces)
         block, offset = payload.add(parts, size)
         return TensorRef(first.name(), dtype.number, shape, offset, size, block, pieces)
-    arrays = [tensor.as_numpy() for tensor in tensors]
+    arrays = [tensor._array for tensor in tensors]  # noqa: SLF001  see `_are_alike`
     size = math.prod(shape) * array.itemsize
     if size <= INLINE_TENSOR_BYTES and dtype is not BF16:
         # Takes half as long as `tobytes`; bfloat16 arrays do not support the buffer protocol.
@@ -213,15 +213,19 @@ def batch_outputs(
 
 
 def _are_alike(tensors: Sequence[Tensor], rows: Sequence[int]) -> bool:
+    # Comparing lists takes a quarter of the time that it takes to look at each tensor.
     name = tensors[0].name()
-    array = tensors[0].as_numpy()
-    dtype, tail = array.dtype, array.shape[1:]
-    shapes = {count: (count, *tail) for count in set(rows)}
-    for tensor, count in zip(tensors, rows, strict=True):
-        array = tensor.as_numpy()
-        if array.shape != shapes[count] or array.dtype != dtype or tensor.name() != name:
-            return False
-    return True
+    arrays = [tensor._array for tensor in tensors]  # noqa: SLF001  a call for each costs 0.1 us
+    names = [tensor._name for tensor in tensors]  # noqa: SLF001  the same
+    dtypes = [array.dtype for array in arrays]
+    count = len(tensors)
+    if names.count(name) != count or dtypes.count(dtypes[0]) != count:
+        return False
+    shapes = [array.shape for array in arrays]
+    tail = shapes[0][1:]
+    if rows.count(rows[0]) == count:
+        return shapes.count((rows[0], *tail)) == count
+    return shapes == [(each, *tail) for each in rows]
 
 
 def make_batch_result(

@@ -146,6 +146,15 @@ class BatchRun(ResponseWindows):
         runs.open[execute.batch] = self
 
     @property
+    def is_decoupled(self) -> bool:
+        """See `RequestBatch`."""
+        return self._runs.is_decoupled
+
+    def context(self, position: int) -> RunContext:
+        """See `RequestBatch`."""
+        return RunContext(self, position)
+
+    @property
     def is_returned(self) -> bool:
         """Whether the server was notified that `execute` returned."""
         return self._is_returned

@@ -13,10 +13,14 @@ from collections.abc import Coroutine
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE, InferenceRequest
+from pytriton.runtime.pb_utils.request import (
+    RELEASE_RESCHEDULE,
+    InferenceRequest,
+    RequestFields,
+)
 from pytriton.runtime.pb_utils.tensor import Tensor
 from pytriton.runtime.python_backend import answers
-from pytriton.runtime.python_backend.batch_run import BatchRun, RunContext
+from pytriton.runtime.python_backend.batch_run import BatchRun
 from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -46,43 +50,37 @@ _NO_DETAILS = RequestDetails()
 def make_requests(received: Received, run: BatchRun, runs: BatchRegistry) -> list[InferenceRequest]:
     """Returns the requests of a batch, in order."""
     execute = run.execute
-    names = [ref.name for ref in execute.inputs]
-    arrays = [received.array(ref) for ref in execute.inputs]
     count = len(execute.rows)
-    tables: Iterable[Sequence[NDArray[Any]]]
-    if count == 1 or not runs.is_batching:
-        tables = [arrays]
-    elif arrays:
-        tables = zip(
-            *[
-                _cut_ragged(array, ref.shapes) if ref.shapes else _cut(array, execute.rows)
-                for array, ref in zip(arrays, execute.inputs, strict=True)
-            ],
-            strict=True,
+    is_cut = count > 1 and runs.is_batching
+    columns = []
+    for ref in execute.inputs:
+        array = received.array(ref)
+        parts = [array]
+        if is_cut:
+            parts = _cut_ragged(array, ref.shapes) if ref.shapes else _cut(array, execute.rows)
+        columns.append(Tensor.of_arrays(ref.name, parts))
+    inputs: Iterable[Sequence[Tensor]] = zip(*columns, strict=True) if columns else [()] * count
+    return InferenceRequest.received(
+        run, inputs, runs.output_names, execute.outputs, _fields_of(execute)
+    )
+
+
+def _fields_of(execute: Execute) -> dict[int, RequestFields]:
+    """Returns what requests have beside their tensors, by position; most have nothing."""
+    ids, parameters, traces = execute.ids, execute.parameters, execute.traces
+    all_details = execute.details
+    fields = {}
+    for position in {*ids, *parameters, *traces, *all_details}:
+        details = all_details.get(position, _NO_DETAILS)
+        fields[position] = RequestFields(
+            ids.get(position, ""),
+            details.correlation_id,
+            details.flags,
+            details.timeout_us,
+            parameters.get(position),
+            traces.get(position),
         )
-    else:
-        tables = [[]] * count
-    output_names = runs.output_names
-    is_decoupled = runs.is_decoupled
-    make_tensor = Tensor.from_array
-    requests = []
-    for position, table in enumerate(tables):
-        details = execute.details.get(position, _NO_DETAILS)
-        requests.append(
-            InferenceRequest.received(
-                list(map(make_tensor, names, table)),
-                execute.outputs.get(position, output_names),
-                execute.ids.get(position, ""),
-                details.correlation_id,
-                details.flags,
-                details.timeout_us,
-                execute.parameters.get(position),
-                execute.traces.get(position),
-                RunContext(run, position),
-                is_decoupled,
-            )
-        )
-    return requests
+    return fields
 
 
 def _cut(array: NDArray[Any], rows: list[int]) -> list[NDArray[Any]]:
