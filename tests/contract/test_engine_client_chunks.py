@@ -10,6 +10,7 @@ import pytest
 
 from pytriton.base.errors import UNEXPECTED, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
+from pytriton.serving.server.frontend import chunks, core_link
 from pytriton.serving.server.http import columns as http_columns
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.options.server_options import ServerOptions
@@ -282,6 +283,69 @@ def test_exiting_engine_refuses_chunks_and_finishes_those_that_it_has(seam):
         assert seam.ends.of(on_its_way) == [("refused", "Server exiting")] * 3
     finish(seam, instance)
     assert seam.ends.of(accepted) == [doubled(each) for each in ONES]
+
+
+def answer_one(seam, instance):
+    """Let a front end learn how soon answers come."""
+    seam.chunk(ONES)
+    seam.run()
+    finish(seam, instance)
+
+
+def test_requests_wait_for_answers_while_the_core_has_enough_chunks(seam, monkeypatch):
+    monkeypatch.setattr(chunks, "_QUICK_ANSWER_NS", 10**15)
+    monkeypatch.setattr(core_link, "_MAX_WAIT_NS", 10**15)
+    _, (instance,) = seam.doubling()
+    answer_one(seam, instance)
+    model, calls = seam.client.lookup("m"), []
+
+    def waits():
+        return seam.client.call_after_answers([model, None], lambda: calls.append(len(calls)))
+
+    answers = [waits()]
+    for _ in range(4):
+        seam.chunk(ONES)
+        answers.append(waits())
+    seam.run()
+    assert calls == []
+    finish(seam, instance)
+
+    if seam.is_remote:
+        assert answers == [False, False, False, False, True]
+        assert calls == [0]
+    else:
+        assert not any(answers)
+    assert not seam.client.call_after_answers([None], calls.clear)
+    assert not waits()  # all are answered
+
+
+def test_requests_do_not_wait_long_for_answers(seam, monkeypatch):
+    monkeypatch.setattr(chunks, "_QUICK_ANSWER_NS", 10**15)
+    _, (instance,) = seam.doubling()
+    answer_one(seam, instance)
+    model, calls = seam.client.lookup("m"), []
+    for _ in range(4):
+        seam.chunk(ONES)
+    waits = seam.client.call_after_answers([model], lambda: calls.append(1))
+
+    assert waits == seam.is_remote
+    if waits:
+        seam.until(lambda: calls)
+    seam.run()
+    finish(seam, instance)
+    assert calls == [1] * waits
+
+
+def test_requests_to_a_model_that_answers_slowly_do_not_wait(seam, monkeypatch):
+    monkeypatch.setattr(chunks, "_QUICK_ANSWER_NS", 0)
+    _, (instance,) = seam.doubling()
+    answer_one(seam, instance)
+    for _ in range(5):
+        seam.chunk(ONES)
+
+    assert not seam.client.call_after_answers([seam.client.lookup("m")], instance.stop)
+    seam.run()
+    finish(seam, instance)
 
 
 def test_structures_that_a_front_end_forgets_are_forgotten_by_the_core(seam, monkeypatch):

@@ -43,11 +43,19 @@ class FakeModel:
 
 
 class FakeEngine:
-    """Is behind when it is asked first."""
+    """Is behind when it is asked first; requests to the models in `full` wait for answers."""
 
     def __init__(self, rounds_behind: int = 0) -> None:
         self.rounds_behind = rounds_behind
         self.chunk_observers = []
+        self.full: list = []
+        self.after_answers = lambda: None
+
+    def call_after_answers(self, models, callback):
+        if not models or any(model not in self.full for model in models):
+            return False
+        self.after_answers = callback
+        return True
 
     @property
     def is_behind(self):
@@ -190,6 +198,41 @@ def test_engine_that_stays_behind_gets_the_requests_all_the_same(loop):
 
     assert [chunk.callers for chunk in model.chunks] == [[1, 2]]
     assert 90 < engine.rounds_behind < 100
+
+
+def test_requests_that_come_before_the_next_answers_share_a_chunk(loop):
+    engine, model = FakeEngine(), FakeModel()
+    engine.full = [model]
+    gatherer = Gatherer(Iterations(engine, loop), SIGNATURE, 1, "", (0, 1), None)
+    gather(gatherer, model, 1, 2)
+    loop.run()
+    gather(gatherer, model, 3)
+    loop.run()
+    assert model.chunks == []
+
+    engine.after_answers()
+
+    assert [chunk.callers for chunk in model.chunks] == [[1, 2, 3]]
+    gather(gatherer, model, 4)
+    engine.full = []
+    loop.run()
+    assert [chunk.callers for chunk in model.chunks] == [[1, 2, 3], [4]]
+
+
+def test_request_to_a_model_without_answers_to_wait_for_ends_the_wait(loop):
+    engine, full, idle = FakeEngine(), FakeModel(), FakeModel()
+    engine.full = [full]
+    iterations = Iterations(engine, loop)
+    first, second = (Gatherer(iterations, SIGNATURE, 1, "", (0, 1), None) for _ in range(2))
+    gather(first, full, 1)
+    loop.run()
+    gather(second, idle, 2)
+
+    loop.run()
+    engine.after_answers()  # there is nothing left to submit
+
+    assert [chunk.callers for chunk in full.chunks] == [[1]]
+    assert [chunk.callers for chunk in idle.chunks] == [[2]]
 
 
 def test_models_do_not_share_a_chunk(loop):

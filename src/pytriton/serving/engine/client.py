@@ -37,6 +37,14 @@ class EngineClient(Protocol):
     # records requests puts a sink of its own in front of the chunk's.
     chunk_observers: list[Callable[[Any], None]]
 
+    def call_after_answers(
+        self, models: Sequence[ServedModel | None], callback: Callable[[], None]
+    ) -> bool:
+        """Call back after the next answers, if requests to these models are better sent then.
+
+        Returns False if that is not the case for all of them; then there is no call.
+        """
+
     # Models and requests; these never wait
 
     def lookup(self, name: str, version: str = "") -> ServedModel:

@@ -17,7 +17,7 @@ from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pytriton.serving.engine.client import Answer, IndexEntry, ModelControl, ModelRegistrations
     from pytriton.serving.engine.engine import Engine
@@ -71,6 +71,12 @@ class LocalClient:
         self.is_model_ready = readiness.model
         self.change_trace_settings = self._traces.change
         self._change_log_settings = change_log_settings or _refuse_log_settings
+
+    def call_after_answers(
+        self, models: Sequence[ServedModel | None], callback: Callable[[], None]
+    ) -> bool:
+        """Returns False: a model decides itself when it starts what is in its queue."""
+        return False
 
     @property
     def is_exiting(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.base.errors import (
@@ -37,6 +38,7 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
+from pytriton.serving.engine.batch_start import EarliestTimer
 from pytriton.serving.engine.delivery import deliver, deliver_burst, dispatch_error, refuse
 from pytriton.serving.server.frontend.chunks import ChunkSender, RemoteChunkTrace
 from pytriton.serving.server.frontend.records import packed
@@ -71,6 +73,8 @@ _Answer = TypeVar("_Answer")
 # A message is sent before the end of the iteration if it has this number of requests or of bytes.
 _MAX_ITEMS = 128
 _MAX_BYTES = 48 << 10
+
+_MAX_WAIT_NS = 1_000_000  # for answers, after which gathered requests are sent
 
 
 class CoreLink:
@@ -120,11 +124,15 @@ class CoreLink:
         self._cancelled: list[int] = []
         self._consumed: dict[int, int] = {}
         self._is_flush_due = False
+        self._after_answers: dict[Callable[[], None], None] = {}
+        self._wait_until_ns = 0
+        self._wait_timer = EarliestTimer(loop, self._on_wait_timer)
 
     def start(self) -> None:
         self._channel.start()
 
     def close(self) -> None:
+        self._wait_timer.cancel()
         self._channel.close()
         self.memory.stop()
 
@@ -274,6 +282,28 @@ class CoreLink:
         """Whether the core has not read the last message yet."""
         return self._channel.channel.has_unread
 
+    def call_after_answers(self, callback: Callable[[], None]) -> None:
+        """Call back once the next answers were passed on, or after a millisecond."""
+        if not self._after_answers:
+            self._wait_until_ns = time.monotonic_ns() + _MAX_WAIT_NS
+            self._wait_timer.set(self._wait_until_ns)
+        self._after_answers[callback] = None
+
+    def _end_wait(self) -> None:
+        callbacks, self._after_answers = self._after_answers, {}
+        for callback in callbacks:
+            callback()
+
+    def _on_wait_timer(self) -> None:
+        # The timer of a wait that answers have ended goes on and is set again here, so that there
+        # is one timer in a millisecond and not one for each wait.
+        if not self._after_answers:
+            return
+        if time.monotonic_ns() < self._wait_until_ns:
+            self._wait_timer.set(self._wait_until_ns)
+        else:
+            self._end_wait()
+
     # Questions
 
     def ask(self, method: str, **arguments: Any) -> asyncio.Future[_Answer]:
@@ -354,6 +384,9 @@ class CoreLink:
                 self._chunks.on_rows(received, rows)
             for item in frame.items:
                 self._on_reply(received, item)
+            if self._after_answers:
+                # Later, because the clients get their answers first.
+                self._loop.call_soon(self._end_wait)
         elif isinstance(frame, QuestionReply):
             self._on_question_reply(frame)
         else:

@@ -15,6 +15,7 @@ from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, Reg
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
+from pytriton.serving.server.frontend.chunks import ChunkFlow
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.records import decode_spec
 from pytriton.serving.server.process.log_lines import write_gathered
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStateRecord
+    from pytriton.serving.engine.served_model import ServedModel
 
 
 class RemoteModel:
@@ -46,6 +48,7 @@ class RemoteModel:
         self.reason = ""
         self.is_ready = False
         self.on_changed: Callable[[], None] = lambda: None
+        self.flow = ChunkFlow()
         self._link = link
         self.version_text = str(spec.version)
         self.cancel = link.cancel
@@ -134,6 +137,16 @@ class RemoteClient:
     @property
     def is_behind(self) -> bool:
         return self.link.is_behind
+
+    def call_after_answers(
+        self, models: Sequence[ServedModel | None], callback: Callable[[], None]
+    ) -> bool:
+        """See `EngineClient`."""
+        flows = [model.flow for model in models if isinstance(model, RemoteModel)]
+        if not flows or not all(flow.is_full for flow in flows):
+            return False
+        self.link.call_after_answers(callback)
+        return True
 
     def use_namespaces(self, *, is_on: bool) -> None:
         """Say whether models of several repositories may have the same name."""
