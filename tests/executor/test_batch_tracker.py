@@ -8,6 +8,7 @@ import pytest
 from pytriton.base.dtypes import BYTES, FP32, UINT8
 from pytriton.base.errors import UNEXPECTED, InternalError
 from pytriton.runtime.executor.batch_tracker import BatchTracker
+from pytriton.runtime.executor.columns import ChunkSignature, make_members, shared_request
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
 from pytriton.runtime.transport.frames import (
     BatchFailure,
@@ -20,6 +21,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import ProtocolError
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
+from tests.chunks import PiecesChunk
 from tests.fakes import inference
 
 NUMBERS = TensorRef("y", UINT8.number, (1,), 0, 4)
@@ -160,3 +162,35 @@ def test_instance_may_be_stopped_between_two_bursts_of_a_message(rig):
     rig.hear(rows_frame(BurstRef(1, 0, 2), BurstRef(2, 0, 2)))
 
     assert rig.ends == {1: ["answer", "answer", "stopped"], 2: ["stopped"]}
+
+
+@pytest.mark.parametrize(
+    "wanted, told",
+    [
+        (None, {}),
+        (("y", "z"), {}),
+        (("z", "y"), {0: ["z", "y"]}),  # a compiled backend sees the order
+        (("z",), {0: ["z"]}),
+    ],
+)
+def test_instance_is_told_which_outputs_are_wanted_if_these_are_not_all(wanted, told):
+    labels = ModelLabels("m", "1", [], batching=True, output_names=("y", "z"))
+    tracker = BatchTracker(None, labels, None)
+    signature = ChunkSignature((), wanted)
+    chunk = PiecesChunk(signature, None, (), range(2))
+    members = make_members(chunk, None, shared_request("m", signature, 0))
+
+    alone = tracker.begin([inference(outputs=wanted)], 0, Payload(None))
+    as_member = tracker.begin(members, 0, Payload(None))
+
+    assert alone.outputs == as_member.outputs == told
+
+
+def test_instance_with_states_is_told_all_outputs_that_it_returns():
+    labels = ModelLabels("m", "1", [], batching=True, output_names=("y",), state_outputs=("state",))
+    tracker = BatchTracker(None, labels, None)
+
+    assert tracker.begin([inference(outputs=("y",))], 0, Payload(None)).outputs == {
+        0: ["y", "state"]
+    }
+    assert tracker.begin([inference()], 0, Payload(None)).outputs == {}

@@ -132,13 +132,14 @@ def test_answer_to_a_batch_that_is_over_is_dropped(decoupled):
     assert decoupled.deaths == []
 
 
-def test_requests_are_known_while_execute_works_on_them_or_answers_are_to_come(decoupled):
+def test_depth_of_calls_is_known_while_execute_works_or_answers_are_to_come(decoupled):
     batch = decoupled.execute()
+    decoupled.inferences[-1].request.call_depth = 3
     decoupled.say(ResponsesFrame(0, 0, [ResponseItem(batch, 0)]))
-    assert decoupled.instance.inferences_of(batch) == decoupled.inferences
+    assert decoupled.instance.call_depth_of(batch) == 3
     decoupled.say(ResponsesFrame(0, 0, [], returned_batch=batch))
 
-    assert decoupled.instance.inferences_of(batch) == ()
+    assert decoupled.instance.call_depth_of(batch) == 0
 
 
 def test_coroutine_takes_many_batches(rig):

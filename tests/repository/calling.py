@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pytriton.base.dtypes import INT32
@@ -44,8 +43,9 @@ class CallingFake(FakeInstance):
         for position, each in enumerate(inferences):
             each.batch_id, each.position = batch.id, position
 
-    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        return next((batch.inferences for batch in self.running if batch.id == batch_id), ())
+    def call_depth_of(self, batch_id: int) -> int:
+        running = [batch.inferences for batch in self.running if batch.id == batch_id]
+        return max((each.request.call_depth for batch in running for each in batch), default=0)
 
 
 class World:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytriton.base.dtypes import FP32
+from pytriton.base.dtypes import FP32, INT32
 from pytriton.base.errors import (
     CancelledError,
     ErrorCode,
@@ -16,6 +16,8 @@ from pytriton.base.errors import (
 from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.runtime.executor.inference import Outcome
+from pytriton.runtime.transport.frames import InferCallFrame
+from pytriton.runtime.transport.refs import TensorRef
 from tests.fakes import RecordingSink, response
 from tests.repository.calling import World, tensors
 
@@ -50,6 +52,30 @@ def test_call_is_answered_by_the_called_model(world, sink):
 
     assert sink.responses == [answer]
     assert sink.final_count == 1
+
+
+def test_call_of_the_only_model_that_waits_starts_at_once_and_others_share_batches(world, sink):
+    settings = {"max_batch_size": 8, "batches": True}
+    (called,) = world.add("add", concurrency=2, **settings).instances
+    callers = [world.add(name).instances[0] for name in ("a", "b", "c")]
+    for caller in callers:
+        world.call(None, caller.name.partition("_")[0], RecordingSink())
+    started = []
+
+    def call(instance):
+        shaped = {"IN": InferTensor("IN", INT32, (1, 1), bytes(4))}
+        frame = InferCallFrame(
+            1, "add", -1, [TensorRef("IN", 0, (), 0, 0)], blocked_batch=instance.running[-1].id
+        )
+        world.caller.call(instance, frame, shaped, RecordingSink())
+        started.append([len(batch.inferences) for batch in called.running])
+
+    for caller in callers:
+        call(caller)
+    world.loop.run()
+
+    assert started == [[1], [1], [1]]
+    assert [len(batch.inferences) for batch in called.running] == [1, 2]
 
 
 def test_call_hands_its_fields_on(world, sink):

@@ -157,14 +157,10 @@ def _mixed_pieces(
     return pieces
 
 
-def requested_outputs(runs: Sequence[ChunkRun]) -> dict[int, list[str]]:
+def requested_outputs(run: ChunkRun) -> dict[int, list[str]]:
     """Returns the names of the requested outputs, by position, of members that do not want all."""
-    outputs: dict[int, list[str]] = {}
-    for run in runs:
-        if run.chunk.signature.outputs is not None:
-            names = list(run.chunk.signature.outputs)
-            outputs.update(dict.fromkeys(range(run.position, run.position + run.count), names))
-    return outputs
+    names = list(run.chunk.signature.outputs or ())
+    return dict.fromkeys(range(run.position, run.position + run.count), names)
 
 
 def output_columns(

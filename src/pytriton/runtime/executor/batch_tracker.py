@@ -83,8 +83,20 @@ class BatchTracker:
 
     def inferences_of(self, batch_id: int) -> Sequence[Inference]:
         """Returns the requests of a batch; none if it is not running any more."""
-        batch = self.executing.get(batch_id) or self.running.get(batch_id)
+        batch = self._batch_of(batch_id)
         return batch.inferences if batch is not None else ()
+
+    def _batch_of(self, batch_id: int) -> RunningBatch | None:
+        return self.executing.get(batch_id) or self.running.get(batch_id)
+
+    def call_depth_of(self, batch_id: int) -> int:
+        """Returns how deep the calls are that a batch was made by; 0 if it is not running."""
+        batch = self._batch_of(batch_id)
+        if batch is None:
+            return 0
+        if batch.call_depth < 0:  # each call of each of its requests asks for it
+            batch.call_depth = max(each.request.call_depth for each in batch.inferences)
+        return batch.call_depth
 
     # Frames to the instance
 
@@ -172,10 +184,12 @@ class BatchTracker:
             requests = [inference.request for inference in batch.inferences]
             refs += self._add_inputs(requests, batch.rows, payload, {ref.name for ref in refs})
         frame = Execute(batch.id, rows, refs)
-        if len(runs) > 1 or runs[0].chunk.signature.outputs is not None:
-            frame.outputs = requested_outputs(runs)
+        are_all_wanted = self._labels.are_all_wanted
         for run in runs:
-            if run.chunk.has_fields:
+            chunk = run.chunk
+            if not are_all_wanted(chunk.signature.outputs):
+                frame.outputs.update(requested_outputs(run))
+            if chunk.has_fields:
                 _describe_members(run, frame)
             if run.chunk.trace is not None:
                 self._add_contexts(batch, run, run.chunk.trace, frame)
@@ -191,7 +205,7 @@ class BatchTracker:
 
     def _describe_others(self, batch: RunningBatch, frame: Execute) -> None:
         """Add what requests have that are no members of chunks: ids, parameters, traces."""
-        instance, batch_id = self._instance, batch.id
+        instance, batch_id, labels = self._instance, batch.id, self._labels
         for position, inference in enumerate(batch.inferences):
             inference.instance = instance
             if inference.chunk is not None:
@@ -201,13 +215,13 @@ class BatchTracker:
             request = inference.request
             if request.parameters:
                 frame.parameters[position] = request.parameters
-            if request.outputs is not None:
-                frame.outputs[position] = list(self._labels.returned_outputs(request.outputs))
+            if request.outputs is not None and not labels.are_all_wanted(request.outputs):
+                frame.outputs[position] = list(labels.returned_outputs(request.outputs))
             if request.id:
                 frame.ids[position] = request.id
             if inference.trace is not None:
                 batch.is_traced = True
-                context = inference.trace.context(is_model_file=self._labels.is_model_file)
+                context = inference.trace.context(is_model_file=labels.is_model_file)
                 if context is not None:
                     frame.traces[position] = context
 

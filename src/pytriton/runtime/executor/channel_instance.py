@@ -12,7 +12,7 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from pytriton.runtime.executor.inference import Inference, InstanceEvents, ModelLabels
     from pytriton.runtime.transport.arena import MemoryTrimmer
@@ -47,9 +47,9 @@ class FramedInstance:
         """Replace the receiver of events."""
         self._batches.events = events
 
-    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        """Returns the requests of a batch that is executing or has responses to come."""
-        return self._batches.inferences_of(batch_id)
+    def call_depth_of(self, batch_id: int) -> int:
+        """Returns how deep the calls are that a batch was made by."""
+        return self._batches.call_depth_of(batch_id)
 
     def execute(self, inferences: list[Inference], now_ns: int) -> None:
         """See `Instance`; raises ServerError if there is no memory for the tensors."""

@@ -121,6 +121,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     has_others: bool = True  # at least one of the requests is no member
     is_lost: bool = False  # its instance was lost: its last outcomes are errors that say so
     null_rows: int = 0  # of the answers to null requests, which no client has sent
+    call_depth: int = -1  # the largest of its requests; -1: nobody has asked for it yet
     answered: Sequence[
         ChunkRun
     ] = ()  # the same, if columns answer them; they have no outcomes then
@@ -260,6 +261,14 @@ class ModelLabels(msgspec.Struct, frozen=True):
     ragged_inputs: Collection[str] = ()  # the inputs whose shapes may differ in a batch
     # Whether requests may be executed again, so that no instance may change their inputs.
     keeps_inputs: bool = False
+    output_names: tuple[str, ...] = ()  # all outputs that clients may name; empty: not known
+
+    def are_all_wanted(self, wanted: tuple[str, ...] | None) -> bool:
+        """Returns whether an instance need not be told which outputs a request names.
+
+        Official clients name all of them, in the order of the configuration.
+        """
+        return wanted is None or (wanted == self.output_names and not self.state_outputs)
 
     def returned_outputs(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the outputs that an instance returns to a request whose client wants these."""

@@ -168,10 +168,10 @@ class ModelExecution:
         except BaseException as error:  # noqa: BLE001  all that a model raises is sent as an error
             self._fail(call, error)
             return
-        if isinstance(call.result, Coroutine):
-            self._start(call)
-        else:
+        if type(call.result) is list or not isinstance(call.result, Coroutine):
             self._answer(call)
+        else:
+            self._start(call)
 
     def _start(self, call: _ExecuteCall) -> None:
         run = call.run

@@ -180,7 +180,7 @@ class Link:
         if size < 0:
             return None
         if not self._received:
-            return bytearray(self._scratch_view[:size])
+            return self._scratch[:size]
         message, self._received = self._received, bytearray()
         if not size:  # the peer ended within a message, which is lost with it
             return bytearray()

@@ -234,21 +234,24 @@ class RequestEngine(Generic[_M]):
         sink: ResponseSink,
         trace: ExecutionTrace | None = None,
         fitting: ServedModel | None = None,
+        *,
+        is_alone: bool = False,
     ) -> Inference:
         """Validate a request against its model and queue it.
 
         The sink receives every result, also a refusal, maybe before this method returns. `trace`
         records the execution of a traced request. The handle cancels, pauses and resumes it.
         `fitting` is the model, if the request is known to fit, and to be the only one for now.
+        `is_alone` says the latter of a request that has to be validated.
         """
         inference = Inference(request, sink, trace)
         if fitting is None:
-            self.submit(inference)
+            self.submit(inference, is_alone=is_alone)
         else:
             self.submit_validated(fitting, inference, is_alone=True)
         return inference
 
-    def submit(self, inference: Inference) -> None:
+    def submit(self, inference: Inference, *, is_alone: bool = False) -> None:
         """Find the model of a request, validate it and queue it; see `infer`."""
         request = inference.request
         try:
@@ -262,7 +265,7 @@ class RequestEngine(Generic[_M]):
             if self._strings.behind and self._strings.holds_back(inference, self.submit):
                 return
             inference.owner = model
-            model.submit(inference, time.monotonic_ns())
+            model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
         except UncountedStringsError:
             self._strings.count(inference, self.submit)
         except ServerError as error:

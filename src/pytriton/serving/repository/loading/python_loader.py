@@ -379,6 +379,7 @@ def _labels(spec: ModelSpec) -> ModelLabels:
         output_reshapes=reshapes(spec.outputs),
         ragged_inputs=[name for name, each in spec.inputs.items() if each.is_ragged],
         keeps_inputs=spec.is_idempotent,
+        output_names=tuple(spec.outputs),
     )
 
 

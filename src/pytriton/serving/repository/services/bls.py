@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from pytriton.base.errors import CancelledError, InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import (
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.rate_limiter import Turns
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedBatch:
+class BlockedBatch(msgspec.Struct, frozen=True):
     """The batch that waits for a call.
 
     If `is_blocking` is set, a thread waits without which neither this batch nor any later one can
@@ -67,6 +67,11 @@ class WaitGraph:
         self._turns = turns
         self._blocking: dict[Instance, dict[Inference, int]] = {}
         self._awaited: dict[Instance, dict[int, dict[Inference, None]]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch waits for a request."""
+        return not self._blocking and not self._awaited
 
     def add(self, wait: BlockedBatch, inference: Inference) -> None:
         """Add a wait for a request that the engine has accepted."""
@@ -205,8 +210,8 @@ MAX_DEPTH = 64
 class CallingInstance(Instance, Protocol):
     """An instance whose model calls others."""
 
-    def inferences_of(self, batch_id: int) -> Sequence[Inference]:
-        """Returns the requests of a batch; none if it does not run any more."""
+    def call_depth_of(self, batch_id: int) -> int:
+        """Returns how deep the calls are that a batch was made by; 0 if it does not run."""
 
 
 class ModelCaller:
@@ -307,8 +312,7 @@ class ModelCaller:
         batch_id = call.blocked_batch or call.batch
         if caller is None or not batch_id:
             return 1
-        callers = caller.inferences_of(batch_id)
-        depth = 1 + max((each.request.call_depth for each in callers), default=0)
+        depth = 1 + caller.call_depth_of(batch_id)
         if depth > self._max_depth:
             raise InternalError(
                 f"models call one another {depth} deep, of which at most {self._max_depth} "
@@ -365,7 +369,8 @@ class RunningBlsCall:
 
     def _submit(self, request: InferRequest, trace: TracedSink | None) -> None:
         owner = self._owner
-        inference = owner.engine.infer(request, self, trace)
+        # A caller that waits alone has nobody to share a batch with: its call starts at once.
+        inference = owner.engine.infer(request, self, trace, is_alone=owner.waits.is_empty)
         if self._has_answer:  # it was refused, or answered from the response cache
             return
         self._inference = inference

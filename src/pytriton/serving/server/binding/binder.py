@@ -92,6 +92,7 @@ class BoundSpec(NamedTuple):
             batching=spec.max_batch_size > 0,
             state_outputs=state_output_names(spec),
             keeps_inputs=spec.is_idempotent,
+            output_names=tuple(spec.outputs),
         )
 
 
