@@ -50,7 +50,7 @@ def make_engine(loop):
     engine.add(model)
     engine.set_ready(model)
     taken = []
-    model.submit = lambda inference, now_ns: taken.append(inference)
+    model.submit = lambda inference, now_ns, **_: taken.append(inference)
     return engine, taken
 
 
