@@ -111,6 +111,7 @@ class PbColumns(ColumnSink[_Pattern]):
         super().__init__(iterations, spec, request, make_pattern)
         self._tensors = [(each.name, each.dtype, each.shape) for each in request.inputs.values()]
         self._outputs = request.outputs
+        self._rows, self._batch_key = request.rows, request.batch_key
         self.is_sequence = spec.sequence is not None
         self._sequence_ids = accepted_types(spec)
         # By the entries of parameters, which often repeat. None: such a request is refused.
@@ -127,12 +128,14 @@ class PbColumns(ColumnSink[_Pattern]):
             self.version,
             fields.id,
             self._outputs,
-            fields.parameters,
+            fields.parameters.copy(),
             fields.priority,
             fields.timeout_us,
             fields.correlation_id,
             fields.flags,
             path=_ALONE,
+            rows=self._rows,
+            batch_key=self._batch_key,
         )
 
     def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> MemberFields | None:

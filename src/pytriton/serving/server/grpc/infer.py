@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.errors import InternalError, UnsupportedError
 from pytriton.base.messages import RequestPath, TraceOrigin
 from pytriton.protocol.grpc import CompressionLevel, MessageAssembler, encoding_for_level
-from pytriton.protocol.kserve_pb import BuiltRequest, build_request, parse_message, read_start
+from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, Metadata
-    from pytriton.protocol.kserve_pb import ParsedMessage
+    from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
@@ -75,7 +75,7 @@ class InferService:
         """Serve a request whose message was read already."""
         call = ModelInferCall(self, connection, stream_id, head)
         try:
-            call.begin_read(model.spec, request)
+            call.begin_read(model, request)
         except Exception as error:  # noqa: BLE001  it is sent to the client
             connection.fail_call(call, error)
         return call
@@ -241,11 +241,14 @@ class ModelInferCall(UnaryCall):
             self._class_counts = built.class_counts
             self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
 
-    def begin_read(self, spec: ModelSpec, request: InferRequest) -> None:
-        """Pass a request to the engine whose message was read already."""
-        self._spec = spec
+    def begin_read(self, model: ServedModel, request: InferRequest) -> None:
+        """Pass a request to the engine that is alone, fits its model and is not traced."""
+        self._spec = spec = model.spec
+        self._class_counts = None
         request.received_ns = _monotonic_ns()
-        self._submit(BuiltRequest(request))
+        if spec.namespace:
+            request.model_name = spec.identifier
+        self._inference = self._service.engine.infer(request, self, None, model)
 
     def _submit(self, built: BuiltRequest) -> None:
         self._class_counts = built.class_counts
