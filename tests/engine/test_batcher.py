@@ -10,6 +10,7 @@ import pytest
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.batcher import (
+    MAX_SKIPPED,
     Batcher,
     DelayingBatcher,
     FifoBatcher,
@@ -121,6 +122,34 @@ def test_different_keys_never_share_a_batch(settings):
 
     assert mixed.next(0) == [square]
     assert mixed.next(1000 * US) == wide
+
+
+def test_requests_of_another_key_are_skipped():
+    mixed = batcher(4)
+    a, b, c, d, e = (add_rows(mixed, 1, batch_key=key)[0] for key in "abaab")
+
+    assert mixed.next(0) == [a, c, d]
+    assert mixed.next(0) == [b, e]
+    assert mixed.next(0) is None
+
+
+def test_order_may_be_kept():
+    mixed = GreedyBatcher(BatcherSpec(), 4, keeps_order=True)
+    a, b, c = (add_rows(mixed, 1, batch_key=key)[0] for key in "aba")
+
+    assert [mixed.next(0) for _ in range(3)] == [[a], [b], [c]]
+
+
+def test_only_so_many_requests_are_skipped():
+    mixed = batcher(4)
+    (first,) = add_rows(mixed, 1, batch_key="a")
+    others = add_rows(mixed, *[1] * (MAX_SKIPPED + 1), batch_key="b")
+    (last,) = add_rows(mixed, 1, batch_key="a")
+
+    assert mixed.next(0) == [first]
+    assert mixed.next(0) == others[:4]
+    assert len(mixed) == MAX_SKIPPED - 3 + 1
+    assert mixed.remove(last)
 
 
 def test_model_that_does_not_batch_gets_single_requests():

@@ -8,6 +8,7 @@ runs, who is rejected and when to ask again.
 from __future__ import annotations
 
 import random
+from itertools import takewhile
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,8 +91,9 @@ class QueueModel:
 
     def decide(self, now_ns: int) -> list[Inference] | int | None:
         order = self.in_order()
-        if not order:
-            return None
+        is_greedy = not set(self.spec.preferred_batch_sizes) - {MAX_ROWS}
+        if not order or (is_greedy and not self.spec.max_queue_delay_us):
+            return self.greedy_batch(order) or None
         sums = [0]
         for each in order:
             if (
@@ -116,6 +118,26 @@ class QueueModel:
             return order[:length]
         deadlines = [each.deadline_ns for _, each in self.waiting if each.deadline_ns]
         return min([oldest_ns + delay_ns, *deadlines])
+
+    def greedy_batch(self, order: list[Inference]) -> list[Inference]:
+        """As many as fit; those with another key are skipped, but only at one level."""
+        places = {each.request.id: (level, 0) for level, each in self.waiting}
+        places |= {each.request.id: (level, 1) for level, each in self.delayed}
+        batch: list[Inference] = []
+        total = 0
+        skipped_at = None
+        for each in order:
+            place = places[each.request.id]
+            if skipped_at is not None and place != skipped_at:
+                break
+            if each.request.batch_key != order[0].request.batch_key:
+                skipped_at = place
+                continue
+            total += max(each.request.rows, 1)
+            if batch and total > MAX_ROWS:
+                break
+            batch.append(each)
+        return batch
 
 
 class Simulation:
@@ -222,16 +244,17 @@ def test_standing_backlog_fills_every_batch(rows, keys, delay_us):
     backlog = [inference(rows=count, batch_key=key) for count, key in zip(rows, keys, strict=True)]
     for each in backlog:
         batcher.add(each, 0)
-    done = 0
-    while len(backlog) - done > MAX_ROWS:
+    left = list(backlog)
+    while len(left) > MAX_ROWS:
         batch = batcher.next(0)
         assert isinstance(batch, list)
-        done += len(batch)
-        following = backlog[done]
+        assert batch[0] is left[0]  # nobody waits for ever
+        fitting = [each for each in left if each.request.batch_key == batch[0].request.batch_key]
+        if delay_us:
+            fitting = list(takewhile(fitting.__contains__, left))
         total = sum(max(each.request.rows, 1) for each in batch)
 
-        assert backlog[done - len(batch) : done] == batch
-        assert (
-            total + max(following.request.rows, 1) > MAX_ROWS
-            or following.request.batch_key != batch[0].request.batch_key
-        )
+        assert batch == fitting[: len(batch)]
+        for following in fitting[len(batch) : len(batch) + 1]:
+            assert total + max(following.request.rows, 1) > MAX_ROWS
+        left = [each for each in left if each not in batch]

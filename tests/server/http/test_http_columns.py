@@ -12,7 +12,7 @@ import pytest
 from pytriton.base.messages import RequestPath
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 from pytriton.serving.engine.model import Model
-from pytriton.serving.server.http.columns import LEARNED_AFTER, ColumnExchange
+from pytriton.serving.server.http.columns import LEARNED_AFTER, MAX_TRIED, ColumnExchange
 from pytriton.serving.server.tracing.settings import TraceSampling
 from tests.column_rig import DoublingInstance
 from tests.fakes import SelectiveTracing
@@ -554,6 +554,24 @@ def test_requests_of_several_forms_travel_as_columns_in_turns():
 
         assert columns == 8
         assert [each.received for each in clients] == list(map(ordinary_answer, requests * 2))
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_requests_of_many_shapes_in_turns_all_travel_as_columns(ids):
+    scene = Scene()
+    count = 2 * MAX_TRIED + 1
+    requests = [scene.request(n, rows=n) for n in range(1, count)]
+    if ids:
+        requests = [scene.request(n, rows=n, id=str(n)) for n in range(1, count)]
+    scene.learn(*requests)
+    for _ in range(3):
+        clients = scene.clients(len(requests))
+        scene.send_together(clients, requests)
+        columns = isinstance_count(clients)
+        scene.answer()
+
+        assert columns == len(requests)
+        assert [each.received for each in clients] == list(map(ordinary_answer, requests))
 
 
 @pytest.mark.parametrize("tail", [b"", b"1234567", b"12345678" * 2 + b"9"])

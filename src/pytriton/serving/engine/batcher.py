@@ -14,11 +14,14 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
-from typing import Union
+from typing import TYPE_CHECKING, Any, Union
 
 from pytriton.base.errors import ServerError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.runtime.executor.inference import Inference
+
+if TYPE_CHECKING:
+    from pytriton.base.messages import InferRequest
 
 # The requests of one FIFO, each with the token of its deadline. It is an ordered dictionary because
 # a cancelled request can be removed from the middle in O(1), which frees its tensors; a deque would
@@ -51,6 +54,9 @@ def first_again(waiting: Iterable[Inference], inferences: Iterable[Inference]) -
     earlier = takewhile(lambda inference: inference.is_put_back, waiting)
     again = dict.fromkeys((*earlier, *inferences))
     return sorted(again, key=lambda each: (each.queued_ns, each.index))[::-1]
+
+
+MAX_SKIPPED = 256  # waiting requests of other shapes that are looked at for one batch
 
 
 class DeadlineHeap:
@@ -353,12 +359,14 @@ def make_batcher(spec: ModelSpec) -> Batcher:
     return make_dynamic_batcher(spec.batcher, spec.max_batch_size)
 
 
-def make_dynamic_batcher(spec: BatcherSpec, max_batch_size: int) -> Batcher:
-    """Returns the fastest batcher that does what the settings say."""
+def make_dynamic_batcher(
+    spec: BatcherSpec, max_batch_size: int, *, keeps_order: bool = False
+) -> Batcher:
+    """Returns the fastest batcher that does what the settings say; see `GreedyBatcher`."""
     max_rows = max(max_batch_size, 1)  # requests of a model without batching have one row
     if spec.max_queue_delay_us > 0 or set(spec.preferred_batch_sizes) - {max_rows}:
         return DelayingBatcher(spec, max_rows)
-    return GreedyBatcher(spec, max_rows)
+    return GreedyBatcher(spec, max_rows, keeps_order=keeps_order)
 
 
 class FifoBatcher:
@@ -421,40 +429,54 @@ class GreedyBatcher(RequestQueue):
     """Dynamic batching without a delay: a batch has as many waiting requests as fit into it.
 
     This is the common case. To be fast, it reads no ages and no preferred sizes: without a delay
-    they cannot change the decision.
+    they cannot change the decision. Requests of another shape are skipped, so that clients which
+    send several shapes get large batches, too. The request that waits longest is always the first
+    of a batch: nobody waits for ever. With `keeps_order` such a request ends the batch.
     """
 
-    __slots__ = ("_max_rows",)
+    __slots__ = ("_max_rows", "_max_skipped")
 
-    def __init__(self, spec: BatcherSpec, max_rows: int) -> None:
+    def __init__(self, spec: BatcherSpec, max_rows: int, *, keeps_order: bool = False) -> None:
         super().__init__(spec)
         self._max_rows = max_rows
+        self._max_skipped = 0 if keeps_order else MAX_SKIPPED
 
-    def next(self, now_ns: int) -> Decision:
+    def next(self, now_ns: int) -> Decision:  # noqa: C901  one pass over many requests
         if self._has_timeouts:
             self._apply_timeouts(now_ns)
-        fifos = self._fifos
-        waiting = iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
-        first = next(waiting, None)
-        if first is None:
-            return None
-        batch = [first]
-        request = first.request
-        key = request.batch_key
-        rows = request.rows or 1
-        room = self._max_rows - rows
-        for inference in waiting:
-            if inference.request is not request:  # members of a chunk share theirs
-                request = inference.request
-                rows = request.rows or 1
-                if request.batch_key != key:
+        batch: list[Inference] = []
+        room = self._max_rows
+        skipped = 0
+        request: InferRequest | None = None
+        key: Any = None
+        rows, fits = 0, True
+        for fifo in self._fifos:
+            for inference in fifo:
+                if inference.request is not request:  # members of a chunk share theirs
+                    if request is None:
+                        key = inference.request.batch_key
+                    request = inference.request
+                    rows = request.rows or 1
+                    fits = request.batch_key == key
+                if not fits:
+                    skipped += 1
+                    if skipped > self._max_skipped:
+                        break
+                    continue
+                if rows > room and batch:
+                    room = 0
                     break
-            room -= rows
-            if room < 0:
+                room -= rows
+                batch.append(inference)
+            # A request never overtakes one of a higher priority.
+            if room <= 0 or skipped:
                 break
-            batch.append(inference)
-        self._drop_first(batch)
-        return batch
+        if skipped:
+            for inference in batch:
+                self.remove(inference)
+        else:
+            self._drop_first(batch)
+        return batch or None
 
 
 class DelayingBatcher(RequestQueue):

@@ -166,6 +166,15 @@ class Iterations:
         self._due: list[Gatherer] = []
         self._is_end_due = False
         self._held_count = 0  # iterations for which the chunks were held back
+        self._count = 0  # of requests in this iteration, for all gatherers
+        self._last_count = 0  # in the last iteration with a request
+
+    def is_only(self) -> bool:
+        """Count a request; returns whether it probably is the only one of its iteration."""
+        # The second request of an iteration is never alone, and the first is gathered if the last
+        # iteration had more than one.
+        self._count += 1
+        return self._count == self._last_count == 1
 
     def add(self, gatherer: Gatherer) -> None:
         """Call `Gatherer.end_iteration` at the end of this iteration."""
@@ -193,6 +202,7 @@ class Iterations:
     def _submit(self) -> None:
         """Submit the chunks; there are none if other models could not wait for answers."""
         self._held_count = 0
+        self._last_count, self._count = self._count, 0
         due, self._due = self._due, []
         if len(due) == 1:  # as nearly always: requests of one kind, for one model
             due[0].end_iteration(is_complete=True)
@@ -227,8 +237,6 @@ class Gatherer:
         self._sink = sink
         self._chunk: GatheredChunk | None = None
         self._is_end_due = False
-        self._count = 0  # of requests in this iteration
-        self._last_count = 0  # in the last iteration with a request
 
     def is_alone(self, model: ServedModel) -> bool:
         """Count a request; returns whether it is better not to gather it.
@@ -237,14 +245,11 @@ class Gatherer:
         or more in a chunk take less time than in the ordinary way, but one takes more, unless the
         model prefers columns.
         """
-        self._count += 1
-        # The second request of an iteration is never alone, and the first is gathered if the last
-        # iteration had more than one.
-        if self._is_end_due:
-            return False
-        self._is_end_due = True
-        self._iterations.add(self)
-        return self._last_count == 1 and not model.prefers_columns
+        is_only = self._iterations.is_only()
+        if not self._is_end_due:
+            self._is_end_due = True
+            self._iterations.add(self)
+        return is_only and not model.prefers_columns
 
     def add(
         self,
@@ -301,7 +306,6 @@ class Gatherer:
     def end_iteration(self, *, is_complete: bool) -> None:
         """Submit the requests of this iteration; `is_complete` is for `submit_chunk`."""
         self._is_end_due = False
-        self._last_count, self._count = self._count, 0
         if self._chunk is not None:
             self._submit(is_complete=is_complete)
 

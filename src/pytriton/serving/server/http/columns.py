@@ -57,11 +57,13 @@ _data_of = attrgetter("data")
 class BodyLayout:
     """What the head of a request says about its body, and about that of its response."""
 
-    __slots__ = ("encoding", "json_length")
+    __slots__ = ("encoding", "json_length", "last")
 
     def __init__(self, json_length: int | None, encoding: str) -> None:
         self.json_length = json_length  # None: all of it is JSON
         self.encoding = encoding  # of the response
+        # The last form of a request with this head: bodies of one size often have one form.
+        self.last: HttpColumns | None = None
 
 
 def small_body_layout(head: RequestHead) -> BodyLayout | RequestPath:
@@ -287,10 +289,11 @@ class FormTable:
         # A model that was replaced may have other inputs: its requests are learned anew.
         if model.spec is not spec:
             return None
-        found = self._read(request.body, layout.json_length)
+        found = self._read(request.body, layout)
         if found is None:
             return None
         columns, inputs, fields = found
+        layout.last = columns
         gatherer = columns.gatherer
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)
@@ -303,15 +306,18 @@ class FormTable:
         return ColumnExchange(gatherer, chunk, index)
 
     def _read(
-        self, body: Any, json_length: int | None
+        self, body: Any, layout: BodyLayout
     ) -> tuple[HttpColumns, Sequence[bytes], MemberFields] | None:
         """Returns how to serve a request of a form that was learned; else None."""
-        text, tail = split_body(body, json_length)
+        text, tail = split_body(body, layout.json_length)
         if tail:
             known = self._texts.get(text)
             if known is not None:
                 inputs = known[0].pattern.split(tail)
                 return None if inputs is None else (known[0], inputs, known[1])
+        last = layout.last
+        if last is not None and last.spec is self.spec and last not in self._recent[:1]:
+            self._prefer(last)
         for columns in self._recent:
             read = columns.pattern.read(text, tail)
             if read is None:
@@ -397,6 +403,7 @@ class FormLearner:
             self._learned_count += 1
         if columns.pattern.learn(*split_body(body, layout.json_length), request):
             table.add(form, columns)
+            layout.last = columns
         else:
             table.counts[form] = -LEARNED_AGAIN_AFTER
         return table
