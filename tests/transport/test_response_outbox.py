@@ -219,3 +219,21 @@ def test_helper_ends_quietly(far, caplog, end):
 
     assert not helper.is_alive()
     assert caplog.text == ""
+
+
+def test_responses_are_not_held_if_no_thread_can_send_them_later(far, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    outbox = far.outbox
+    for number in (1, 2):
+        outbox.respond(item(number), 0, at_once=False)
+    outbox.add(lambda payload: [ResponseItem(3, 0, is_final=False)], 0)
+    outbox.hold()
+    sent = [far.receive().frame for _ in range(3)]
+
+    assert [[each.batch for each in frame.items] for frame in sent] == [[1], [2], [3]]
+    monkeypatch.undo()
+    outbox.respond(item(4), 0, at_once=False)  # and later threads can be started again
+    assert [each.batch for each in far.receive().frame.items] == [4]

@@ -114,8 +114,8 @@ class ResponseOutbox:
             is_large = payload.has_views or bool(payload.blocks)
             if at_once or is_due or is_large or self.is_full:
                 self._flush()
-            elif not self._is_helper_awake.is_set():
-                self._use_helper()
+            elif not self._is_helper_awake.is_set() and not self._use_helper():
+                self._flush()
 
     def respond_small(
         self,
@@ -136,8 +136,8 @@ class ResponseOutbox:
                 self._items.append(make_item(self._payload, *request, structure, data))
             if at_once or is_due or self.is_full:
                 self._flush()
-            elif not self._is_helper_awake.is_set():
-                self._use_helper()
+            elif not self._is_helper_awake.is_set() and not self._use_helper():
+                self._flush()
         if self._posted:
             self.send_posted()
 
@@ -192,8 +192,9 @@ class ResponseOutbox:
 
     def hold(self) -> None:
         """Leave held responses to a later `flush`; at the latest they go after a millisecond."""
-        if (self._rows.count or self._items) and not self._is_helper_awake.is_set():
-            self._use_helper()
+        has_responses = self._rows.count or self._items
+        if has_responses and not self._is_helper_awake.is_set() and not self._use_helper():
+            self.flush()
 
     def flush(self) -> None:
         """Send held responses and posted frames."""
@@ -264,13 +265,17 @@ class ResponseOutbox:
             except Exception:
                 logger.exception("a message could not be sent: %r", type(frame).__name__)
 
-    def _use_helper(self) -> None:
-        self._is_helper_awake.set()
+    def _use_helper(self) -> bool:
+        """Leave held responses to the helper thread; returns False if it cannot be started."""
         if self._helper is None:
-            self._helper = threading.Thread(
-                target=self._flush_late, name="pytriton-outbox", daemon=True
-            )
-            self._helper.start()
+            helper = threading.Thread(target=self._flush_late, name="pytriton-outbox", daemon=True)
+            try:
+                helper.start()
+            except RuntimeError:  # the process may have no more threads
+                return False
+            self._helper = helper
+        self._is_helper_awake.set()
+        return True
 
     def _flush_late(self) -> None:
         idle_rounds = 0
