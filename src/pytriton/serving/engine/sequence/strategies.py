@@ -139,7 +139,7 @@ class OldestSlots:
                 max_queue_delay_us=spec.max_queue_delay_us,
             ),
             max_batch_size,
-            keeps_order=spec.preserve_ordering,
+            keeps_order=True,
         )
 
     @property
