@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.base.messages import InferRequest
+from pytriton.base.messages import InferRequest, InferResponse, InferTensor
 from pytriton.model_config import Tensor
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
@@ -49,16 +49,16 @@ class Recorder:
         starts = chunk.row_starts
         for index in range(first, end):
             at, until = (row + starts[each] - starts[first] for each in (index, index + 1))
-            self._end(
-                index,
-                {
-                    column.name: np.frombuffer(
-                        bytes(column.data[at * column.row_bytes : until * column.row_bytes]),
-                        column.dtype.numpy,
-                    ).reshape(until - at, *column.shape)
-                    for column in outputs
-                },
-            )
+            tensors = [
+                InferTensor(
+                    column.name,
+                    column.dtype,
+                    (until - at, *column.shape),
+                    column.part(at, until),
+                )
+                for column in outputs
+            ]
+            self._end(index, to_arrays(InferResponse("m", "1", "", tensors)))
 
     def on_outcome(self, chunk, index, response, error, *, is_refused):
         assert not is_refused

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -128,3 +129,41 @@ def test_empty_binary_outputs_are_left_to_the_ordinary_way():
         HttpResponsePattern("m", "1", 1, columns, None, ALL_BINARY).encode(columns, 0, 2, None)
         is None
     )
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    "output_format", [ALL_JSON, ALL_BINARY, OutputFormat(AS_BINARY, {"t": AS_JSON})]
+)
+def test_strings_are_written_as_by_single_responses(rows, output_format):
+    strings = [[b"a", "\u00fc".encode()], [b"", b'"\\'], [b"x" * 300, b"%d"], [b"1", b"2"]]
+    pieces = [dtypes.encode_bytes(each) for each in strings]
+    sizes = [len(piece) for piece in pieces]
+    if rows == 2:  # rows inside of a request have no bytes of their own
+        sizes = [0, sizes[0] + sizes[1], 0, sizes[2] + sizes[3]]
+    offsets = [0, *accumulate(sizes)]
+    text = OutputColumn("t", dtypes.BYTES, (2,), 0, memoryview(b"".join(pieces)), offsets)
+    columns = [text, column("y", dtypes.FP32, (1,), floats(1, 2, 3, 4))]
+    count = 4 // rows
+    pattern = HttpResponsePattern("m%d", "3", rows, columns, None, output_format)
+    for ids in (None, ["a", "", "b", "c"][:count]):
+        expected = []
+        for index in range(count):
+            first, end = index * rows, (index + 1) * rows
+            tensors = [
+                InferTensor("t", dtypes.BYTES, (rows, 2), text.part(first, end)),
+                InferTensor("y", dtypes.FP32, (rows, 1), columns[1].part(first, end)),
+            ]
+            response = InferResponse("m%d", "3", ids[index] if ids else "", tensors)
+            length, parts = encode_infer_response(response, output_format)
+            expected.append((length, b"".join(map(bytes, parts))))
+
+        assert list(pattern.encode(columns, 0, count, ids)) == expected
+
+
+@pytest.mark.parametrize("data", [b"\1\0\0\0\xff", b"\2\0\0\0a", bytes(8), b"\1\0"])
+def test_strings_that_are_no_text_or_not_valid_are_left_to_the_ordinary_way(data):
+    columns = [OutputColumn("t", dtypes.BYTES, (1,), 0, memoryview(data), [0, len(data)])]
+    pattern = HttpResponsePattern("m", "1", 1, columns, None, ALL_JSON)
+
+    assert pattern.encode(columns, 0, 1, None) is None

@@ -137,8 +137,8 @@ def test_pattern_leaves_everything_else_to_the_ordinary_way(text):
     assert pattern_for(body(A, B)).read(text, b"") is None
 
 
-@pytest.mark.parametrize("datatype, shape, data", [("BYTES", [1], ["x"]), ("FP32", [1, 0], [])])
-def test_request_with_strings_or_without_elements_has_no_form(datatype, shape, data):
+@pytest.mark.parametrize("datatype, shape, data", [("BYTES", [1, 0], []), ("FP32", [1, 0], [])])
+def test_request_without_elements_has_no_form(datatype, shape, data):
     tensor = {"name": "a", "datatype": datatype, "shape": shape, "data": data}
 
     assert request_form(*parse_infer(body(tensor), None, SPEC)) is None
@@ -178,14 +178,12 @@ def test_pattern_reads_what_the_ordinary_way_reads(seed):
     assert found > 10
 
 
-BINARY_A = {
-    **{key: A[key] for key in ("name", "shape", "datatype")},
-    "parameters": {"binary_data_size": 8},
-}
-BINARY_B = {
-    **{key: B[key] for key in ("name", "shape", "datatype")},
-    "parameters": {"binary_data_size": 1},
-}
+def binary(tensor: dict, size: int) -> dict:
+    described = {key: tensor[key] for key in ("name", "shape", "datatype")}
+    return {**described, "parameters": {"binary_data_size": size}}
+
+
+BINARY_A, BINARY_B = binary(A, 8), binary(B, 1)
 
 
 def test_binary_inputs_are_the_bytes_behind_the_json():
@@ -266,3 +264,44 @@ def test_what_a_pattern_remembers_is_bounded():
 
     assert len(pattern._output_texts) <= MAX_OUTPUT_TEXTS
     assert len(pattern._parameters) <= MAX_PARAMETER_TEXTS
+
+
+TEXTS = {"name": "t", "shape": [1, 2], "datatype": "BYTES", "data": ["ab", "\u00fc"]}
+
+
+def test_strings_in_json_are_read():
+    pattern = pattern_for(body(TEXTS, B))
+
+    inputs, _ = pattern.read(body({**TEXTS, "data": ["", "xyz"]}, {**B, "data": [5]}), b"")
+
+    assert inputs == [dtypes.encode_bytes([b"", b"xyz"]), b"\x05"]
+    for data in (["a"], ["a", "b", "c"], [["a", "b"]], ["a", 1], ["a", None]):
+        assert pattern.read(body({**TEXTS, "data": data}, B), b"") is None
+
+
+@pytest.mark.parametrize("strings", [(b"", b""), (b"a", b"\xff" * 300), (b"xyz", b"")])
+def test_binary_strings_of_any_length_are_read(strings):
+    def request(size: int) -> bytes:
+        return body(binary(TEXTS, size), BINARY_B)
+
+    learned = dtypes.encode_bytes([b"one", b"three"])
+    pattern = pattern_for(request(len(learned)), learned + b"1")
+    data = dtypes.encode_bytes(strings)
+
+    assert pattern.read(request(len(data)), data + b"x") == ([data, b"x"], MemberFields())
+    wrong = [data[:-1], data + b"\0", data[4:], data * 2, b"", b"\xff" * 8]
+    for each in wrong:
+        if each != data:
+            assert pattern.read(request(len(each)), each + b"x") is None
+    assert pattern.read(request(len(data)), data) is None
+    assert pattern.read(request(len(data)), data + b"xy") is None
+
+
+def test_one_binary_string_is_checked():
+    text = {"name": "t", "shape": [1, 1], "datatype": "BYTES"}
+    data = dtypes.encode_bytes([b"hello"])
+    pattern = pattern_for(body(binary(text, len(data))), data)
+
+    assert pattern.read(body(binary(text, len(data))), data) == ([data], MemberFields())
+    for wrong in (b"", b"\0\0\0", b"\1\0\0\0", b"\1\0\0\0ab", dtypes.encode_bytes([b"", b""])):
+        assert pattern.read(body(binary(text, len(wrong))), wrong) is None

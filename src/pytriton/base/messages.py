@@ -59,7 +59,7 @@ class RequestPath(enum.IntEnum):
     COLUMNS = 1
     ALONE = 2  # no other request came with it: it was read by its form, and needs no columns
     NEW = 3  # too few requests of its form came before
-    FORM = 4  # it has something that columns do not have, such as strings or shared memory
+    FORM = 4  # it has something that columns do not have, such as classes or shared memory
     HEADERS = 5  # its headers matter: compression, forwarded headers, the end of the connection
     LARGE = 6
     MODEL = 7  # the model takes no columns: it is decoupled, for example

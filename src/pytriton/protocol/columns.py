@@ -33,10 +33,13 @@ class BatchColumn(Protocol):
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row; a whole batch has `data` of as many bytes per row."""
+        """The size of a row; 0 for BYTES."""
 
     @property
     def data(self) -> memoryview: ...
+
+    def part(self, row: int, end: int) -> memoryview:
+        """Returns the bytes of the rows `row` to `end` (without `end`), of whole requests."""
 
 
 def structure_of(columns: Sequence[BatchColumn]) -> Any:

@@ -136,7 +136,7 @@ def add_columns(payload: Payload, batch: RunningBatch, *, batching: bool) -> lis
             for run in runs:
                 pieces += run.chunk.pieces(index, run.first, run.end)
         shape = (rows, *column.shape) if batching else column.shape
-        size = rows * column.row_bytes
+        size = rows * column.row_bytes or sum(map(len, pieces))
         block, offset = payload.add(pieces, size)
         refs.append(TensorRef(column.name, column.dtype.number, shape, offset, size, block))
     return refs
@@ -164,10 +164,11 @@ def requested_outputs(run: ChunkRun) -> dict[int, list[str]]:
 
 
 def output_columns(
-    received: Received, refs: list[TensorRef], rows: int, *, batching: bool
+    received: Received, refs: list[TensorRef], batch: RunningBatch, *, batching: bool
 ) -> list[OutputColumn] | None:
     """Returns the outputs of a batch as columns; None if each request needs tensors of its own."""
     columns = []
+    rows = batch.rows
     for ref in refs:
         dtype, shape, row_bytes = BY_NUMBER[ref.dtype], ref.shape, ref.size
         if batching:
@@ -177,10 +178,28 @@ def output_columns(
             row_bytes //= rows
         # Without shared memory, large tensors are in a message of their own memory.
         is_large = ref.block or ref.size > INLINE_TENSOR_BYTES
-        if dtype is BYTES or (is_large and row_bytes > LARGE_ROW_BYTES):
+        if is_large and row_bytes > LARGE_ROW_BYTES:
             return None
-        columns.append(OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref)))
+        column = OutputColumn(ref.name, dtype, shape, row_bytes, received.buffer(ref))
+        if dtype is BYTES:
+            if len(ref.pieces) != len(batch.inferences):
+                return None
+            column.row_bytes = 0
+            column.offsets = _row_offsets(
+                ref.pieces, [inference.request.rows for inference in batch.inferences]
+            )
+        columns.append(column)
     return columns
+
+
+def _row_offsets(sizes: Sequence[int], rows: Sequence[int]) -> list[int]:
+    """Returns where the rows of requests of these sizes begin, and the end; see `OutputColumn`."""
+    offsets = [0]
+    for size, count in zip(sizes, rows, strict=True):
+        start = offsets[-1]
+        offsets += [start] * (count - 1)
+        offsets.append(start + size)
+    return offsets
 
 
 def reshape_inputs(

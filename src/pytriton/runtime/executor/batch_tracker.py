@@ -325,7 +325,7 @@ class BatchTracker:
     def _answer_runs(self, received: Received, frame: BatchResult, batch: RunningBatch) -> bool:
         """Answer the members of chunks by columns; returns False if that is not possible."""
         batching = self._labels.batching
-        columns = output_columns(received, frame.outputs, batch.rows, batching=batching)
+        columns = output_columns(received, frame.outputs, batch, batching=batching)
         if columns is None:
             return False
         for run in batch.runs:

@@ -37,22 +37,30 @@ LARGE_ROW_BYTES = 4 << 10
 
 
 class InputColumn(msgspec.Struct, frozen=True, gc=False):
-    """One input of all requests with a signature; never of the datatype BYTES."""
+    """One input of all requests with a signature."""
 
     name: str
     dtype: DataType
     shape: tuple[int, ...]  # of one row; the whole shape if the model has no batch dimension
-    row_bytes: int
+    row_bytes: int  # 0 for the datatype BYTES, whose rows differ
 
 
 class OutputColumn(msgspec.Struct, gc=False):
-    """One output of a whole batch; never of the datatype BYTES."""
+    """One output of a whole batch."""
 
     name: str
     dtype: DataType
     shape: tuple[int, ...]  # of one row; the whole shape if the model has no batch dimension
-    row_bytes: int
+    row_bytes: int  # 0 for the datatype BYTES
     data: memoryview  # keeps its memory alive
+    # For BYTES, where each row begins, and the end; rows inside a request have none of their own.
+    offsets: Sequence[int] = ()
+
+    def part(self, row: int, end: int) -> memoryview:
+        """Returns the bytes of the rows `row` to `end` (without `end`), of whole requests."""
+        if self.offsets:
+            return self.data[self.offsets[row] : self.offsets[end]]
+        return self.data[row * self.row_bytes : end * self.row_bytes]
 
 
 class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -127,8 +135,8 @@ class ChunkSink(Protocol):
     ) -> None:
         """Receive any other end of one member: a response of its own, or an error.
 
-        It has a response of its own if that has BYTES outputs or large outputs in shared memory, or
-        if it was answered by itself. `is_refused` says that no model has seen the request, for
+        It has a response of its own if that has large outputs in shared memory, or if it was
+        answered by itself. `is_refused` says that no model has seen the request, for
         example because a queue is full.
         """
 

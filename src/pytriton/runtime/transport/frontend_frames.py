@@ -147,6 +147,7 @@ class ColumnRef(msgspec.Struct, array_like=True, gc=False):
     offset: int
     size: int
     block: int = 0
+    sizes: list[int] = []  # of each request, for BYTES
 
 
 class ChunkItem(msgspec.Struct, array_like=True):

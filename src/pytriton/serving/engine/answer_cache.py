@@ -133,7 +133,9 @@ class AnswerCache:
         keys = run.chunk.cache_keys[run.first : run.end]
         is_batched = self._spec.max_batch_size > 0
         starts = run.chunk.row_starts
-        if type(starts) is range and len(keys) >= _FEW:  # all have the same number of rows
+        has_strings = any(output.offsets for output in run.outputs)
+        # All have the same number of rows, and of bytes.
+        if type(starts) is range and len(keys) >= _FEW and not has_strings:
             layout = []
             columns = []
             for output in run.outputs:
@@ -152,7 +154,7 @@ class AnswerCache:
                     output.name,
                     output.dtype,
                     (end - row, *output.shape) if is_batched else output.shape,
-                    output.data[row * output.row_bytes : end * output.row_bytes],
+                    output.part(row, end),
                 )
                 for output in run.outputs
             ]

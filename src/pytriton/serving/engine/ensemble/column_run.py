@@ -418,8 +418,14 @@ class ColumnRuns:
 
 
 def takes_step_chunks(model: ManagedModel) -> bool:
-    """Returns whether a model takes chunks as a step: no sequence model, which needs the ids."""
-    return model.takes_columns and model.spec.sequence is None
+    """Returns whether a model takes chunks as a step.
+
+    A model with sequences needs the ids, and rows of strings have no fixed size.
+    """
+    spec = model.spec
+    tensors = (*spec.inputs.values(), *spec.outputs.values())
+    has_strings = not all(each.dtype.itemsize for each in tensors)
+    return model.takes_columns and spec.sequence is None and not has_strings
 
 
 def _step_requests(
@@ -428,7 +434,14 @@ def _step_requests(
     """Returns the record that all members share, or that of each if they differ."""
 
     def step_request(whole: InferRequest) -> InferRequest:
-        fields = MemberFields(whole.id, whole.parameters, whole.priority, whole.timeout_us)
+        fields = MemberFields(
+            whole.id,
+            whole.parameters,
+            whole.priority,
+            whole.timeout_us,
+            whole.correlation_id,
+            whole.flags,
+        )
         return shared_request(
             step.model_name, signature, now_ns, fields, rows=whole.rows, version=step.version
         )

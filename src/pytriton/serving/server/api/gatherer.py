@@ -12,8 +12,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base import dtypes
-from pytriton.base.errors import ServerError
-from pytriton.base.messages import NO_FIELDS, MemberFields
+from pytriton.base.errors import ServerError, error_for_clients
+from pytriton.base.messages import NO_FIELDS, InferResponse, InferTensor, MemberFields
 from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytriton.base.messages import InferRequest, InferTensor, ResponseSink
+    from pytriton.base.messages import InferRequest, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import (
         Buffer,
@@ -359,14 +359,58 @@ class ColumnSink(Generic[_Pattern]):
             )
         return pattern
 
+    def respond_each(
+        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
+    ) -> None:
+        """Answer one by one, because the responses have what a pattern cannot write."""
+        rows = self.rows or 1
+        for index in range(first, end):
+            response = self._response(chunk.fields[index].id, outputs, row, row + rows)
+            row += rows
+            try:
+                self.on_outcome(chunk, index, response, None, is_refused=False)
+            except Exception as failure:  # noqa: BLE001  it is logged
+                error = error_for_clients(failure, "it wrote a response")
+                self.on_outcome(chunk, index, None, error, is_refused=False)
 
-def can_be_columns(request: InferRequest, spec: ModelSpec) -> bool:
-    """Returns whether requests like this one are valid, and have inputs of a fixed size."""
+    def _response(
+        self, request_id: str, outputs: Sequence[OutputColumn], row: int, end: int
+    ) -> InferResponse:
+        """Returns the response with these rows."""
+        spec, is_batched = self.spec, self.rows is not None
+        tensors = []
+        for column in outputs:
+            shape = (end - row, *column.shape) if is_batched else column.shape
+            tensors.append(InferTensor(column.name, column.dtype, shape, column.part(row, end)))
+        return InferResponse(
+            spec.name, str(spec.version), request_id, tensors, spec.answer_parameters
+        )
+
+    def on_outcome(
+        self,
+        chunk: Any,
+        index: int,
+        response: InferResponse | None,
+        error: ServerError | None,
+        *,
+        is_refused: bool,
+    ) -> None:
+        """See `ChunkSink`."""
+        raise NotImplementedError
+
+
+def can_be_columns(request: InferRequest, spec: ModelSpec, *, with_strings: bool = False) -> bool:
+    """Returns whether requests like this one are valid, and have inputs of a fixed size.
+
+    `with_strings` allows BYTES, too, if the caller checks the strings of each request.
+    """
     try:
         validate(request, spec)
     except ServerError:
         return False
-    return not any(tensor.dtype is dtypes.BYTES for tensor in request.inputs.values())
+    has_strings = any(tensor.dtype is dtypes.BYTES for tensor in request.inputs.values())
+    # A scheduler of sequences fills empty slots with rows of a fixed size.
+    return not has_strings or (with_strings and spec.sequence is None)
 
 
 def _gatherer(

@@ -146,9 +146,11 @@ class ChunkSender:
         columns = []
         inline_bytes = 0
         for index, column in enumerate(signature.inputs):
-            size = chunk.row_starts[count] * column.row_bytes
-            block, offset = payload.add(chunk.pieces(index, 0, count), size)
-            columns.append(ColumnRef(offset, size, block))
+            pieces = chunk.pieces(index, 0, count)
+            sizes = [] if column.row_bytes else [len(piece) for piece in pieces]
+            size = chunk.row_starts[count] * column.row_bytes or sum(sizes)
+            block, offset = payload.add(pieces, size)
+            columns.append(ColumnRef(offset, size, block, sizes))
             inline_bytes += size if not block else 0
         request = members[0].request
         item = ChunkItem(
@@ -236,8 +238,9 @@ class ChunkSender:
                     ref.name,
                     BY_NUMBER[ref.dtype],
                     ref.shape,
-                    ref.size // rows,
+                    0 if ref.pieces else ref.size // rows,
                     received.buffer(ref),
+                    list(itertools.accumulate(ref.pieces, initial=0)) if ref.pieces else (),
                 )
                 for ref in item.outputs
             ]
@@ -391,6 +394,10 @@ class FrontEndChunk(msgspec.Struct, eq=False):
         ref, starts = self.columns[column], self.row_starts
         if end - first == len(starts) - 1:  # the usual case
             return [self.received.column(ref, 0, ref.size)]
+        if ref.sizes:
+            sizes = ref.sizes
+            start = sum(sizes[:first])
+            return [self.received.column(ref, start, start + sum(sizes[first:end]))]
         row_bytes = self.signature.inputs[column].row_bytes
         return [self.received.column(ref, starts[first] * row_bytes, starts[end] * row_bytes)]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ServerError, error_for_clients, sendable_text
@@ -127,12 +128,14 @@ class ReplyOutbox:
             payload = self._payload = self._channel.payload()
         refs = []
         for column in outputs:
-            row_bytes = column.row_bytes
-            start, size = row * row_bytes, rows * row_bytes
-            block, offset = payload.add((column.data[start : start + size],), size)
-            refs.append(
-                TensorRef(column.name, column.dtype.number, column.shape, offset, size, block)
-            )
+            data = column.part(row, row + rows)
+            size = len(data)
+            block, offset = payload.add((data,), size)
+            ref = TensorRef(column.name, column.dtype.number, column.shape, offset, size, block)
+            if column.offsets:
+                ends = column.offsets[row : row + rows + 1]
+                ref.pieces = [end - start for start, end in pairwise(ends)]
+            refs.append(ref)
             if not block:
                 self._bytes += size
         self._rows.append(RowsItem(call, first, end, refs))

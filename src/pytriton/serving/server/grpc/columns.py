@@ -216,6 +216,9 @@ class CallColumns(PbColumns[PbResponsePattern]):
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
+        if any(column.offsets for column in outputs):
+            self.respond_each(chunk, first, end, outputs, row)
+            return
         pattern = self.response_pattern(outputs)
         if pattern is not self._framed:
             self._framed = pattern

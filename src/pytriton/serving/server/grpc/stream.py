@@ -478,6 +478,9 @@ class StreamColumns(PbColumns[PbStreamedResponsePattern]):
         self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
     ) -> None:
         """Answer requests whose outputs are in the columns of a batch."""
+        if any(column.offsets for column in outputs):
+            self.respond_each(chunk, first, end, outputs, row)
+            return
         members: list[StreamedMember] = chunk.callers[first:end]
         pattern = self.response_pattern(outputs)
         ids = [member.id for member in members]

@@ -20,7 +20,6 @@ from pytriton.protocol.kserve_response import encode_infer_response
 from pytriton.serving.engine.validation import accepted_types
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.gatherer import ColumnSink, Iterations, can_be_columns
-from pytriton.serving.server.http.bodies import as_server_error
 from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import InferExchange, respond_server_error
 
@@ -141,7 +140,8 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         make_pattern = partial(HttpResponsePattern, output_format=self._format)
         super().__init__(iterations, spec, request, make_pattern)
         self.pattern = HttpRequestPattern(form)
-        self.is_binary = all(each.is_binary for each in form.inputs)
+        # Whether all inputs are binary, and of fixed sizes.
+        self.is_binary = all(each.is_binary and each.dtype.itemsize for each in form.inputs)
         self._service = service
         self._form = form
         self._rows_of_each, self._batch_key = request.rows, request.batch_key
@@ -191,7 +191,7 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
             ids = [fields.id for fields in chunk.fields[first:end]]
         bodies = self.response_pattern(outputs).encode(outputs, row, end - first, ids)
         if bodies is None:
-            self._respond_each(chunk, first, end, outputs, row)
+            self.respond_each(chunk, first, end, outputs, row)
             return
         # All bodies are made before one is sent: if this raises, nobody was answered (see
         # `ChunkSink`).
@@ -202,32 +202,6 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         for connection, (length, body) in zip(chunk.callers[first:end], bodies, strict=True):
             connection.respond_small(length, body, encoding)
         chunk.end(end - first)
-
-    def _respond_each(
-        self, chunk: Any, first: int, end: int, outputs: Sequence[OutputColumn], row: int
-    ) -> None:
-        """Answer one by one, because one of the responses has what a pattern cannot write (NaN)."""
-        for index in range(first, end):
-            response = self._response(chunk.fields[index].id, outputs, row)
-            row += self.rows or 1
-            try:
-                self.on_outcome(chunk, index, response, None, is_refused=False)
-            except Exception as error:  # noqa: BLE001  it is logged
-                self.on_outcome(chunk, index, None, as_server_error(error), is_refused=False)
-
-    def _response(
-        self, request_id: str, outputs: Sequence[OutputColumn], row: int
-    ) -> InferResponse:
-        """Returns the response whose first row is `row`."""
-        rows, spec = self.rows, self.spec
-        tensors = []
-        for column in outputs:
-            shape = column.shape if rows is None else (rows, *column.shape)
-            data = column.data[row * column.row_bytes : (row + (rows or 1)) * column.row_bytes]
-            tensors.append(InferTensor(column.name, column.dtype, shape, data))
-        return InferResponse(
-            spec.name, str(spec.version), request_id, tensors, spec.answer_parameters
-        )
 
     def on_outcome(
         self,
@@ -391,7 +365,7 @@ class FormLearner:
             count = counts[form] = counts.get(form, 0) + 1
             if len(counts) > MAX_COUNTED:  # clients send all kinds of requests
                 counts.clear()
-            if count < LEARNED_AFTER or not can_be_columns(request, spec):
+            if count < LEARNED_AFTER or not can_be_columns(request, spec, with_strings=True):
                 return table
             if self._learned_count >= MAX_LEARNED:
                 # Requests in flight keep their columns: only the tables forget them.

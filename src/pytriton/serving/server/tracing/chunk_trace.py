@@ -130,7 +130,7 @@ class ChunkTrace:
                 each.name,
                 each.dtype,
                 (rows, *each.shape) if self._is_batched else each.shape,
-                each.data[row * each.row_bytes : (row + rows) * each.row_bytes],
+                each.part(row, row + rows),
             )
             for each in outputs
         ]
