@@ -35,8 +35,13 @@ UNITS = {"req/s": "requests/s"}
 
 def render(results: Results) -> str:
     """Both of ours, and how many times better they are than the others."""
+    peers = {"vs NVIDIA PyTriton": servers.NVIDIA_PYTRITON}
     comparisons = [
-        (servers.OURS, "bound function", {"vs NVIDIA PyTriton": servers.NVIDIA_PYTRITON}),
+        (
+            servers.OURS,
+            "bound function",
+            {label: peer for label, peer in peers.items() if peer in results},
+        ),
         (servers.OUR_TRITONSERVER, "`model.py`", {}),
     ]
     columns = [
