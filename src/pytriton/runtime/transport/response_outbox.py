@@ -112,9 +112,8 @@ class ResponseOutbox:
             payload = self._payload
             # A large response gains nothing by company, and its memory is busy while it waits.
             is_large = payload.has_views or bool(payload.blocks)
-            if at_once or is_due or is_large or self.is_full:
-                self._flush()
-            elif not self._is_helper_awake.is_set() and not self._use_helper():
+            is_due = is_due or at_once or is_large or self.is_full
+            if is_due or not (self._is_helper_awake.is_set() or self._use_helper()):
                 self._flush()
 
     def respond_small(
@@ -134,9 +133,8 @@ class ResponseOutbox:
             follows_item = self._items and self._has_item(request)
             if follows_item or not self._rows.add(request, structure, data, size):
                 self._items.append(make_item(self._payload, *request, structure, data))
-            if at_once or is_due or self.is_full:
-                self._flush()
-            elif not self._is_helper_awake.is_set() and not self._use_helper():
+            is_due = is_due or at_once or self.is_full
+            if is_due or not (self._is_helper_awake.is_set() or self._use_helper()):
                 self._flush()
         if self._posted:
             self.send_posted()
