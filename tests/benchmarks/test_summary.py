@@ -26,7 +26,7 @@ def test_each_of_ours_has_its_ratios():
     text = summary.render(figures(BINARY, ours=50_000, repository=30_000, triton=10_000))
 
     assert text.splitlines()[2] == (
-        "| HTTP as `tritonclient` sends, 64 connections | 50,000 requests/s | - | 5x "
+        "| HTTP as `tritonclient` sends, 64 connections | 50,000 requests/s | 5x "
         "| 30,000 requests/s | 3x |"
     )
 
