@@ -113,6 +113,29 @@ class MemberFields(msgspec.Struct, frozen=True, gc=False):
     correlation_id: int | str = 0  # of a sequence
     flags: int = 0  # 1: the first request of its sequence, 2: the last
 
+    @classmethod
+    def of(cls, request: InferRequest) -> MemberFields:
+        """Returns those of a request."""
+        return cls(
+            request.id,
+            request.parameters,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.flags,
+        )
+
+    def with_id(self, request_id: str) -> MemberFields:
+        """Returns the same with an id."""
+        return MemberFields(
+            request_id,
+            self.parameters,
+            self.priority,
+            self.timeout_us,
+            self.correlation_id,
+            self.flags,
+        )
+
 
 NO_FIELDS = MemberFields()
 

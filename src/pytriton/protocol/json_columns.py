@@ -44,7 +44,7 @@ _OTHERWISE = (
 _literal: Any = Literal  # of values that are known at run time only
 _NOTHING = msgspec.Raw()
 
-MAX_OUTPUT_TEXTS = 16  # spellings of the same outputs; each takes as long as its text to compare
+MAX_OUTPUT_TEXTS = 16  # spellings of the same outputs
 MAX_PARAMETER_TEXTS = 256  # that need not be parsed again
 
 
@@ -161,7 +161,7 @@ class HttpRequestPattern:
             return False
         inputs, fields = read
         return [*inputs] == [bytes(each.data) for each in request.inputs.values()] and fields == (
-            _fields_of(request)
+            MemberFields.of(request)
         )
 
     def read(self, text: bytes, tail: bytes) -> tuple[Sequence[bytes], MemberFields] | None:
@@ -201,14 +201,7 @@ class HttpRequestPattern:
                 return None
             fields = known
         if document.id:
-            fields = MemberFields(
-                document.id,
-                fields.parameters,
-                fields.priority,
-                fields.timeout_us,
-                fields.correlation_id,
-                fields.flags,
-            )
+            fields = fields.with_id(document.id)
         return inputs, fields
 
     def _read_strings(self, tensors: Sequence[Any], tail: bytes) -> list[bytes]:
@@ -249,7 +242,7 @@ class HttpRequestPattern:
             return None
         if len(self._parameters) >= MAX_PARAMETER_TEXTS:
             self._parameters.clear()
-        fields = self._parameters[text] = _fields_of(request)
+        fields = self._parameters[text] = MemberFields.of(request)
         return fields
 
 
@@ -267,17 +260,6 @@ def _has_strings(data: bytes, count: int) -> bool:
 
 def _strict_type(name: str, fields: list[Any]) -> type:
     return msgspec.defstruct(name, fields, gc=False, forbid_unknown_fields=True)
-
-
-def _fields_of(request: InferRequest) -> MemberFields:
-    return MemberFields(
-        request.id,
-        request.parameters,
-        request.priority,
-        request.timeout_us,
-        request.correlation_id,
-        request.flags,
-    )
 
 
 _dumps = orjson.dumps

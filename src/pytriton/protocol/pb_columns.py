@@ -159,7 +159,7 @@ class ResponseLayout(NamedTuple):
 
 
 class PbResponsePattern:
-    """Writes framed responses with the same outputs; `rows` as in `JsonResponsePattern`."""
+    """Writes framed responses with the same outputs; `rows` as in `HttpResponsePattern`."""
 
     _parts_before_id = 1  # what the encoder returns before an id: the model
 

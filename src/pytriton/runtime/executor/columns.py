@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pytriton.base.messages import NO_FIELDS, InferRequest, MemberFields
+from pytriton.base.messages import NO_FIELDS, InferRequest, InferTensor, MemberFields
 from pytriton.runtime.executor.inference import CLOSED_SINK, Inference, InferenceOwner
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class OutputColumn(msgspec.Struct, gc=False):
         if self.offsets:
             return self.data[self.offsets[row] : self.offsets[end]]
         return self.data[row * self.row_bytes : end * self.row_bytes]
+
+    def tensor(self, row: int, end: int, *, is_batched: bool) -> InferTensor:
+        """Returns the output of a request that has these rows."""
+        shape = (end - row, *self.shape) if is_batched else self.shape
+        return InferTensor(self.name, self.dtype, shape, self.part(row, end))
 
 
 class ChunkSignature(msgspec.Struct, frozen=True, eq=False, weakref=True):

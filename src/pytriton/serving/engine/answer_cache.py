@@ -149,15 +149,7 @@ class AnswerCache:
         row = run.row
         for key, member in zip(keys, members, strict=True):
             end = row + member.request.rows
-            outputs = [
-                InferTensor(
-                    output.name,
-                    output.dtype,
-                    (end - row, *output.shape) if is_batched else output.shape,
-                    output.part(row, end),
-                )
-                for output in run.outputs
-            ]
+            outputs = [output.tensor(row, end, is_batched=is_batched) for output in run.outputs]
             self._cache.insert(key, outputs)
             row = end
 

@@ -434,14 +434,7 @@ def _step_requests(
     """Returns the record that all members share, or that of each if they differ."""
 
     def step_request(whole: InferRequest) -> InferRequest:
-        fields = MemberFields(
-            whole.id,
-            whole.parameters,
-            whole.priority,
-            whole.timeout_us,
-            whole.correlation_id,
-            whole.flags,
-        )
+        fields = MemberFields.of(whole)
         return shared_request(
             step.model_name, signature, now_ns, fields, rows=whole.rows, version=step.version
         )

@@ -378,10 +378,7 @@ class ColumnSink(Generic[_Pattern]):
     ) -> InferResponse:
         """Returns the response with these rows."""
         spec, is_batched = self.spec, self.rows is not None
-        tensors = []
-        for column in outputs:
-            shape = (end - row, *column.shape) if is_batched else column.shape
-            tensors.append(InferTensor(column.name, column.dtype, shape, column.part(row, end)))
+        tensors = [column.tensor(row, end, is_batched=is_batched) for column in outputs]
         return InferResponse(
             spec.name, str(spec.version), request_id, tensors, spec.answer_parameters
         )

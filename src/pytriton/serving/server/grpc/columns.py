@@ -155,14 +155,7 @@ class PbColumns(ColumnSink[_Pattern]):
             text = request_id.decode()
         except UnicodeDecodeError:
             return None
-        return MemberFields(
-            text,
-            fields.parameters,
-            fields.priority,
-            fields.timeout_us,
-            fields.correlation_id,
-            fields.flags,
-        )
+        return fields.with_id(text)
 
     def _read_entries(self, entries: tuple[bytes, ...]) -> MemberFields | None:
         fields: MemberFields | None = None
@@ -176,14 +169,7 @@ class PbColumns(ColumnSink[_Pattern]):
             if not self.is_sequence or (
                 correlation_id and isinstance(correlation_id, self._sequence_ids)
             ):
-                fields = MemberFields(
-                    "",
-                    read.parameters,
-                    read.priority,
-                    read.timeout_us,
-                    correlation_id,
-                    read.flags,
-                )
+                fields = MemberFields.of(read)
         if len(self._fields) >= _MAX_KNOWN_FIELDS:
             self._fields.clear()
         self._fields[entries] = fields
@@ -435,14 +421,7 @@ class ColumnTable(Generic[_Columns]):
             return False
         read = columns.read_fields(*pattern.split_heads(holes))
         inputs = [tensor.data for tensor in request.inputs.values()]
-        return list(holes[pattern.heads :]) == inputs and read == MemberFields(
-            request.id,
-            request.parameters,
-            request.priority,
-            request.timeout_us,
-            request.correlation_id,
-            request.flags,
-        )
+        return list(holes[pattern.heads :]) == inputs and read == MemberFields.of(request)
 
 
 class CallTable(ColumnTable[CallColumns]):

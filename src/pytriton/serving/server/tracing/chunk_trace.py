@@ -118,22 +118,12 @@ class ChunkTrace:
         for index, facts in self._traced(first, end):
             if facts.tensors is not None:
                 at = row + starts[index] - starts[first]
-                rows = starts[index + 1] - starts[index]
-                record_tensors(facts, "TENSOR_BACKEND_OUTPUT", self._tensors(outputs, at, rows))
+                until = row + starts[index + 1] - starts[first]
+                tensors = [each.tensor(at, until, is_batched=self._is_batched) for each in outputs]
+                record_tensors(facts, "TENSOR_BACKEND_OUTPUT", tensors)
             _finish(facts, answered_ns, events, is_cancelled=members[index].is_cancelled)
             ended.append(facts)
         self._exporter.end_members(ended, self._sampling)
-
-    def _tensors(self, outputs: Sequence[OutputColumn], row: int, rows: int) -> list[InferTensor]:
-        return [
-            InferTensor(
-                each.name,
-                each.dtype,
-                (rows, *each.shape) if self._is_batched else each.shape,
-                each.part(row, row + rows),
-            )
-            for each in outputs
-        ]
 
     def on_outcome(
         self,
