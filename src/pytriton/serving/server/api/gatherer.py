@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base import dtypes
 from pytriton.base.errors import ServerError, error_for_clients
-from pytriton.base.messages import NO_FIELDS, InferResponse, InferTensor, MemberFields
+from pytriton.base.messages import (
+    NO_FIELDS,
+    InferRequest,
+    InferResponse,
+    InferTensor,
+    MemberFields,
+    RequestPath,
+)
 from pytriton.protocol.columns import structure_of
 from pytriton.runtime.executor.columns import (
     ChunkSignature,
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytriton.base.messages import InferRequest, ResponseSink
+    from pytriton.base.messages import ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.columns import (
         Buffer,
@@ -45,6 +52,7 @@ MAX_MEMBERS = 256
 # before it is asked again. A model with fewer waiting requests never starts before the end.
 _ASK_FROM = 16
 _ASK_EVERY = 4
+_ALONE = RequestPath.ALONE  # to look up an enum's member takes 0.16 us on Python 3.11
 _MAX_HELD = 4  # iterations for which requests wait for a core that is behind
 
 
@@ -325,7 +333,7 @@ _Pattern = TypeVar("_Pattern", bound=ResponsePattern)
 
 
 class ColumnSink(Generic[_Pattern]):
-    """Gathers the requests for a model that differ only in the bytes of their inputs.
+    """Gathers the requests for a model that differ in the bytes of their inputs and their fields.
 
     This is the common part of HTTP, gRPC calls and gRPC streams. A subclass is the sink of the
     chunks (see `ChunkSink`): it answers the callers, and calls `GatheredChunk.end` for each member.
@@ -348,6 +356,30 @@ class ColumnSink(Generic[_Pattern]):
         self.gatherer = _gatherer(iterations, spec, request, sink)
         self._make_pattern = make_pattern
         self._pattern: _Pattern | None = None
+        self._tensors = [(each.name, each.dtype, each.shape) for each in request.inputs.values()]
+        self._outputs = request.outputs
+        self._rows, self._batch_key = request.rows, request.batch_key
+
+    def lone_request(self, inputs: Sequence[Buffer], fields: MemberFields) -> InferRequest:
+        """Returns the record of a request that is alone; `inputs` are in the client's order."""
+        tensors = {}
+        for (name, dtype, shape), data in zip(self._tensors, inputs, strict=True):
+            tensors[name] = InferTensor(name, dtype, shape, data)
+        return InferRequest(
+            self.spec.name,
+            tensors,
+            self.version,
+            fields.id,
+            self._outputs,
+            fields.parameters.copy(),  # requests with the same fields share theirs
+            fields.priority,
+            fields.timeout_us,
+            fields.correlation_id,
+            fields.flags,
+            path=_ALONE,
+            rows=self._rows,
+            batch_key=self._batch_key,
+        )
 
     def response_pattern(self, outputs: Sequence[OutputColumn]) -> _Pattern:
         """Returns the encoder for the outputs of a batch: mostly the one of the last batch."""

@@ -20,7 +20,6 @@ from pytriton.base.errors import ServerError
 from pytriton.base.messages import (
     NO_FIELDS,
     InferRequest,
-    InferTensor,
     MemberFields,
     RequestPath,
 )
@@ -109,34 +108,10 @@ class PbColumns(ColumnSink[_Pattern]):
         make_pattern: Callable[..., _Pattern],
     ) -> None:
         super().__init__(iterations, spec, request, make_pattern)
-        self._tensors = [(each.name, each.dtype, each.shape) for each in request.inputs.values()]
-        self._outputs = request.outputs
-        self._rows, self._batch_key = request.rows, request.batch_key
         self.is_sequence = spec.sequence is not None
         self._sequence_ids = accepted_types(spec)
         # By the entries of parameters, which often repeat. None: such a request is refused.
         self._fields: dict[tuple[bytes, ...], MemberFields | None] = {}
-
-    def make_request(self, inputs: Sequence[bytes], fields: MemberFields) -> InferRequest:
-        """Returns the record of a request that is alone."""
-        tensors = {}
-        for (name, dtype, shape), data in zip(self._tensors, inputs, strict=True):
-            tensors[name] = InferTensor(name, dtype, shape, data)
-        return InferRequest(
-            self.spec.name,
-            tensors,
-            self.version,
-            fields.id,
-            self._outputs,
-            fields.parameters.copy(),
-            fields.priority,
-            fields.timeout_us,
-            fields.correlation_id,
-            fields.flags,
-            path=_ALONE,
-            rows=self._rows,
-            batch_key=self._batch_key,
-        )
 
     def read_fields(self, request_id: bytes, entries: tuple[bytes, ...]) -> MemberFields | None:
         """Returns what a request has of its own; None if it has to take the ordinary way."""
@@ -449,7 +424,7 @@ class CallTable(ColumnTable[CallColumns]):
             return None
         model, columns, inputs, fields, is_alone = taken
         if is_alone:
-            request = columns.make_request(inputs, fields)
+            request = columns.lone_request(inputs, fields)
             return self._begin_alone(connection, stream_id, head, model, request)
         call = ColumnCall(connection, stream_id, head)
         columns.add(call, model, inputs, fields)

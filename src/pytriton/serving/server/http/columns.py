@@ -13,7 +13,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.messages import InferRequest, InferResponse, InferTensor, RequestPath
+from pytriton.base.messages import InferRequest, InferResponse, RequestPath
 from pytriton.protocol.compression import choose_encoding, compress
 from pytriton.protocol.json_columns import HttpRequestPattern, HttpResponsePattern, request_form
 from pytriton.protocol.kserve_response import encode_infer_response
@@ -143,8 +143,6 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         # Whether all inputs are binary, and of fixed sizes.
         self.is_binary = all(each.is_binary and each.dtype.itemsize for each in form.inputs)
         self._service = service
-        self._form = form
-        self._rows_of_each, self._batch_key = request.rows, request.batch_key
         self._encoding = encoding
 
     def begin_alone(
@@ -157,29 +155,11 @@ class HttpColumns(ColumnSink[HttpResponsePattern]):
         fields: MemberFields,
     ) -> HttpExchange:
         """Serve a request without a chunk, which is faster for one; its pattern has read it."""
-        tensors = {}
-        for (name, dtype, shape, _), data in zip(self._form.inputs, inputs, strict=True):
-            tensors[name] = InferTensor(name, dtype, shape, data)
-        record = InferRequest(
-            self.spec.name,
-            tensors,
-            "",
-            fields.id,
-            self._form.outputs,
-            fields.parameters,
-            fields.priority,
-            fields.timeout_us,
-            fields.correlation_id,
-            fields.flags,
-            path=RequestPath.ALONE,
-            rows=self._rows_of_each,
-            batch_key=self._batch_key,
-        )
         exchange = LoneExchange(self._service, model, route.version, connection)
         exchange.began_ns = request.began_ns
         is_plain = self._encoding == "identity"
         exchange.set_format(None if is_plain else self._encoding.encode(), self._format)
-        exchange.start(request.head, record, model)
+        exchange.start(request.head, self.lone_request(inputs, fields), model)
         return exchange
 
     def on_rows(
