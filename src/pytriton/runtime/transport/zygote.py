@@ -125,15 +125,16 @@ class ForkServer:
         except UnavailableError:
             self._link.send(Forked(message.call, 0, errno.EMFILE))
             return None
+        fork = Fork(channel, fork_socket, message.title, message.environment)
         sys.stdout.flush()  # or the child would write the same text again
         try:
-            pid = os.fork()
+            pid = self.fork_process(fork)
         except OSError as error:
             self._link.send(Forked(message.call, 0, error.errno or 0))
             pid = -1
         if pid == 0:
             self._become_worker()
-            return Fork(channel, fork_socket, message.title, message.environment)
+            return fork
         # The worker's ends must be open in the worker only: their end tells that it has ended.
         os.close(channel)
         os.close(fork_socket)
@@ -144,6 +145,10 @@ class ForkServer:
                 os.setpgid(pid, pid)
             self._link.send(Forked(message.call, pid))
         return None
+
+    def fork_process(self, fork: Fork) -> int:
+        """Fork, as `os.fork`; a simulated process has no copy, and is started with `fork`."""
+        return os.fork()
 
     def _become_worker(self) -> None:
         # In its own process group, so that processes which the model starts are killed with it.

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of the simulated network: their ends of connections, as asyncio transports.
+
+Bytes arrive in pieces, with delays, in order; a connection can be reset, half-closed, cut after a
+number of bytes, or read slowly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.files import ListenerFile, Message, SocketFile, connect
+from tests.simulation.machine import SECOND_NS, Event, Machine
+
+_LOOPBACK_NS = 20_000
+
+
+class ServerEnd(SocketFile):
+    """The server's end of a client's connection."""
+
+    latency_ns = _LOOPBACK_NS
+    jitter_ns = 60_000
+    split_share = 0.0  # of what is sent, which arrives in pieces
+
+    def send(self, data: bytes, files: tuple = ()) -> int:
+        if self.split_share and len(data) > 1 and self.random.random() < self.split_share:
+            data = data[: 1 + int(self.random.random() * (len(data) - 1))]
+        return super().send(data, files)
+
+
+class ClientEnd(ServerEnd):
+    """A client's end, which calls its protocol when something arrives."""
+
+    def __init__(self, machine: Machine, name: str, transport: ClientTransport) -> None:
+        super().__init__(machine, name)
+        self.transport = transport
+        self.references = 1
+
+    def _arrive(self, message: Message) -> None:
+        if self.references:
+            self.inbox.append(message)
+            self.transport.deliver()
+
+    def changed(self) -> None:
+        if self.references:
+            self.transport.on_changed()
+
+
+class ClientTransport:
+    """A client's connection; it has the methods of an asyncio transport."""
+
+    def __init__(self, machine: Machine, name: str, protocol: Any) -> None:
+        self.machine = machine
+        self.protocol = protocol
+        self.end = ClientEnd(machine, f"{name} client", self)
+        self._unsent: deque[bytes] = deque()
+        self._is_reading = True
+        self._is_closing = False
+        self._is_paused = False
+        self._saw_end = False
+        self._sends_end = False
+        self.is_lost = False
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    # Reading
+
+    def deliver(self) -> None:
+        """Give the protocol what has arrived."""
+        end = self.end
+        while self._is_reading and end.inbox and not self.is_lost:
+            data, _ = end._take(1 << 30)
+            self.received_bytes += len(data)
+            self.protocol.data_received(data)
+        self.on_changed()
+
+    def on_changed(self) -> None:
+        """React to an end, a reset, or room for more bytes."""
+        end = self.end
+        if self.is_lost:
+            return
+        if end.is_reset:
+            self._lose(ConnectionResetError(104, "Connection reset by peer"))
+        elif end.saw_end and not end.inbox and not self._saw_end:
+            self._saw_end = True
+            if not self.protocol.eof_received():
+                self.close()
+        elif self._unsent:
+            self._flush()
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self.machine.call_later(0, self.deliver)
+
+    # Writing
+
+    def write(self, data: Any) -> None:
+        if self.is_lost or self._is_closing:
+            return
+        self._unsent.append(bytes(data))
+        self._flush()
+        if self._unsent and not self._is_paused and not self.is_lost:
+            self._is_paused = True
+            self.protocol.pause_writing()
+
+    def _flush(self) -> None:
+        unsent = self._unsent
+        while unsent and not self.is_lost:
+            try:
+                sent = self.end.send(unsent[0])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._lose(error)
+                return
+            self.sent_bytes += sent
+            if sent == len(unsent[0]):
+                unsent.popleft()
+            else:
+                unsent[0] = unsent[0][sent:]
+        if self.is_lost:
+            return
+        if self._is_paused:
+            self._is_paused = False
+            self.protocol.resume_writing()
+        if self._is_closing:
+            self._lose(None)
+        elif self._sends_end:
+            self.end.shut_down()
+
+    def write_eof(self) -> None:
+        self._sends_end = True
+        if not self._unsent:
+            self.end.shut_down()
+
+    # The end
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        """Close after everything was sent."""
+        if not self._is_closing and not self.is_lost:
+            self._is_closing = True
+            if not self._unsent:
+                self._lose(None)
+
+    def abort(self) -> None:
+        """Reset the connection."""
+        if not self.is_lost:
+            self.end.reset()
+            self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = self._is_closing = True
+        self._unsent.clear()
+        self.end.references = 0
+        self.end.on_closed()
+        self.machine.call_later(0, self.protocol.connection_lost, error)
+
+
+class Network:
+    """Connects clients to listening ports."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.connections: dict[ClientTransport, None] = {}
+        self._count = 0
+
+    def connect(self, protocol: Any, port: int, split_share: float = 0.0) -> ClientTransport:
+        """Connect a client; its protocol hears of it later, or of the refusal."""
+        machine = self.machine
+        self._count += 1
+        name = f"connection {self._count}"
+        transport = ClientTransport(machine, name, protocol)
+        transport.end.split_share = split_share
+        machine.call_later(_LOOPBACK_NS, self._open, transport, name, port, split_share)
+        return transport
+
+    def _open(self, transport: ClientTransport, name: str, port: int, split_share: float) -> None:
+        if transport.is_lost:
+            return
+        listener: ListenerFile | None = self.machine.listeners.get(port)
+        if listener is None or len(listener.waiting) >= listener.backlog:
+            transport._lose(ConnectionRefusedError(111, "Connection refused"))
+            return
+        end = ServerEnd(self.machine, f"{name} server")
+        end.split_share = split_share
+        connect(self.machine, transport.end, end)
+        end.references += 1  # of the queue
+        listener.waiting.append(end)
+        listener.changed()
+        transport.protocol.connection_made(transport)
+        transport.deliver()
+
+    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Event:
+        """Call a function after a time, for protocols of clients."""
+        return self.machine.call_later(max(0, round(delay_s * SECOND_NS)), callback, *args)
+
+    def now(self) -> float:
+        """Returns the time in seconds."""
+        return self.machine.now_ns / SECOND_NS
