@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes populations of clients from a generator of random numbers: the same from the same seed.
+
+A client has a habit, such as pipelining requests or working through sequences. A profile says how
+common each habit is, and how badly clients behave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from tests.workload import models
+from tests.workload.calls import (
+    INFERENCES,
+    Call,
+    Conduct,
+    Cut,
+    Form,
+    Kind,
+    Port,
+    SequenceStep,
+)
+from tests.workload.invalid import GRPC_CALLS, GRPC_FRAMES, HTTP_REQUESTS
+from tests.workload.sessions import ClientPlan
+
+T = TypeVar("T")
+
+
+class Dice:
+    """Choices that use nothing of a generator but `random()`, whose numbers never change."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.random = source.random
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+        return low + int(self.random() * (high - low + 1))
+
+    def choose(self, items: Sequence[T]) -> T:
+        return items[int(self.random() * len(items))]
+
+    def weigh(self, weights: dict[str, float]) -> str:
+        """A key, as often as its weight says."""
+        rest = self.random() * sum(weights.values())
+        for name, weight in weights.items():
+            rest -= weight
+            if rest < 0:
+                return name
+        return name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Profile:
+    """What the clients of a population are like.
+
+    Args:
+        habits: weights of the habits in `HABITS`.
+        rudeness: share of the calls whose client leaves or cancels.
+        slowness: share of the calls whose client sends in pieces or stops reading.
+        longest_pause_s: of a client between two calls.
+        longest_work_s: that a client asks of `slow` and of a stream.
+    """
+
+    habits: dict[str, float]
+    rudeness: float = 0.0
+    slowness: float = 0.0
+    longest_pause_s: float = 0.02
+    longest_work_s: float = 0.02
+
+
+PROFILES = {
+    "quiet": Profile({"http": 4, "grpc": 4, "health": 1, "chat": 0.5}, longest_pause_s=0.2),
+    "mixed": Profile(
+        {
+            "http": 6,
+            "pipelining": 3,
+            "grpc": 6,
+            "streams": 3,
+            "grpc_streams": 3,
+            "sequences": 3,
+            "chat": 2,
+            "large": 1,
+            "health": 1,
+        },
+        rudeness=0.02,
+        slowness=0.03,
+    ),
+    "hostile": Profile(
+        {
+            "http": 3,
+            "pipelining": 2,
+            "grpc": 3,
+            "streams": 2,
+            "grpc_streams": 2,
+            "sequences": 2,
+            "invalid_http": 3,
+            "invalid_grpc": 3,
+            "large": 1,
+        },
+        rudeness=0.3,
+        slowness=0.2,
+    ),
+    "streams": Profile({"streams": 3, "grpc_streams": 4, "chat": 2}, rudeness=0.1, slowness=0.1),
+    "sequences": Profile({"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03),
+    "management": Profile(
+        {"management": 2, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2}
+    ),
+}
+ROW_MODELS = ("double", "pipeline", "limited", "caller")
+MANAGED_MODELS = ("limited", "strings", "cached", "double", "accumulate_direct", "stream")
+
+
+class Generator:
+    """Makes the plans of clients.
+
+    Args:
+        source: only its method `random` is used.
+        profile: a name of `PROFILES`, or a profile.
+        served: names of the models that the server has.
+        first_number: number of the first call; numbers of calls are unique in a run.
+    """
+
+    def __init__(
+        self,
+        source: random.Random,
+        profile: str | Profile,
+        served: Sequence[str],
+        first_number: int = 1,
+    ) -> None:
+        self.dice = Dice(source)
+        self.profile = PROFILES[profile] if isinstance(profile, str) else profile
+        self.served = tuple(served)
+        self._numbers = itertools.count(first_number)
+        self._sequences = itertools.count(first_number)
+        self._clients = itertools.count(1)
+        self._rows = [name for name in ROW_MODELS if name in self.served]
+
+    def plans(self, clients: int, calls: int, spread_s: float = 1.0) -> list[ClientPlan]:
+        """So many clients with about so many calls each, which begin within `spread_s`."""
+        return [self.plan(calls, self.dice.random() * spread_s) for _ in range(clients)]
+
+    def plan(self, calls: int, start_s: float = 0.0) -> ClientPlan:
+        """One client."""
+        habit = self.dice.weigh(self.profile.habits)
+        port, make = HABITS[habit]
+        if port is None:
+            port = Port.HTTP if self.dice.chance(0.5) else Port.GRPC
+        made: list[Call] = []
+        source = make(self, port)
+        while len(made) < calls:
+            made += next(source)
+        for call in made:
+            self._give_manners(call)
+        window = self.dice.choose((1 << 20, 1 << 16, 1 << 12))
+        return ClientPlan(next(self._clients), port, start_s, made, window)
+
+    # Calls of one kind
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def pause_s(self) -> float:
+        return self.dice.random() * self.profile.longest_pause_s
+
+    def work_us(self) -> int:
+        if self.dice.chance(0.5):
+            return 0
+        return int(self.dice.random() * self.profile.longest_work_s * 1e6)
+
+    def infer(self, port: Port, **settings: Any) -> Call:
+        """An inference of any model that answers once."""
+        names = [*self._rows * 2, *(n for n in _SINGLE if n in self.served)]
+        model = self.dice.choose(names)
+        call = Call(self.number(), Kind.INFER, port, model, **settings)
+        call.form = Form.TEXT if self.dice.chance(0.3) else Form.BINARY
+        _FILL.get(model, Generator._fill_rows)(self, call)
+        return call
+
+    def _fill_rows(self, call: Call) -> None:
+        rows = 1 if self.dice.chance(0.7) else self.dice.integer(2, models.MAX_ROWS)
+        call.inputs = models.rows_of(call.number, rows)
+        if call.port is Port.HTTP and rows == 1 and self.dice.chance(0.1):
+            call.kind = Kind.GENERATE
+
+    def _fill_texts(self, call: Call) -> None:
+        is_exotic = call.form is Form.BINARY and self.dice.chance(0.5)
+        rows = self.dice.integer(1, 3)
+        call.inputs = models.texts_of(call.number, rows, is_exotic=is_exotic)
+
+    def _fill_slow(self, call: Call) -> None:
+        delay_us = self.work_us()
+        call.inputs = models.slow_inputs(call.number, delay_us)
+        call.work_s = delay_us / 1e6
+        call.priority = self.dice.integer(0, models.SLOW_PRIORITIES)
+        if self.dice.chance(0.2):
+            call.timeout_us = self.dice.integer(1, 200_000)
+        if call.port is Port.GRPC and self.dice.chance(0.2):
+            call.deadline_s = self.dice.random() * 2 * self.profile.longest_work_s + 1e-6
+
+    def _fill_fails(self, call: Call) -> None:
+        call.inputs = models.fails_inputs(call.number, fails=self.dice.chance(0.5))
+
+    def _fill_cached(self, call: Call) -> None:
+        call.inputs = models.cached_rows(self.dice.integer(0, models.CACHE_KEYS - 1))
+
+    def stream(self, port: Port, **settings: Any) -> Call:
+        """A request of the decoupled model."""
+        call = Call(self.number(), Kind.STREAM, port, "stream", **settings)
+        if port is Port.HTTP and self.dice.chance(0.3):
+            call.kind = Kind.EVENTS
+        if self.dice.chance(0.9):
+            count = self.dice.integer(1, 12)
+        else:
+            count = self.dice.choose((1, 200, 1000))
+        if port is Port.GRPC and self.dice.chance(0.05):
+            count = 0
+        delay_us = 0 if count > 12 else self.work_us()
+        call.inputs = models.stream_inputs(call.number, count, delay_us)
+        call.stream_length = count
+        call.work_s = count * delay_us / 1e6
+        return call
+
+    def _give_manners(self, call: Call) -> None:
+        if call.kind is Kind.INVALID:
+            return
+        if self.dice.chance(self.profile.rudeness) and call.kind in INFERENCES:
+            call.conduct = self._rude(call)
+        elif self.dice.chance(self.profile.slowness):
+            call.conduct = self._slow(call)
+
+    def _rude(self, call: Call) -> Conduct:
+        dice = self.dice
+        how = dice.integer(0, 3)
+        cut = dice.choose((Cut.ABORT, Cut.CLOSE, Cut.HALF))
+        if how == 0:
+            longest_s = max(self.profile.longest_work_s, call.work_s) * 1.5
+            return Conduct(cancel_after_s=dice.random() * longest_s, cut=cut)
+        if how == 1:
+            return Conduct(cut_after_sent_bytes=dice.integer(1, 400), cut=cut)
+        if how == 2:
+            return Conduct(cut_after_received_bytes=dice.integer(1, 600), cut=cut)
+        return Conduct(
+            piece_bytes=dice.integer(1, 100),
+            piece_pause_s=dice.random() * 0.005,
+            cut_after_sent_bytes=dice.integer(1, 400),
+            cut=cut,
+        )
+
+    def _slow(self, call: Call) -> Conduct:
+        dice = self.dice
+        if dice.chance(0.5):
+            size = sum(len(each.raw) for each in call.inputs) + 400
+            piece = dice.integer(1, 200) + size // 20
+            return Conduct(piece_bytes=piece, piece_pause_s=dice.random() * 0.01)
+        pause_s = dice.random() * 0.2
+        return Conduct(read_pause_after_bytes=dice.integer(1, 500), read_pause_s=pause_s)
+
+    # Habits: each yields what a client sends next, without end
+
+    def http(self, port: Port) -> Iterator[list[Call]]:
+        while True:
+            yield [self.infer(port, pause_s=self.pause_s())]
+
+    def pipelining(self, port: Port) -> Iterator[list[Call]]:
+        while True:
+            first = self.infer(port, pause_s=self.pause_s())
+            more = [self.infer(port, waits=False) for _ in range(self.dice.integer(1, 12))]
+            yield [first, *more]
+
+    def grpc(self, port: Port) -> Iterator[list[Call]]:
+        """Calls of which several are open at a time."""
+        while True:
+            calls = [
+                self.infer(port, waits=False, pause_s=self.pause_s())
+                for _ in range(self.dice.integer(1, 8))
+            ]
+            calls[0].waits = True
+            yield calls
+
+    def streams(self, port: Port) -> Iterator[list[Call]]:
+        while True:
+            yield [self.stream(port, pause_s=self.pause_s())]
+
+    def grpc_streams(self, port: Port) -> Iterator[list[Call]]:
+        """Several requests on a ModelStreamInfer, decoupled and not."""
+        for lane in itertools.count(1):
+            calls = []
+            for _ in range(self.dice.integer(1, 6)):
+                make = self.stream if self.dice.chance(0.8) else self.infer
+                call = make(port, lane=lane, pause_s=self.pause_s(), waits=self.dice.chance(0.5))
+                call.kind = Kind.STREAM
+                call.deadline_s = None  # it would be that of the whole stream
+                calls.append(call)
+            calls[0].waits = True
+            calls[-1].closes_lane = True
+            yield calls
+
+    def sequences(self, port: Port) -> Iterator[list[Call]]:
+        """Sequences, one after the other: waiting for each answer, or for none."""
+        for lane in itertools.count(1):
+            model = self.dice.choose([n for n in models.SEQUENCE_MODELS if n in self.served])
+            on_lane = port is Port.GRPC and self.dice.chance(0.5)
+            length = self.dice.integer(1, min(12, models.LONGEST_SEQUENCE))
+            # Unary calls of gRPC may overtake one another, so their client waits.
+            waits = self.dice.chance(0.5) or (port is Port.GRPC and not on_lane)
+            key = next(self._sequences)
+            calls = []
+            for index in range(length):
+                is_end = index == length - 1
+                call = Call(
+                    self.number(),
+                    Kind.STREAM if on_lane else Kind.INFER,
+                    port,
+                    model,
+                    models.step_inputs(index),
+                    sequence=SequenceStep(key, index, index == 0, is_end),
+                    lane=lane if on_lane else None,
+                    closes_lane=on_lane and is_end,
+                    pause_s=self.pause_s() if waits else 0.0,
+                    waits=waits or index == 0,
+                )
+                calls.append(call)
+            yield calls
+
+    def chat(self, port: Port) -> Iterator[list[Call]]:
+        while True:
+            kind = Kind.CHAT_STREAM if self.dice.chance(0.5) else Kind.CHAT
+            call = Call(self.number(), kind, port, "chat", pause_s=self.pause_s())
+            call.stream_length = self.dice.integer(1, 20)
+            call.text = models.chat_text(call.number, call.stream_length)
+            yield [call]
+
+    def large(self, port: Port) -> Iterator[list[Call]]:
+        while True:
+            call = Call(self.number(), Kind.INFER, port, "large", pause_s=self.pause_s())
+            call.inputs = models.large_inputs(call.number, self.dice.integer(1 << 10, 1 << 17))
+            yield [call]
+
+    def health(self, port: Port) -> Iterator[list[Call]]:
+        kinds = (Kind.LIVE, Kind.READY, Kind.MODEL_READY, Kind.INDEX, Kind.STATISTICS)
+        while True:
+            kind = self.dice.choose(kinds)
+            call = Call(self.number(), kind, port, pause_s=self.pause_s())
+            if kind is Kind.MODEL_READY:
+                call.model = self.dice.choose(self.served)
+            yield [call]
+
+    def management(self, port: Port) -> Iterator[list[Call]]:
+        """Unloads and loads models again; reads the index between."""
+        names = [name for name in MANAGED_MODELS if name in self.served]
+        while True:
+            model = self.dice.choose(names)
+            kinds = [Kind.UNLOAD, Kind.LOAD] if self.dice.chance(0.7) else [Kind.LOAD]
+            if self.dice.chance(0.5):
+                kinds.insert(1, Kind.INDEX)
+            yield [
+                Call(
+                    self.number(),
+                    kind,
+                    port,
+                    "" if kind is Kind.INDEX else model,
+                    pause_s=self.pause_s() * 5,
+                )
+                for kind in kinds
+            ]
+
+    def invalid_http(self, port: Port) -> Iterator[list[Call]]:
+        """What nobody should send, and good requests between."""
+        while True:
+            payload = self.dice.choose(HTTP_REQUESTS)
+            invalid = Call(self.number(), Kind.INVALID, port, payload=payload)
+            yield [self.infer(port, pause_s=self.pause_s()), invalid]
+
+    def invalid_grpc(self, port: Port) -> Iterator[list[Call]]:
+        while True:
+            invalid = Call(self.number(), Kind.INVALID, port)
+            if self.dice.chance(0.5):
+                invalid.text, invalid.payload = self.dice.choose(GRPC_CALLS)
+            else:
+                invalid.payload = self.dice.choose(GRPC_FRAMES)
+            yield [self.infer(port, pause_s=self.pause_s()), invalid]
+
+
+_SINGLE = ("strings", "slow", "fails", "cached")
+_FILL: dict[str, Callable[[Generator, Call], None]] = {
+    "strings": Generator._fill_texts,
+    "slow": Generator._fill_slow,
+    "fails": Generator._fill_fails,
+    "cached": Generator._fill_cached,
+}
+Habit = Callable[[Generator, Port], Iterator[list[Call]]]
+# The port of a habit; None for either.
+HABITS: dict[str, tuple[Port | None, Habit]] = {
+    "http": (Port.HTTP, Generator.http),
+    "pipelining": (Port.HTTP, Generator.pipelining),
+    "grpc": (Port.GRPC, Generator.grpc),
+    "streams": (Port.HTTP, Generator.streams),
+    "grpc_streams": (Port.GRPC, Generator.grpc_streams),
+    "sequences": (None, Generator.sequences),
+    "chat": (Port.HTTP, Generator.chat),
+    "large": (None, Generator.large),
+    "health": (None, Generator.health),
+    "management": (None, Generator.management),
+    "invalid_http": (Port.HTTP, Generator.invalid_http),
+    "invalid_grpc": (Port.GRPC, Generator.invalid_grpc),
+}

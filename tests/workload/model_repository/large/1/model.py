@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Returns what it gets."""
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Returns what it gets."""
+
+    def execute(self, requests):
+        """Answer each request of a batch."""
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        """Answer one request."""
+        value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)])
