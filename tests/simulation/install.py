@@ -26,7 +26,7 @@ from typing import Any
 import pytriton
 from pytriton.runtime.executor import python_process
 from pytriton.runtime.pb_utils import runtime
-from pytriton.runtime.python_backend import output
+from pytriton.runtime.python_backend import loader, output
 from pytriton.runtime.transport import zygote
 from pytriton.runtime.transport.zygote import Fork, ForkServer
 from pytriton.runtime.worker_process import process as worker_process
@@ -56,6 +56,7 @@ _LEFT_OUT = (
     "pytriton.testing",
     "pytriton.tools",
 )
+_import_file = loader._import_file
 _programs: dict[str, Any] = {}
 
 
@@ -262,8 +263,15 @@ def installed(machine: Machine) -> Iterator[None]:
     table.update(_replaced_functions(machine, table[real_os]))
     changes = _Changes()
     for name, module in list(sys.modules.items()):
-        if name.startswith("pytriton") and isinstance(module, types.ModuleType):
+        if name.startswith(("pytriton", "tests.workload")) and isinstance(module, types.ModuleType):
             _replace_in(module, table, changes, table[real_threading])
+
+    def import_file(name: str, path: str) -> types.ModuleType:
+        module = _import_file(name, path)
+        _replace_in(module, table, changes, table[real_threading])
+        return module
+
+    changes.set(loader, "_import_file", import_file)
     for owner, name, value in _replace_members(machine):
         changes.set(owner, name, value)
     sys.modules["fcntl"] = table[fcntl]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import heapq
+import io
+import logging
 import os
 import random
 import signal
@@ -26,6 +28,8 @@ FIRST_PID = 5_000_000  # above the highest of a real Linux, so that /proc has no
 # Descriptors of a process begin at its number times this, so that each belongs to one process: an
 # object of a process may be freed, and close its descriptor, while another process runs.
 DESCRIPTORS_PER_PROCESS = 1 << 20
+
+_LONGEST_DELAY_NS = 50_000_000  # until a thread that could run has a processor
 
 _get_running_loop = asyncio_events._get_running_loop
 _set_running_loop = asyncio_events._set_running_loop
@@ -369,7 +373,7 @@ class Machine:
         """Let a thread run when its process gets a processor."""
         process = thread.process
         delay_ns = int(2000 + process.random.random() * 18_000 * process.slowness)
-        self.call_later(delay_ns, self._resume, thread)
+        self.call_later(min(delay_ns, _LONGEST_DELAY_NS), self._resume, thread)
 
     def wait(self, deadline_ns: int | None = None) -> bool:
         """Suspend the current thread until `wake`, or the deadline; returns whether it was woken.
@@ -446,10 +450,13 @@ class Machine:
                 self.current = None
                 process.kill()
         dead, self.dead_threads = self.dead_threads, []
-        for thread in dead:
-            if not thread.dead:
+        logging.disable()
+        with contextlib.redirect_stderr(io.StringIO()):
+            for thread in dead:
                 thread.is_over = True
-                with contextlib.suppress(BaseException):  # the process is dead, whatever it says
-                    thread.throw(ProcessEnd(1))
+                if not thread.dead:
+                    with contextlib.suppress(BaseException):  # it is dead, whatever it says
+                        thread.throw(ProcessEnd(1))
+        logging.disable(logging.NOTSET)
         self.errors.clear()
         self._events.clear()

@@ -51,9 +51,12 @@ class ClientEnd(ServerEnd):
 class ClientTransport:
     """A client's connection; it has the methods of an asyncio transport."""
 
-    def __init__(self, machine: Machine, name: str, protocol: Any) -> None:
+    def __init__(
+        self, machine: Machine, name: str, protocol: Any, on_lost: Callable[[], object]
+    ) -> None:
         self.machine = machine
         self.protocol = protocol
+        self.on_lost = on_lost
         self.end = ClientEnd(machine, f"{name} client", self)
         self._unsent: deque[bytes] = deque()
         self._is_reading = True
@@ -157,6 +160,12 @@ class ClientTransport:
             self.end.reset()
             self._lose(None)
 
+    def break_off(self) -> None:
+        """Lose the connection on its way: both ends are reset."""
+        if not self.is_lost:
+            self.end.reset()
+            self._lose(ConnectionResetError(104, "Connection reset by peer"))
+
     def _lose(self, error: Exception | None) -> None:
         if self.is_lost:
             return
@@ -164,6 +173,7 @@ class ClientTransport:
         self._unsent.clear()
         self.end.references = 0
         self.end.on_closed()
+        self.on_lost()
         self.machine.call_later(0, self.protocol.connection_lost, error)
 
 
@@ -173,19 +183,28 @@ class Network:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.connections: dict[ClientTransport, None] = {}
-        self._count = 0
 
-    def connect(self, protocol: Any, port: int, split_share: float = 0.0) -> ClientTransport:
-        """Connect a client; its protocol hears of it later, or of the refusal."""
-        machine = self.machine
-        self._count += 1
-        name = f"connection {self._count}"
-        transport = ClientTransport(machine, name, protocol)
+    def connect(
+        self, name: str, protocol: Any, port: int, split_share: float = 0.0
+    ) -> ClientTransport:
+        """Connect a client; its protocol hears of it later, or of the refusal.
+
+        Args:
+            name: decides the delays of the connection, with the seed.
+            protocol: of the client, as for asyncio.
+            port: of the server.
+            split_share: of what is sent, which arrives in pieces.
+        """
+        machine, connections = self.machine, self.connections
+        transport = ClientTransport(
+            machine, name, protocol, lambda: connections.pop(transport, None)
+        )
+        connections[transport] = None
         transport.end.split_share = split_share
-        machine.call_later(_LOOPBACK_NS, self._open, transport, name, port, split_share)
+        machine.call_later(_LOOPBACK_NS, self._open, transport, name, port)
         return transport
 
-    def _open(self, transport: ClientTransport, name: str, port: int, split_share: float) -> None:
+    def _open(self, transport: ClientTransport, name: str, port: int) -> None:
         if transport.is_lost:
             return
         listener: ListenerFile | None = self.machine.listeners.get(port)
@@ -193,7 +212,7 @@ class Network:
             transport._lose(ConnectionRefusedError(111, "Connection refused"))
             return
         end = ServerEnd(self.machine, f"{name} server")
-        end.split_share = split_share
+        end.split_share = transport.end.split_share
         connect(self.machine, transport.end, end)
         end.references += 1  # of the queue
         listener.waiting.append(end)
@@ -201,10 +220,30 @@ class Network:
         transport.protocol.connection_made(transport)
         transport.deliver()
 
-    def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Event:
-        """Call a function after a time, for protocols of clients."""
-        return self.machine.call_later(max(0, round(delay_s * SECOND_NS)), callback, *args)
+
+class ClientWorld:
+    """The world around one client: the clock, timers, and connections to a server."""
+
+    def __init__(
+        self, network: Network, number: int, ports: dict[Any, int], split_share: float = 0.0
+    ) -> None:
+        self._network = network
+        self._machine = network.machine
+        self._number = number
+        self._ports = ports
+        self._split_share = split_share
+        self._count = 0
 
     def now(self) -> float:
         """Returns the time in seconds."""
-        return self.machine.now_ns / SECOND_NS
+        return self._machine.now_ns / SECOND_NS
+
+    def call_later(self, delay_s: float, function: Callable[..., object], *args: Any) -> Event:
+        """Call a function after a time."""
+        return self._machine.call_later(max(0, round(delay_s * SECOND_NS)), function, *args)
+
+    def connect(self, port: Any, protocol: Any) -> None:
+        """Connect to a port of the server."""
+        self._count += 1
+        name = f"client {self._number} connection {self._count}"
+        self._network.connect(name, protocol, self._ports[port], self._split_share)

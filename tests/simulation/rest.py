@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a system has when nobody uses it, so that nothing is left behind after a run.
+
+Counted are descriptors, threads, timers, tasks, connections and shared memory of every process, and
+every owner of such things is asked for the integrity of its books.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import gc
+import re
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from tests.simulation.event_loop import SimulatedLoop
+from tests.simulation.machine import Machine, SimulatedProcess
+
+Stock = collections.Counter[str]
+
+
+class Books:
+    """All objects of the project with books that can be checked, and the loops of the machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._owners: list[tuple[weakref.ref[Any], SimulatedProcess]] = []
+        self.loops: list[tuple[weakref.ref[SimulatedLoop], SimulatedProcess]] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take note of every owner that is made meanwhile."""
+        classes = [each for each in _classes_with_books() if "__init__" in vars(each)]
+        originals = [(each, vars(each)["__init__"]) for each in classes]
+        for each, original in originals:
+            each.__init__ = self._noting(original, self._owners)
+        loop_init = SimulatedLoop.__init__
+        SimulatedLoop.__init__ = self._noting(loop_init, self.loops)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            SimulatedLoop.__init__ = loop_init  # type: ignore[method-assign]
+            for each, original in originals:
+                each.__init__ = original
+
+    def _noting(self, original: Any, into: list[Any]) -> Any:
+        machine = self._machine
+
+        def make(owner: Any, *args: Any, **kwargs: Any) -> None:
+            original(owner, *args, **kwargs)
+            if machine.current is not None:
+                with contextlib.suppress(TypeError):  # it has slots, and none for references
+                    into.append((weakref.ref(owner), machine.current.process))
+
+        return make
+
+    def check(self) -> list[str]:
+        """Returns what the owners of living processes find wrong."""
+        wrong = []
+        for reference, process in self._owners:
+            owner = reference()
+            if owner is None or process.is_over:
+                continue
+            try:
+                owner.check_integrity()
+            except AssertionError as error:
+                wrong.append(f"{type(owner).__name__} of {process.name}: {error}")
+        return wrong
+
+    def living_loops(self) -> Iterator[tuple[SimulatedLoop, SimulatedProcess]]:
+        """Yields the event loops of living processes."""
+        for reference, process in self.loops:
+            loop = reference()
+            if loop is not None and not process.is_over and not loop.is_closed():
+                yield loop, process
+
+
+def _classes_with_books() -> list[type]:
+    found: dict[type, None] = {}
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith("pytriton") and isinstance(module, types.ModuleType):
+            for value in vars(module).values():
+                if (
+                    isinstance(value, type)
+                    and value.__module__ == name
+                    and hasattr(value, "check_integrity")
+                    and not getattr(value, "_is_protocol", False)
+                ):
+                    found[value] = None
+    return list(found)
+
+
+def role_of(process: SimulatedProcess) -> str:
+    """Returns the name of a process without numbers that a restart changes."""
+    return re.sub(r"\d{4,}", "N", process.name)
+
+
+def take_stock(machine: Machine, books: Books) -> Stock:
+    """Counts what every living process has."""
+    gc.collect()
+    stock: Stock = collections.Counter()
+    for process in machine.processes:
+        if process.is_over:
+            if not process.is_reaped and process.parent is not None and not process.parent.is_over:
+                stock["zombies"] += 1
+            continue
+        role = role_of(process)
+        stock[f"{role}: processes"] += 1
+        stock[f"{role}: threads"] += len(process.threads)
+        for file in process.files.values():
+            stock[f"{role}: descriptors of {type(file).__name__}"] += 1
+    for loop, process in books.living_loops():
+        role = role_of(process)
+        stock[f"{role}: timers"] += loop.timer_count
+        stock[f"{role}: watched descriptors"] += loop.watch_count
+        stock[f"{role}: connections"] += len(loop.transports)
+        stock[f"{role}: tasks"] += len(asyncio.all_tasks(loop))
+    return stock
+
+
+def what_is_left(before: Stock, after: Stock) -> list[str]:
+    """Returns what there is more, or less, of than before."""
+    return [
+        f"{name}: {before[name]} before, {after[name]} after"
+        for name in sorted({*before, *after})
+        if before[name] != after[name] and not _is_first_use(name, before, after)
+    ]
+
+
+def _is_first_use(name: str, before: Stock, after: Stock) -> bool:
+    """Whether a thread was started by the first stream of a model, and stays for the next ones."""
+    if not name.endswith(": threads"):
+        return False
+    # A program has several models with streams.
+    most = 2 if name.startswith("program") else after[name.replace(": threads", ": processes")]
+    return before[name] < after[name] <= before[name] + most

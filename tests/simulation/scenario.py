@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scenario: a system, its clients and its faults, all made from a seed; and a run of it.
+
+A run ends with findings: what the oracle says of the clients' calls, what is left behind when the
+system rests, what was logged or raised that nobody expected, and whether it stops in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import gc
+import hashlib
+import logging
+import pathlib
+import random
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from tests.simulation.faults import ROLES, Fault, Faults, Happened, make_faults
+from tests.simulation.install import installed
+from tests.simulation.machine import SECOND_NS, Machine
+from tests.simulation.network import ClientWorld, Network
+from tests.simulation.rest import Books, take_stock, what_is_left
+from tests.simulation.served import PORTS, Served, ServedPlan
+from tests.workload import generator, models
+from tests.workload.calls import Call, Kind, Port
+from tests.workload.oracle import Cause, Oracle
+from tests.workload.sessions import ClientPlan, Session, Writers
+
+PROFILES = tuple(generator.PROFILES)
+_REST_S = 90.0
+_LONGEST_S = 3600.0  # of a run, after the last client should have ended
+_WATCH_NS = SECOND_NS // 4
+_CALM_NS = 2 * SECOND_NS  # until a system with all its processes counts as recovered
+
+
+@dataclasses.dataclass(slots=True)
+class Scenario:
+    """Everything that a run is made of."""
+
+    seed: int
+    profile: str
+    front_ends: int
+    has_repository: bool
+    split_share: float
+    pause_share: float
+    clients: list[ClientPlan]
+    faults: list[Fault]
+
+    @property
+    def call_count(self) -> int:
+        """How many calls its clients have."""
+        return sum(len(client.calls) for client in self.clients)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a scenario while it is made shorter; None keeps everything."""
+
+    clients: frozenset[int] | None = None
+    calls: frozenset[int] | None = None
+    faults: frozenset[int] | None = None
+
+
+def names_of_models(*, has_repository: bool) -> list[str]:
+    """Returns the models that a system serves."""
+    if has_repository:
+        return models.repository_models()
+    return [each.name for each in models.bound_models()]
+
+
+def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Scenario:
+    """Make the scenario of a seed, or what is kept of it."""
+    source = random.Random(f"{seed} {profile} scenario")
+    has_repository = source.random() < 0.6
+    front_ends = 2 if source.random() < 0.5 else 0
+    split_share = 0.3 * source.random() if source.random() < 0.5 else 0.0
+    pause_share = 0.02 * source.random() if source.random() < 0.5 else 0.0
+    roles = ["server"]
+    if has_repository:
+        roles += ["worker", "worker", "zygote of workers"]
+    if front_ends:
+        roles += ["front end", "front end", "zygote of front ends"]
+    count = 0 if profile == "quiet" else int(source.random() * 12)
+    made = generator.Generator(
+        random.Random(f"{seed} {profile} clients"),
+        generator.PROFILES[profile],
+        names_of_models(has_repository=has_repository),
+    )
+    length_s = 1.0 + 4.0 * source.random()
+    clients = made.plans(4 + int(40 * source.random() ** 2), 24, length_s)
+    faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles)
+    if kept.clients is not None:
+        clients = [client for client in clients if client.number in kept.clients]
+    if kept.calls is not None:
+        for client in clients:
+            client.calls = [call for call in client.calls if call.number in kept.calls]
+        clients = [client for client in clients if client.calls]
+    if kept.faults is not None:
+        faults = [fault for index, fault in enumerate(faults) if index in kept.faults]
+    return Scenario(
+        seed, profile, front_ends, has_repository, split_share, pause_share, clients, faults
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class Result:
+    """What came of a run."""
+
+    scenario: Scenario
+    findings: list[str]
+    trace: str  # a hash of everything that clients saw, with the times
+    calls: int
+    virtual_s: float
+    real_s: float
+    story: list[tuple[int, str]]
+    account: Any = None
+
+
+class _Errors(logging.Handler):
+    """Keeps what is logged with a traceback: an exception that nobody expected."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            if isinstance(error, ValueError) and str(error).startswith("odd "):
+                return  # of the model that refuses odd numbers
+            where = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            self.texts.append(f"{record.getMessage()}: {error!r}\n{where}")
+
+
+@contextlib.contextmanager
+def _only_errors(handler: logging.Handler) -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+@functools.cache
+def repository() -> pathlib.Path:
+    """The model repository of all runs of this process."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pytriton-simulation-"))
+    models.write_repository(folder)
+    return folder
+
+
+class _TracingOracle(Oracle):
+    """An oracle that also makes a hash of what it sees."""
+
+    def __init__(self, machine: Machine, served: Collection[str]) -> None:
+        super().__init__(lambda: machine.now_ns / SECOND_NS, served=served)
+        self._machine = machine
+        self._hash = hashlib.sha256()
+        self.calls = 0
+
+    def finish(self, call: Call) -> None:
+        outcome = call.outcome
+        end = "" if outcome.end is None else outcome.end.value
+        self._hash.update(
+            f"{self._machine.now_ns} {call.number} {end} {outcome.status} "
+            f"{len(outcome.responses)} {outcome.error}\n".encode()
+        )
+        self.calls += 1
+        super().finish(call)
+
+    @property
+    def trace(self) -> str:
+        """The hash of everything so far."""
+        return self._hash.hexdigest()
+
+
+# What a fault means to those that use the server.
+_CAUSES = {
+    ("kill", "worker"): Cause.WORKER_KILLED,
+    ("kill", "zygote of workers"): Cause.WORKER_KILLED,
+    ("kill", "front end"): Cause.FRONT_END_KILLED,
+    ("kill", "zygote of front ends"): Cause.FRONT_END_KILLED,
+    ("stop", "front end"): Cause.FRONT_END_KILLED,  # one that hangs for long is killed
+    ("reset a connection", ""): Cause.NETWORK_CUT,
+}
+_CAUSES_OF_KINDS = {
+    "stop": Cause.STALLED,
+    "slow down": Cause.STALLED,
+    "leave no shared memory": Cause.EXHAUSTED,
+    "start no process": Cause.EXHAUSTED,
+    "start no thread": Cause.EXHAUSTED,
+    "leave few descriptors to": Cause.EXHAUSTED,
+}
+
+
+class Run:
+    """One run of a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.machine = Machine(scenario.seed)
+        self.books = Books(self.machine)
+        self.findings: list[str] = []
+        self._errors = _Errors()
+
+    def run(
+        self, planted: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    ) -> Result:
+        """Run it; `planted` makes a context in which the project has a fault."""
+        scenario, machine = self.scenario, self.machine
+        began = time.perf_counter()
+        plan = ServedPlan(scenario.front_ends, repository() if scenario.has_repository else None)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_only_errors(self._errors))
+            stack.enter_context(installed(machine))
+            stack.enter_context(self.books.watching())
+            if planted is not None:
+                stack.enter_context(planted())
+            self.served = Served(machine, plan)
+            names = names_of_models(has_repository=scenario.has_repository)
+            self.oracle = _TracingOracle(machine, names)
+            self._go()
+            virtual_s = (machine.now_ns - 1000 * SECOND_NS) / SECOND_NS
+            story = [(when, " ".join(map(str, words))) for when, words in machine.story]
+        return Result(
+            scenario,
+            self.findings,
+            self.oracle.trace,
+            self.oracle.calls,
+            virtual_s,
+            time.perf_counter() - began,
+            story,
+            self.oracle.account,
+        )
+
+    def _go(self) -> None:
+        machine, scenario, oracle = self.machine, self.scenario, self.oracle
+        try:
+            self.served.start()
+        except RuntimeError as error:
+            self.findings.append(str(error))
+            return
+        machine.run_for(_REST_S)
+        before = take_stock(machine, self.books)
+        machine.pause_share = scenario.pause_share
+        network = Network(machine)
+        faults = Faults(machine, self.served, network)
+        faults.on_happened = functools.partial(self._tell, before)
+        faults.schedule(scenario.faults)
+        self._work_through(network, faults)
+        machine.pause_share = 0.0
+        # Garbage is only collected here, so that runs do not depend on when Python does it.
+        gc.collect()
+        machine.run_for(_REST_S)
+        self._check_rest(before, network)
+        oracle.close()
+        stopping = oracle.fault(Cause.SERVER_STOPPING)
+        if not self.served.stop():
+            living = [each.name for each in machine.processes if not each.is_over]
+            self.findings.append(f"the server did not stop: {', '.join(living)} still run")
+        oracle.over(stopping)
+        self._collect()
+
+    def _work_through(self, network: Network, faults: Faults) -> None:
+        """Let the clients do what they plan, until all have ended."""
+        machine, oracle, scenario = self.machine, self.oracle, self.scenario
+        writers = Writers()
+        open_clients = len(scenario.clients)
+
+        def on_done(_: Session) -> None:
+            nonlocal open_clients
+            open_clients -= 1
+
+        for plan in scenario.clients:
+            world = ClientWorld(network, plan.number, PORTS, scenario.split_share)
+            Session(plan, world, oracle, writers, on_done).start()
+        end_ns = machine.now_ns + round(_LONGEST_S * SECOND_NS)
+
+        def watch() -> None:
+            oracle.check_waiting()
+            if open_clients:
+                machine.call_later(_WATCH_NS, watch)
+
+        watch()
+        machine.run(lambda: not open_clients and faults.is_over, end_ns)
+
+    def _tell(self, before: Any, happened: Happened) -> None:
+        """Tell the oracle of a fault, and later that the system is as before."""
+        fault, machine, oracle = happened.fault, self.machine, self.oracle
+        cause = _CAUSES.get((fault.kind, fault.role)) or _CAUSES_OF_KINDS.get(fault.kind)
+        if cause is None:
+            return
+        causes = [cause]
+        if fault.kind == "stop" and fault.role == "front end":
+            causes.append(Cause.STALLED)
+        if cause is Cause.EXHAUSTED:
+            causes += [Cause.WORKER_KILLED, Cause.FRONT_END_KILLED, Cause.STALLED]
+        told = [oracle.fault(each) for each in causes]
+        wanted = {role: before[f"{role}: processes"] for role in _roles(before)}
+        calm_since = 0
+
+        def look() -> None:
+            nonlocal calm_since
+            stock = [each.name for each in machine.processes if not each.is_over]
+            is_whole = all(stock.count(role) >= count for role, count in wanted.items())
+            if machine.now_ns / SECOND_NS < happened.end_s or not is_whole:
+                calm_since = machine.now_ns
+            if machine.now_ns - calm_since >= _CALM_NS:
+                for each in told:
+                    oracle.over(each)
+                return
+            machine.call_later(_WATCH_NS, look)
+
+        calm_since = machine.now_ns
+        look()
+
+    def _check_rest(self, before: Any, network: Network) -> None:
+        machine = self.machine
+        left = what_is_left(before, take_stock(machine, self.books))
+        self.findings += [f"left behind: {each}" for each in left]
+        self.findings += [f"books are wrong: {each}" for each in self.books.check()]
+        if network.connections:
+            self.findings.append(f"{len(network.connections)} connections of clients are left")
+        statistics, metrics = self._ask(network)
+        self.oracle.compare(statistics, metrics)
+
+    def _ask(self, network: Network) -> tuple[Any, str]:
+        """Ask the server for its statistics and metrics."""
+        calls = [
+            Call(1 << 40, Kind.STATISTICS, Port.HTTP),
+            Call((1 << 40) + 1, Kind.METRICS, Port.METRICS),
+        ]
+        for call in calls:
+            plan = ClientPlan(call.number, call.port, 0.0, [call])
+            world = ClientWorld(network, call.number, PORTS)
+            Session(plan, world, self.oracle, Writers()).start()
+        self.machine.run_for(5.0)
+        documents = [
+            call.outcome.responses[0].document if call.outcome.responses else None for call in calls
+        ]
+        return documents[0], documents[1] or ""
+
+    def _collect(self) -> None:
+        machine = self.machine
+        self.findings += [str(finding) for finding in self.oracle.findings]
+        for thread, error in machine.errors:
+            where = "".join(traceback.format_tb(error.__traceback__)[-2:])
+            self.findings.append(f"a thread of {thread.process.name} ended with {error!r}\n{where}")
+        for context in machine.unhandled:
+            error = context.get("exception")
+            where = "" if error is None else "".join(traceback.format_tb(error.__traceback__)[-2:])
+            self.findings.append(
+                f"an event loop reported {context.get('message')}: {error!r}\n{where}"
+            )
+        self.findings += [f"logged: {text}" for text in self._errors.texts]
+
+
+def _roles(stock: Any) -> list[str]:
+    return [name.removesuffix(": processes") for name in stock if name.endswith(": processes")]
+
+
+__all__ = ["PROFILES", "ROLES", "Kept", "Result", "Run", "Scenario", "make_scenario", "repository"]
