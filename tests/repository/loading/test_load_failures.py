@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -14,6 +15,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.serving.engine.client import IndexEntry
+from pytriton.serving.server.api import documents
 from tests.repository.scene import ALL_VERSIONS, CONFIG, write_code, write_model
 
 
@@ -55,6 +57,21 @@ def test_failure_is_kept_in_the_index_until_a_load_mends_it(scene, repository, c
     assert it.rows() == [IndexEntry("m", "1", "READY")]
     assert it.models.is_ready()
     assert it.engine.is_ready()
+
+
+def test_index_can_be_encoded_after_a_load_for_which_the_machine_had_no_resources(
+    scene, repository
+):
+    write_model(repository)
+    it = scene()
+    it.loader.failures["m", 1] = [OSError(errno.EMFILE, "Too many open files")]
+
+    error = it.refusal()
+
+    assert isinstance(error, UnavailableError)
+    (entry,) = it.rows()
+    assert type(entry.reason) is str
+    assert b"no file descriptors left" in documents.repository_index([entry])
 
 
 def test_any_exception_of_a_loader_is_a_state_with_a_reason(scene, repository):

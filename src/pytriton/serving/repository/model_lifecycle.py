@@ -365,7 +365,9 @@ class ModelLifecycle:
     ) -> None:
         """Stop the versions that were loaded beside a failed one, and report the failures."""
         for version, model in placeholders.items():
-            model.become(VersionState.UNAVAILABLE, failure_of(outcomes[version]) or UNLOADED)
+            # Plain text: encoders of the index know no subclass of `str`.
+            reason = str(failure_of(outcomes[version]) or UNLOADED)
+            model.become(VersionState.UNAVAILABLE, reason)
         loaded = {each: loaded for each, loaded in outcomes.items() if not isinstance(loaded, str)}
         self._unload_versions(loaded, None, were_served=False)
 
