@@ -225,6 +225,7 @@ def test_cancelled_request_ends_its_sequence_after_those_before_it(sequences):
     cancelled.cancel()
 
     assert [type(sink.errors[0]) for sink in (one.sink(2), behind)] == [CancelledError] * 2
+    assert "an earlier request of it was cancelled" in behind.errors[0].message
     assert not running.final_count
     assert not before.final_count
     assert ask(one, 1).refusals[0].message == MISSING_START.format(1)

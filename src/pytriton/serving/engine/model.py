@@ -72,6 +72,8 @@ __all__ = ["TRANSITIONS", "UNLOADED", "Model", "VersionState"]
 
 logger = logging.getLogger(__name__)
 
+_SEQUENCE_CANCELLED = "The sequence has ended: an earlier request of it was cancelled"
+
 
 class Outage:
     """The time in which a model has no instance that gets requests; it may have a limit.
@@ -492,7 +494,9 @@ class Model(VersionLifecycle):
             inference.trace.on_cancelled()
         removed = self._scheduler.remove(inference)
         for each in removed:
-            self._refuse(each, CancelledError(""), FailureReason.CANCELED)
+            # Whoever cancels waits for nothing, but the requests behind it may be of other clients.
+            text = "" if each is inference else _SEQUENCE_CANCELLED
+            self._refuse(each, CancelledError(text), FailureReason.CANCELED)
         if not removed and inference.instance is not None:
             inference.instance.cancel(inference)
 
