@@ -33,6 +33,7 @@ from tests.workload.oracle import Cause, Oracle
 from tests.workload.sessions import ClientPlan, Session, Writers
 
 PROFILES = tuple(generator.PROFILES)
+_RECOVERY_S = 60.0  # after the last fault, until all models serve again
 _REST_S = 90.0
 _LONGEST_S = 3600.0  # of a run, after the last client should have ended
 _WATCH_NS = SECOND_NS // 4
@@ -212,6 +213,7 @@ class Run:
         self.books = Books(self.machine)
         self.findings: list[str] = []
         self._errors = _Errors()
+        self._questions = 0
 
     def run(
         self, planted: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -261,6 +263,7 @@ class Run:
         machine.pause_share = 0.0
         # Garbage is only collected here, so that runs do not depend on when Python does it.
         gc.collect()
+        self._load_again(network)
         machine.run_for(_REST_S)
         self._check_rest(before, network)
         oracle.close()
@@ -331,24 +334,44 @@ class Run:
         self.findings += [f"books are wrong: {each}" for each in self.books.check()]
         if network.connections:
             self.findings.append(f"{len(network.connections)} connections of clients are left")
-        statistics, metrics = self._ask(network)
-        self.oracle.compare(statistics, metrics)
+        statistics, metrics = self._ask(
+            network, (Kind.STATISTICS, Port.HTTP, ""), (Kind.METRICS, Port.METRICS, "")
+        )
+        self.oracle.compare(statistics, metrics or "")
 
-    def _ask(self, network: Network) -> tuple[Any, str]:
-        """Ask the server for its statistics and metrics."""
-        calls = [
-            Call(1 << 40, Kind.STATISTICS, Port.HTTP),
-            Call((1 << 40) + 1, Kind.METRICS, Port.METRICS),
-        ]
-        for call in calls:
-            plan = ClientPlan(call.number, call.port, 0.0, [call])
+    def _load_again(self, network: Network) -> None:
+        """Load the models that clients unloaded, or could not load; all others have to be ready."""
+        self.machine.run_for(_RECOVERY_S)
+        managed = {
+            call.model
+            for client in self.scenario.clients
+            for call in client.calls
+            if call.kind in (Kind.LOAD, Kind.UNLOAD)
+        }
+        (index,) = self._ask(network, (Kind.INDEX, Port.HTTP, ""))
+        for entry in index or ():
+            name = entry["name"]
+            if entry.get("state") == "READY":
+                continue
+            if name in managed or name in models.ENSEMBLES:
+                self._ask(network, (Kind.LOAD, Port.HTTP, name))
+            else:
+                self.findings.append(f"'{name}' is not ready after the faults: {entry}")
+
+    def _ask(self, network: Network, *questions: tuple[Kind, Port, str]) -> list[Any]:
+        """Ask the server something about itself; returns the documents, None for a refusal."""
+        calls = []
+        for kind, port, model in questions:
+            self._questions += 1
+            call = Call((1 << 40) + self._questions, kind, port, model)
+            calls.append(call)
             world = ClientWorld(network, call.number, PORTS)
+            plan = ClientPlan(call.number, port, 0.0, [call])
             Session(plan, world, self.oracle, Writers()).start()
         self.machine.run_for(5.0)
-        documents = [
+        return [
             call.outcome.responses[0].document if call.outcome.responses else None for call in calls
         ]
-        return documents[0], documents[1] or ""
 
     def _collect(self) -> None:
         machine = self.machine
