@@ -194,6 +194,7 @@ class Outcome:
     error: str = ""
     responses: list[Response] = dataclasses.field(default_factory=list)
     violations: list[str] = dataclasses.field(default_factory=list)
+    overtook: tuple[Call, ...] = ()  # earlier calls of its ModelStreamInfer that were still open
     ends: int = 0  # how often it ended; more than once is a finding
     received_bytes: int = 0
 

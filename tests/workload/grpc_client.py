@@ -7,6 +7,7 @@ is not shared; header blocks are read by `hpack`, messages by the protobuf class
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -405,7 +406,7 @@ class GrpcClient(ClientConnection):
                 break
             self._take_frame(kind, flags, stream_id, bytes(buffer[at + 9 : end]))
             at = end
-            if self.is_cut:
+            if self.is_cut and not self._is_half_closed:
                 return
         self._buffer = bytes(buffer[at:])
 
@@ -537,6 +538,9 @@ class GrpcClient(ClientConnection):
             self._end_call(stream, call, End.ANSWERED)
 
     def _end_call(self, stream: _Stream, call: Call, end: End) -> None:
+        if next(iter(stream.calls.values())) is not call:
+            earlier = itertools.takewhile(lambda each: each is not call, stream.calls.values())
+            call.outcome.overtook = tuple(earlier)
         del stream.calls[call.id]
         self._finish(call, end)
 

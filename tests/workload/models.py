@@ -45,7 +45,8 @@ WIDTH = 4  # elements of a row
 SLOW_QUEUE_SIZE = 16
 SLOW_TIMEOUT_US = 2_000_000
 SLOW_PRIORITIES = 3
-SEQUENCE_IDLE_US = 60_000_000
+# Sequences whose clients left keep their slots for this time, while others wait for one.
+SEQUENCE_IDLE_US = 4_000_000
 SEQUENCE_SLOTS = 4
 MAX_ROWS = 8
 CACHE_KEYS = 32
@@ -53,6 +54,7 @@ LONGEST_SEQUENCE = 48  # each step has a bit of a number of 64
 
 SEQUENCE_MODELS = ("accumulate_direct", "accumulate_oldest")
 ENSEMBLES = ("pipeline",)
+DECOUPLED_MODELS = ("stream", "chat")
 # Which models a request of a model calls, and how often.
 INNER_CALLS = {"pipeline": {"double": 2}, "caller": {"double": 1}}
 

@@ -77,6 +77,7 @@ class Bounds:
     Args:
         health_s: for whether the server or a model is ready, the index, statistics, metrics.
         answer_s: for the answer to an inference.
+        sequence_s: how much longer for that of a sequence, which may wait for a slot.
         gap_s: between two responses of a stream.
         management_s: for loading and unloading.
         refusal_s: for the end of a call that the protocol does not allow.
@@ -85,6 +86,7 @@ class Bounds:
 
     health_s: float = 10.0
     answer_s: float = 30.0
+    sequence_s: float = 60.0
     gap_s: float = 20.0
     management_s: float = 60.0
     refusal_s: float = 90.0
@@ -215,6 +217,10 @@ class Oracle:
         found = len(self.findings)
         self._judge(call)
         self.account.ended(call)
+        if call.sequence is not None:
+            call.memory.last_s = self._now()
+        if outcome.overtook:
+            self._check_order(call)
         if call.kind in INFERENCES:
             del self._gone_at_begin[call.number]
             if outcome.end in (End.ANSWERED, End.ERROR):
@@ -258,7 +264,7 @@ class Oracle:
     def _judge(self, call: Call) -> None:
         kind = call.kind
         end = call.outcome.end
-        if call.sequence is not None and end is not End.ANSWERED and call.memory is not None:
+        if call.sequence is not None and end is not End.ANSWERED:
             call.memory.failures += 1
         if end is End.BROKEN:
             return  # the violation is a finding already, or that of a neighbour
@@ -335,6 +341,16 @@ class Oracle:
         others = self._begun[call.model] - self._gone_at_begin[call.number] - 1
         return others >= models.SLOW_QUEUE_SIZE
 
+    def _check_order(self, call: Call) -> None:
+        """On a stream, models that answer once do so in the order of the requests."""
+        overtaken = [
+            str(each.number)
+            for each in call.outcome.overtook
+            if each.model not in models.DECOUPLED_MODELS
+        ]
+        if overtaken and call.model not in models.DECOUPLED_MODELS:
+            self._find(f"a call ended before those that were sent before it: {overtaken}", call)
+
     def _check_wait(self, call: Call) -> None:
         ended_s = call.outcome.ended_s
         if call.outcome.end in (End.ANSWERED, End.ERROR) and ended_s is not None:
@@ -351,6 +367,7 @@ class Oracle:
         bounds = self.bounds
         if call.kind in INFERENCES:
             bound = bounds.answer_s + call.work_s + bounds.gap_s * (call.stream_length > 1)
+            bound += bounds.sequence_s * (call.sequence is not None)
         elif call.kind in (Kind.LOAD, Kind.UNLOAD):
             bound = bounds.management_s
         elif call.kind is Kind.INVALID:
@@ -431,7 +448,8 @@ class Oracle:
         if status is not None and status not in _SEQUENCE_STATUSES:
             return False
         idle_s = (call.outcome.began_s or 0.0) - known.last_s
-        if _MISSING_START in call.outcome.error and idle_s * 1e6 >= models.SEQUENCE_IDLE_US:
+        # To the server, the sequence was idle for longer: what crosses the network takes time.
+        if _MISSING_START in call.outcome.error and idle_s * 2e6 >= models.SEQUENCE_IDLE_US:
             return True
         if known.failures > 1 or known.is_fragile:
             return True  # not this step alone: what comes after one that was cancelled ends, too
@@ -441,7 +459,6 @@ class Oracle:
         known: _Sequence = call.memory
         step = call.sequence
         assert step is not None
-        known.last_s = self._now()
         responses = call.outcome.responses
         if len(responses) != 1:
             if whole or responses:
