@@ -31,6 +31,8 @@ DESCRIPTORS_PER_PROCESS = 1 << 20
 
 _LONGEST_DELAY_NS = 50_000_000  # until a thread that could run has a processor
 
+_IGNORED_SIGNALS = (signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH)  # unless they are handled
+
 _get_running_loop = asyncio_events._get_running_loop
 _set_running_loop = asyncio_events._set_running_loop
 
@@ -72,20 +74,22 @@ class SimulatedThread(greenlet):
 
     def _main(self) -> None:
         process = self.process
+        status = 0
         try:
             self.target()
         except ProcessEnd as end:
             process.end(end.status)
-        except SystemExit as exit_:
-            process.end(exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None))
+        except SystemExit as exit_:  # ends the thread only, unless it is the main one
+            status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
         except BaseException as error:  # noqa: BLE001  every error of a thread is reported
+            status = 1
             process.machine.on_thread_error(self, error)
         self.is_over = True
         process.threads.pop(self, None)
         for joiner in self.joiners:
             process.machine.wake(joiner)
         if self is process.main_thread and not process.is_over:
-            process.end(0)
+            process.end(status)
 
 
 class ProcessEnd(BaseException):
@@ -125,6 +129,7 @@ class SimulatedProcess:
         self.globals: dict[str, Any] = {}  # values of module variables that are its own
         self.exit_watchers: list[Callable[[], None]] = []
         self._held: list[SimulatedThread] = []  # would run, but the process is stopped
+        self._pending_signals: list[int] = []  # came since it is stopped
 
     @property
     def is_over(self) -> bool:
@@ -139,13 +144,13 @@ class SimulatedProcess:
         Raises:
             OSError: None is left (EMFILE).
         """
-        if self._free:
-            number = heapq.heappop(self._free)
-        elif self._next < self.descriptor_limit:
-            number = self._next
-            self._next += 1
-        else:
+        number = self._free[0] if self._free else self._next
+        if number >= self.descriptor_limit:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if self._free:
+            heapq.heappop(self._free)
+        else:
+            self._next += 1
         file.references += 1
         descriptor = self.base + number
         self.files[descriptor] = file
@@ -188,6 +193,9 @@ class SimulatedProcess:
             held, self._held = self._held, []
             for thread in held:
                 self.machine.schedule(thread)
+            pending, self._pending_signals = self._pending_signals, []
+            for number in pending:
+                self.signal(number)
 
     def kill(self) -> None:
         """End it at once; it runs no more code."""
@@ -210,7 +218,7 @@ class SimulatedProcess:
                 child.kill()
         if self.parent is not None:
             self.parent.on_child_ended()
-        for watcher in self.exit_watchers:
+        for watcher in list(self.exit_watchers):
             watcher()
         current = machine.current
         if current is not None and current.process is self and getcurrent() is current:
@@ -220,8 +228,41 @@ class SimulatedProcess:
 
     def on_child_ended(self) -> None:
         """Send it SIGCHLD."""
-        if self.wakeup_descriptor in self.files and signal.SIGCHLD in self.signal_handlers:
-            self.files[self.wakeup_descriptor].send_now(bytes([signal.SIGCHLD]))
+        if self.has_handler(signal.SIGCHLD):
+            self.signal(signal.SIGCHLD)
+
+    def has_handler(self, number: int) -> bool:
+        """Whether a function of its own handles a signal."""
+        return callable(self.signal_handlers.get(number))
+
+    def signal(self, number: int) -> None:
+        """Do what a signal does to it; a handler runs in a thread, as soon as it can."""
+        if self.is_over or number == 0:
+            return
+        if number == signal.SIGKILL:
+            self.kill()
+        elif number == signal.SIGSTOP:
+            self.stop()
+        elif number == signal.SIGCONT:
+            self.resume()
+        elif self.is_stopped:
+            if number not in self._pending_signals:
+                self._pending_signals.append(number)
+        else:
+            self._handle(number)
+
+    def _handle(self, number: int) -> None:
+        handler = self.signal_handlers.get(number, signal.SIG_DFL)
+        if callable(handler):
+            if self.wakeup_descriptor in self.files:
+                self.files[self.wakeup_descriptor].send_now(bytes([number]))
+            current = self.machine.current
+            if current is not None and current.process is self:
+                handler(number, None)
+            else:
+                self.start_thread(lambda: handler(number, None), "signal handler")
+        elif handler == signal.SIG_DFL and number not in _IGNORED_SIGNALS:
+            self.end(-int(number))
 
     def __repr__(self) -> str:
         return f"<SimulatedProcess {self.name} {self.status}>"
