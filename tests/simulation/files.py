@@ -17,7 +17,10 @@ from typing import Any
 from tests.simulation.machine import Machine, SimulatedProcess
 
 STREAM_BYTES = 212_992  # the usual size of a buffer
+_MESSAGE_BYTES = 767  # what Linux needs for a small message, beside its bytes
+_PIECE_BYTES = 32 << 10  # of a stream: a piece that is not larger is not cut
 _MICROSECOND_NS = 1000
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1, 2, 4
 
 
 def system_error(number: int) -> OSError:
@@ -55,7 +58,12 @@ class File:
 
     @property
     def is_hung_up(self) -> bool:
-        """Whether the other end is gone."""
+        """Whether nothing can be sent or received any more."""
+        return False
+
+    @property
+    def has_error(self) -> bool:
+        """Whether an error is to be reported."""
         return False
 
     def changed(self) -> None:
@@ -83,56 +91,70 @@ class File:
 
 
 class Message:
-    """Bytes under way, with files."""
+    """Bytes under way, with files; `charge` is what they take of the sender's buffer."""
 
-    __slots__ = ("data", "files")
+    __slots__ = ("charge", "data", "files")
 
-    def __init__(self, data: bytes, files: tuple[File, ...] = ()) -> None:
+    def __init__(self, data: bytes, files: tuple[File, ...] = (), charge: int = 0) -> None:
         self.data = data
         self.files = files
+        self.charge = charge
         for file in files:
             file.references += 1
 
 
 class SocketFile(File):
-    """One end of a connection between two processes, or of a client to the server."""
+    """One end of a pair of Unix stream sockets.
+
+    As in Linux, what is sent is in the peer's queue when the call returns. The buffer is that of
+    the sender: a message is charged until it was read, with what the kernel needs for it. A call
+    may send while the buffer is not full, but poll reports room only if it is mostly empty.
+    """
 
     kind = "stream"
-    latency_ns = 3 * _MICROSECOND_NS
-    jitter_ns = 20 * _MICROSECOND_NS
+    latency_ns = 0
+    jitter_ns = 0
+    overhead_bytes = _MESSAGE_BYTES
+    writable_share = 0.25  # of the buffer that may be in use if poll reports room
 
     def __init__(self, machine: Machine, name: str) -> None:
         super().__init__(machine)
         self.name = name
         self.random = machine.random_of(name)
         self.peer: SocketFile | None = None
-        self.capacity = STREAM_BYTES
+        self.capacity = STREAM_BYTES  # of the buffer of what is sent to this end
         self.inbox: deque[Message] = deque()
-        self.inbox_bytes = 0  # with those on their way to it
-        self.saw_end = False  # the peer has shut down its sending side
-        self.is_shut = False  # this side has
-        self.is_reset = False
-        self.offset = 0  # of the first message that was not read
+        self.inbox_bytes = 0  # the charges of the inbox, and of messages on their way to it
+        self.saw_end = False  # nothing more comes
+        self.is_shut = False  # nothing more can be sent
+        self.is_reset = False  # to be reported once
+        self.is_cut = False  # the packet that was read last was longer than the reader's buffer
         self._arrival_ns = 0  # of the last message that was sent: none overtakes another
 
     # The other end
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.inbox) or self.saw_end or self.is_reset or self.peer is None
+        return bool(self.inbox) or self.saw_end or self.is_reset
 
     @property
     def is_writable(self) -> bool:
         peer = self.peer
-        return peer is None or self.is_reset or peer.inbox_bytes < peer.capacity
+        return (
+            peer is None or self.is_shut or peer.inbox_bytes <= peer.capacity * self.writable_share
+        )
 
     @property
     def is_hung_up(self) -> bool:
-        return self.peer is None or self.is_reset
+        return self.saw_end and self.is_shut
+
+    @property
+    def has_error(self) -> bool:
+        return self.is_reset
 
     @property
     def unread_bytes(self) -> int:
-        """What was sent and the peer has not read."""
+        """What was sent and the peer has not read, with what the kernel needs for it."""
         return 0 if self.peer is None else self.peer.inbox_bytes
 
     def send(self, data: bytes, files: tuple[File, ...] = ()) -> int:
@@ -143,29 +165,51 @@ class SocketFile(File):
             OSError: The connection has ended.
         """
         peer = self.peer
+        if peer is None or self.is_shut:
+            return self._send_to_none(data)
+        size = self._fitting(len(data), peer)
+        if size <= 0:
+            if size < 0:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            if self.kind == "stream":  # where nothing is no message
+                return 0
+        charge = size + self.overhead_bytes
+        message = Message(bytes(data[:size]), files, charge)
+        peer.inbox_bytes += charge
+        if self.latency_ns:
+            self._transmit(peer._arrive, message)
+        else:
+            peer._arrive(message)
+        return size
+
+    def _send_to_none(self, data: bytes) -> int:
+        """Send after the connection has ended."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def _raise_reset(self) -> None:
         if self.is_reset:
             self.is_reset = False
             raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        if peer is None or self.is_shut or peer.references == 0:
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-        size = self._fitting(len(data), peer)
-        if not size:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        message = Message(bytes(data[:size]), files)
-        peer.inbox_bytes += size
-        self._transmit(peer._arrive, message)
-        return size
 
     def _fitting(self, size: int, peer: SocketFile) -> int:
-        return min(size, max(0, peer.capacity - peer.inbox_bytes))
+        """Returns how many bytes can be sent; -1 if the sender has to wait."""
+        room = peer.capacity - peer.inbox_bytes
+        if room <= 0:
+            return -1
+        return min(size, max(room, _PIECE_BYTES))
 
     def send_now(self, data: bytes) -> None:
         """Deliver bytes at once, if there is room: what a signal handler of the system does."""
-        if self.peer is not None and self.is_writable:
-            self.peer.inbox_bytes += len(data)
-            self.peer._arrive(Message(data))
+        peer = self.peer
+        if peer is not None and not self.is_shut and self._fitting(len(data), peer) > 0:
+            charge = len(data) + self.overhead_bytes
+            peer.inbox_bytes += charge
+            peer._arrive(Message(data, (), charge))
 
     def _transmit(self, arrive: Callable[..., None], *arguments: object) -> None:
+        if not self.latency_ns:
+            arrive(*arguments)
+            return
         machine = self.machine
         delay_ns = self.latency_ns + int(self.random.random() * self.jitter_ns)
         self._arrival_ns = max(self._arrival_ns, machine.now_ns + delay_ns)
@@ -185,9 +229,8 @@ class SocketFile(File):
     def _on_peer_closed(self, *, with_reset: bool) -> None:
         if self.references == 0:
             return
-        self.saw_end = True
-        if with_reset:
-            self.is_reset = True
+        self.saw_end = self.is_shut = True
+        self.is_reset = with_reset
         self.peer = None
         self.changed()
 
@@ -198,58 +241,76 @@ class SocketFile(File):
 
         Raises:
             BlockingIOError: There are none now.
-            ConnectionResetError: The connection was reset.
+            ConnectionResetError: The connection was reset, after what was received before.
         """
-        if self.is_reset:
-            self.is_reset = False
-            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-        if not self.inbox:
-            if self.saw_end or self.peer is None:
-                return b"", ()
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return self._take(size)
+        if self.inbox:
+            return self._take(size)
+        self._raise_reset()
+        if self.saw_end:
+            return b"", ()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _take(self, size: int) -> tuple[bytes, tuple[File, ...]]:
-        taken, files = [], ()
+        """Take bytes, up to the end of the first message with files, which come with its start."""
         inbox = self.inbox
-        while inbox and size:
+        message = inbox[0]
+        read = message.data
+        if len(inbox) == 1 and len(read) <= size:
+            inbox.clear()
+            self._on_read(message.charge)
+            return read, message.files
+        taken: list[bytes] = []
+        files: tuple[File, ...] = ()
+        charges = 0
+        while inbox and size and not files:
             message = inbox[0]
-            if message.files and (taken or files):
-                break  # descriptors come with the first byte of their message
+            files, message.files = message.files, ()
             data = message.data
-            part = data if len(data) <= size else data[:size]
-            taken.append(part)
-            files, message.files = files or message.files, ()
-            size -= len(part)
-            if len(part) == len(data):
-                inbox.popleft()
-            else:
-                message.data = data[len(part) :]
-            if files:
+            if len(data) > size:
+                taken.append(data[:size])
+                message.data = data[size:]
                 break
-        read = taken[0] if len(taken) == 1 else b"".join(taken)
-        self._on_read(len(read))
-        return read, files
+            taken.append(data)
+            size -= len(data)
+            charges += message.charge
+            inbox.popleft()
+        self._on_read(charges)
+        return taken[0] if len(taken) == 1 else b"".join(taken), files
 
-    def _on_read(self, size: int) -> None:
+    def _on_read(self, charge: int) -> None:
+        before = self.inbox_bytes
+        self.inbox_bytes = after = before - charge
         peer = self.peer
-        was_full = self.inbox_bytes >= self.capacity
-        self.inbox_bytes -= size
-        if was_full and peer is not None:
-            peer.changed()
+        if peer is not None:
+            writable_bytes = self.capacity * self.writable_share
+            if after <= writable_bytes < before:
+                peer.changed()
 
     def shut_down(self) -> None:
         """Send no more; the peer reads the end after what was sent."""
         if not self.is_shut and self.peer is not None:
             self.is_shut = True
             self._transmit(self.peer._on_peer_shut)
+            self.changed()
+
+    def stop_receiving(self) -> None:
+        """Receive no more, after what has arrived; the peer cannot send any more."""
+        if not self.saw_end:
+            self.saw_end = True
+            if self.peer is not None:
+                self.peer.is_shut = True
+                self.peer.changed()
+            self.changed()
+
+    def check_connected(self) -> None:
+        """Raise OSError if the system does not allow to shut it down."""
 
     def reset(self) -> None:
-        """End the connection at once, for both sides."""
+        """End the connection, for both sides; the peer can read what it has received."""
         peer, self.peer = self.peer, None
+        self.saw_end = self.is_shut = True
         if peer is not None:
-            peer._drop_inbox()
-            peer._on_peer_closed(with_reset=True)
+            self._transmit(_tell_closed, peer, True)
 
     def on_closed(self) -> None:
         self.watchers.clear()
@@ -262,7 +323,7 @@ class SocketFile(File):
 
     def peer_closing(self, peer: SocketFile, *, with_reset: bool) -> None:
         """Tell the other end, after what was sent before."""
-        self._transmit(lambda: peer._on_peer_closed(with_reset=with_reset))
+        self._transmit(_tell_closed, peer, with_reset)
 
     def _drop_inbox(self) -> None:
         while self.inbox:
@@ -272,33 +333,95 @@ class SocketFile(File):
         return f"<SocketFile {self.name} inbox={self.inbox_bytes}>"
 
 
+def _tell_closed(end: SocketFile, with_reset: bool) -> None:
+    end._on_peer_closed(with_reset=with_reset)
+
+
 class PacketFile(SocketFile):
     """An end of a SOCK_SEQPACKET pair: what is sent in one call is received in one call."""
 
     kind = "packet"
 
-    def _fitting(self, size: int, peer: SocketFile) -> int:
-        if size > peer.capacity:
-            raise system_error(errno.EMSGSIZE)
-        return size if peer.inbox_bytes + size <= peer.capacity or not peer.inbox_bytes else 0
+    def _send_to_none(self, data: bytes) -> int:
+        self._raise_reset()
+        return super()._send_to_none(data)
 
-    @property
-    def is_writable(self) -> bool:
-        # As in Linux: while at most half of the buffer is in use.
-        peer = self.peer
-        return peer is None or self.is_reset or peer.inbox_bytes * 2 <= peer.capacity
+    def _fitting(self, size: int, peer: SocketFile) -> int:
+        if size > peer.capacity - 32:
+            raise system_error(errno.EMSGSIZE)
+        return size if peer.inbox_bytes < peer.capacity else -1
+
+    def receive(self, size: int) -> tuple[bytes, tuple[File, ...]]:
+        # Other than for a stream, the error comes before packets that were received.
+        if self.is_reset:
+            self._raise_reset()
+        return super().receive(size)
 
     def _take(self, size: int) -> tuple[bytes, tuple[File, ...]]:
         message = self.inbox.popleft()
-        self._on_read(len(message.data))
-        return message.data[:size], message.files
+        self._on_read(message.charge)
+        data = message.data
+        self.is_cut = len(data) > size
+        return data[:size] if self.is_cut else data, message.files
 
-    def _on_read(self, size: int) -> None:
-        was_writable = self.inbox_bytes * 2 <= self.capacity
-        self.inbox_bytes -= size
+
+class TcpFile(SocketFile):
+    """One end of a TCP connection: what is sent arrives later.
+
+    The end that closes does not wait for the other, which may send once more: it hears later that
+    nobody received it.
+    """
+
+    latency_ns = 20 * _MICROSECOND_NS
+    jitter_ns = 60 * _MICROSECOND_NS
+    overhead_bytes = 0
+    writable_share = 2 / 3
+
+    def _fitting(self, size: int, peer: SocketFile) -> int:
+        room = peer.capacity - peer.inbox_bytes
+        return min(size, room) if room > 0 else -1
+
+    def send(self, data: bytes, files: tuple[File, ...] = ()) -> int:
         peer = self.peer
-        if peer is not None and not was_writable and self.inbox_bytes * 2 <= self.capacity:
-            peer.changed()
+        if peer is not None and peer.references == 0 and not self.is_shut:
+            self.machine.call_later(2 * self.latency_ns, self._on_refused)
+            return len(data)
+        return super().send(data, files)
+
+    def _send_to_none(self, data: bytes) -> int:
+        self._raise_reset()
+        if self.is_shut:
+            return super()._send_to_none(data)
+        self.machine.call_later(2 * self.latency_ns, self._on_refused)
+        return len(data)
+
+    def _on_refused(self) -> None:
+        """Hear that the peer, which had closed, did not receive what was sent."""
+        self.saw_end = self.is_shut = True
+        self.peer = None
+        self.changed()
+
+    def _on_peer_closed(self, *, with_reset: bool) -> None:
+        if self.references == 0:
+            return
+        self.saw_end = True
+        self.is_shut |= with_reset
+        self.is_reset = with_reset
+        self.peer = None
+        self.changed()
+
+    def peer_closing(self, peer: SocketFile, *, with_reset: bool) -> None:
+        super().peer_closing(peer, with_reset=with_reset)
+        if self.inbox_bytes and not with_reset:  # of messages that arrive too late
+            peer.machine.call_at(self._arrival_ns + self.latency_ns, peer._on_refused)
+
+    def stop_receiving(self) -> None:
+        self.saw_end = True  # TCP does not tell the peer
+        self.changed()
+
+    def check_connected(self) -> None:
+        if self.is_shut and self.saw_end:
+            raise system_error(errno.ENOTCONN)
 
 
 def _drop(message: Message) -> None:
@@ -331,6 +454,10 @@ class ListenerFile(File):
     def is_readable(self) -> bool:
         return bool(self.waiting)
 
+    @property
+    def is_writable(self) -> bool:
+        return False
+
     def on_closed(self) -> None:
         if self.machine.__dict__.get("listeners", {}).get(self.address[1]) is self:
             del self.machine.listeners[self.address[1]]
@@ -341,22 +468,38 @@ class ListenerFile(File):
 class MemoryFile(File):
     """Shared memory; all that map it have views of the same bytes."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, seals: int = 0) -> None:
         super().__init__(machine)
         self.data = bytearray()
-        self.seals = 0
+        self.seals = seals
+
+    @property
+    def is_readable(self) -> bool:
+        return True
 
     def resize(self, size: int) -> None:
         """Set its size.
 
         Raises:
-            OSError: The machine has no memory left.
+            OSError: The machine has no memory left, or the size is sealed.
         """
-        machine = self.machine
-        if machine.shared_memory_bytes + size - len(self.data) > machine.shared_memory_limit:
+        machine, more = self.machine, size - len(self.data)
+        if (more < 0 and self.seals & _F_SEAL_SHRINK) or (more > 0 and self.seals & _F_SEAL_GROW):
+            raise system_error(errno.EPERM)
+        if machine.shared_memory_bytes + more > machine.shared_memory_limit:
             raise system_error(errno.ENOMEM)
-        machine.shared_memory_bytes += size - len(self.data)
-        self.data = bytearray(size)
+        # A bytearray that is mapped raises BufferError: the simulation cannot resize that.
+        if more < 0:
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(more))
+        machine.shared_memory_bytes += more
+
+    def add_seals(self, seals: int) -> None:
+        """Forbid changes of its size, or of its seals."""
+        if self.seals & _F_SEAL_SEAL:
+            raise system_error(errno.EPERM)
+        self.seals |= seals
 
     def on_closed(self) -> None:
         self.machine.shared_memory_bytes -= len(self.data)
@@ -374,20 +517,27 @@ class ProcessFile(File):
     def is_readable(self) -> bool:
         return self.process.is_over
 
+    @property
+    def is_writable(self) -> bool:
+        return False
+
     def on_closed(self) -> None:
         if self.changed in self.process.exit_watchers:
             self.process.exit_watchers.remove(self.changed)
 
 
-def open_in(process: SimulatedProcess, files: tuple[Any, ...]) -> tuple[list[int], bool]:
+def open_in(
+    process: SimulatedProcess, files: tuple[Any, ...], limit: int
+) -> tuple[list[int], bool]:
     """Open received files in a process; returns their descriptors, and whether some had no room."""
     descriptors: list[int] = []
-    is_truncated = False
+    is_truncated = len(files) > limit
+    for file in files[:limit]:
+        try:
+            descriptors.append(process.open(file))
+        except OSError:  # noqa: PERF203  the rest is closed
+            is_truncated = True
+            break
     for file in files:
-        if not is_truncated:
-            try:
-                descriptors.append(process.open(file))
-            except OSError:
-                is_truncated = True
         file.release()
     return descriptors, is_truncated

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.files import ListenerFile, Message, SocketFile, connect
+from tests.simulation.files import ListenerFile, Message, TcpFile, connect
 from tests.simulation.machine import SECOND_NS, Event, Machine
 
 _LOOPBACK_NS = 20_000
 
 
-class ServerEnd(SocketFile):
+class ServerEnd(TcpFile):
     """The server's end of a client's connection."""
 
     latency_ns = _LOOPBACK_NS

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import array
 import contextvars
+import ctypes
 import errno
 import fcntl as real_fcntl
+import functools
 import mmap as real_mmap
 import os as real_os
 import queue as real_queue
@@ -20,6 +22,7 @@ import secrets as real_secrets
 import select as real_select
 import signal as real_signal
 import socket as real_socket
+import stat
 import struct
 import subprocess as real_subprocess
 import termios
@@ -32,12 +35,14 @@ from concurrent import futures as real_futures
 from typing import Any
 
 from tests.simulation.files import (
+    STREAM_BYTES,
     File,
     ListenerFile,
     MemoryFile,
     PacketFile,
     ProcessFile,
     SocketFile,
+    TcpFile,
     connect,
     open_in,
     system_error,
@@ -54,6 +59,12 @@ from tests.simulation.machine import (
 _SYSTEM_CALL_NS = 1000  # what one takes
 _SPAWN_NS = 20_000_000
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
+_F_SEAL_SEAL, _MFD_ALLOW_SEALING = 1, 2
+_CONTROL_HEAD_BYTES = real_socket.CMSG_LEN(0)
+_TRUNCATED, _CONTROL_TRUNCATED = int(real_socket.MSG_TRUNC), int(real_socket.MSG_CTRUNC)
+_MOST_FILES = 253  # of one message
+_LEAST_BUFFER_BYTES = 4608
+_POLL_ALL = real_select.POLLIN | real_select.POLLPRI | real_select.POLLOUT
 _SCM = (real_socket.SOL_SOCKET, real_socket.SCM_RIGHTS)
 
 
@@ -93,7 +104,9 @@ class Time(StandIn):
         return self.time_ns() / SECOND_NS
 
     def sleep(self, seconds: float) -> None:
-        self.machine.sleep(round(seconds * SECOND_NS))
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        self.machine.sleep(max(_SYSTEM_CALL_NS, round(seconds * SECOND_NS)))
 
 
 # Threads
@@ -166,15 +179,63 @@ class ReentrantLock:
         return True
 
     def release(self) -> None:
+        if not self.is_owned():
+            raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
         if not self._count:
             self._owner = None
             self._lock.release()
 
+    def is_owned(self) -> bool:
+        """Whether the current thread has it."""
+        return self._count > 0 and self._owner is self._machine.current
+
+    def release_all(self) -> int:
+        """Release it however often it was acquired; returns how often that was."""
+        count, self._count, self._owner = self._count, 0, None
+        self._lock.release()
+        return count
+
+    def acquire_again(self, count: int) -> None:
+        """Acquire it as often as it was before `release_all`."""
+        self._lock.acquire()
+        self._owner, self._count = self._machine.current, count
+
     __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class Waiters:
+    """Threads that wait to be told something, in the order in which they came."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._waiters: deque[list[Any]] = deque()
+
+    def add(self) -> list[Any]:
+        """Add the current thread; returns what `wait` needs."""
+        waiter = [self._machine.current, False]
+        self._waiters.append(waiter)
+        return waiter
+
+    def wait(self, waiter: list[Any], deadline_ns: int | None) -> bool:
+        """Let the current thread wait; returns False at the deadline."""
+        machine = self._machine
+        while not waiter[1] and (deadline_ns is None or machine.now_ns < deadline_ns):
+            machine.wait(deadline_ns)
+        if not waiter[1]:
+            self._waiters.remove(waiter)
+        return bool(waiter[1])
+
+    def notify(self, count: int | None = None) -> None:
+        """Tell the first ones, or all."""
+        waiters = self._waiters
+        for _ in range(len(waiters) if count is None else min(count, len(waiters))):
+            waiter = waiters.popleft()
+            waiter[1] = True
+            self._machine.wake(waiter[0])
 
 
 class Condition:
@@ -185,20 +246,27 @@ class Condition:
         self._lock = lock or ReentrantLock(machine)
         self.acquire = self._lock.acquire
         self.release = self._lock.release
-        self._waiters: deque[list[Any]] = deque()
+        self._waiters = Waiters(machine)
+
+    def _check_owned(self, verb: str) -> None:
+        lock = self._lock
+        if not (lock.is_owned() if isinstance(lock, ReentrantLock) else lock.locked()):
+            raise RuntimeError(f"cannot {verb} on un-acquired lock")
 
     def wait(self, timeout: float | None = None) -> bool:
-        machine = self._machine
-        deadline_ns = _deadline(machine, timeout)
-        waiter = [machine.current, False]
-        self._waiters.append(waiter)
-        self._lock.release()
-        while not waiter[1] and (deadline_ns is None or machine.now_ns < deadline_ns):
-            machine.wait(deadline_ns)
-        if not waiter[1]:
-            self._waiters.remove(waiter)
-        self._lock.acquire()
-        return bool(waiter[1])
+        self._check_owned("wait")
+        lock = self._lock
+        deadline_ns = _deadline(self._machine, timeout)
+        waiter = self._waiters.add()
+        if isinstance(lock, ReentrantLock):
+            count = lock.release_all()
+            was_told = self._waiters.wait(waiter, deadline_ns)
+            lock.acquire_again(count)
+        else:
+            lock.release()
+            was_told = self._waiters.wait(waiter, deadline_ns)
+            lock.acquire()
+        return was_told
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         deadline_ns = _deadline(self._machine, timeout)
@@ -211,14 +279,13 @@ class Condition:
             self.wait(left_s)
         return result
 
-    def notify(self, count: int = 1) -> None:
-        for _ in range(min(count, len(self._waiters))):
-            waiter = self._waiters.popleft()
-            waiter[1] = True
-            self._machine.wake(waiter[0])
+    def notify(self, n: int = 1) -> None:
+        self._check_owned("notify")
+        self._waiters.notify(n)
 
     def notify_all(self) -> None:
-        self.notify(len(self._waiters))
+        self._check_owned("notify")
+        self._waiters.notify()
 
     def __enter__(self) -> bool:
         return bool(self._lock.acquire())
@@ -231,7 +298,8 @@ class ThreadEvent:
     """As `threading.Event`."""
 
     def __init__(self, machine: Machine) -> None:
-        self._condition = Condition(machine)
+        self._machine = machine
+        self._waiters = Waiters(machine)
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -239,14 +307,16 @@ class ThreadEvent:
 
     def set(self) -> None:
         self._is_set = True
-        self._condition.notify_all()
+        self._waiters.notify()
 
     def clear(self) -> None:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        with self._condition:
-            return bool(self._condition.wait_for(lambda: self._is_set, timeout))
+        if self._is_set:
+            return True
+        # As the real one: whoever waited when it was set has seen it, whatever came since.
+        return self._waiters.wait(self._waiters.add(), _deadline(self._machine, timeout))
 
 
 class Local:
@@ -267,6 +337,24 @@ class Local:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._values()[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self._values()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def start_thread(machine: Machine, target: Callable[[], object], name: str = "") -> SimulatedThread:
+    """Start a thread of the current process.
+
+    Raises:
+        RuntimeError: It has as many as it may have.
+    """
+    process = machine.process
+    if machine.thread_limit is not None and len(process.threads) >= machine.thread_limit:
+        raise RuntimeError("can't start new thread")
+    return process.start_thread(target, name)
 
 
 class Thread:
@@ -291,12 +379,9 @@ class Thread:
         self._thread: SimulatedThread | None = None
 
     def start(self) -> None:
-        process = self.machine.process
-        if self.machine.thread_limit is not None and len(process.threads) >= (
-            self.machine.thread_limit
-        ):
-            raise RuntimeError("can't start new thread")
-        self._thread = process.start_thread(self.run, self.name)
+        if self._thread is not None:
+            raise RuntimeError("threads can only be started once")
+        self._thread = start_thread(self.machine, self.run, self.name)
         self._thread.values[0] = {"thread": self}
 
     def run(self) -> None:
@@ -312,7 +397,10 @@ class Thread:
 
     def join(self, timeout: float | None = None) -> None:
         thread, machine = self._thread, self.machine
-        assert thread is not None, "cannot join thread before it is started"
+        if thread is None:
+            raise RuntimeError("cannot join thread before it is started")
+        if thread is machine.current:
+            raise RuntimeError("cannot join current thread")
         deadline_ns = _deadline(machine, timeout)
         assert machine.current is not None
         while not thread.is_over and (deadline_ns is None or machine.now_ns < deadline_ns):
@@ -369,20 +457,24 @@ class SimpleQueue:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
-        self._changed = Condition(self.machine)
+        self._waiters = Waiters(self.machine)
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        del block, timeout  # it has no limit
         self._items.append(item)
-        self._changed.notify()
+        self._waiters.notify(1)
 
-    put_nowait = put
+    def put_nowait(self, item: Any) -> None:
+        self.put(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        with self._changed:
-            if block:
-                self._changed.wait_for(lambda: self._items, timeout)
-        if not self._items:
-            raise real_queue.Empty
+        if block and timeout is not None and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        deadline_ns = _deadline(self.machine, timeout)
+        waiters = self._waiters
+        while not self._items:
+            if not block or not waiters.wait(waiters.add(), deadline_ns):
+                raise real_queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
@@ -400,17 +492,25 @@ class Future(real_futures.Future):
 
     machine: Machine
 
-    def result(self, timeout: float | None = None) -> Any:
+    def _wait(self, timeout: float | None) -> None:
         machine = self.machine
-        if not self.done():
-            deadline_ns = _deadline(machine, timeout)
-            thread = machine.current
-            self.add_done_callback(lambda _: machine.wake(thread))
-            while not self.done():
-                if deadline_ns is not None and machine.now_ns >= deadline_ns:
-                    raise TimeoutError
-                machine.wait(deadline_ns)
+        if self.done():
+            return
+        deadline_ns = _deadline(machine, timeout)
+        thread = machine.current
+        self.add_done_callback(lambda _: machine.wake(thread))
+        while not self.done():
+            if deadline_ns is not None and machine.now_ns >= deadline_ns:
+                raise real_futures.TimeoutError
+            machine.wait(deadline_ns)
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._wait(timeout)
         return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(0)
 
 
 class ThreadPool:
@@ -425,6 +525,7 @@ class ThreadPool:
         self._waiting: deque[tuple[Future, Callable[[], Any]]] = deque()
         self._running = 0
         self._is_shut = False
+        self._idle = Waiters(self.machine)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         if self._is_shut:
@@ -432,8 +533,8 @@ class ThreadPool:
         future = self.future()
         self._waiting.append((future, lambda: function(*args, **kwargs)))
         if self._running < self._limit:
+            start_thread(self.machine, self._run, f"{self._name}-{self._running}")
             self._running += 1
-            self.machine.process.start_thread(self._run, f"{self._name}-{self._running}")
         return future
 
     def _run(self) -> None:
@@ -447,6 +548,8 @@ class ThreadPool:
                 except BaseException as error:  # noqa: BLE001  the caller gets it
                     future.set_exception(error)
         self._running -= 1
+        if not self._running:
+            self._idle.notify()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._is_shut = True
@@ -455,7 +558,7 @@ class ThreadPool:
                 self._waiting.popleft()[0].cancel()
         if wait:
             while self._running:
-                self.machine.sleep(1_000_000)
+                self._idle.wait(self._idle.add(), None)
 
     def __enter__(self) -> Any:
         return self
@@ -499,7 +602,9 @@ class Os(StandIn):
         if descriptor < DESCRIPTORS_PER_PROCESS:
             real_os.close(descriptor)
             return
-        self.machine.process_of(descriptor).close(descriptor)
+        process = self.machine.process_of(descriptor)
+        if not process.is_over:  # or one of its objects is freed, after all was closed
+            process.close(descriptor)
 
     def closerange(self, low: int, high: int) -> None:
         process = self.machine.process
@@ -518,8 +623,12 @@ class Os(StandIn):
     def set_blocking(self, descriptor: int, blocking: bool) -> None:
         self.machine.file_of(descriptor).is_blocking = blocking
 
-    def memfd_create(self, name: str, flags: int = 0) -> int:
-        return self.machine.process.open(MemoryFile(self.machine))
+    def get_blocking(self, descriptor: int) -> bool:
+        return bool(self.machine.file_of(descriptor).is_blocking)
+
+    def memfd_create(self, name: str, flags: int = 1) -> int:
+        seals = 0 if flags & _MFD_ALLOW_SEALING else _F_SEAL_SEAL
+        return self.machine.process.open(MemoryFile(self.machine, seals))
 
     def ftruncate(self, descriptor: int, size: int) -> None:
         if descriptor < DESCRIPTORS_PER_PROCESS:
@@ -531,25 +640,32 @@ class Os(StandIn):
         if descriptor < DESCRIPTORS_PER_PROCESS:
             return real_os.fstat(descriptor)
         file = self.machine.file_of(descriptor)
-        return types.SimpleNamespace(st_size=len(getattr(file, "data", b"")), st_ino=id(file))
+        is_memory = isinstance(file, MemoryFile)
+        return types.SimpleNamespace(
+            st_size=len(file.data) if is_memory else 0,
+            st_ino=id(file),
+            st_dev=0,
+            st_mode=(stat.S_IFREG if is_memory else stat.S_IFSOCK) | 0o777,
+        )
+
+    def read(self, descriptor: int, size: int) -> bytes:
+        if descriptor < DESCRIPTORS_PER_PROCESS:
+            return real_os.read(descriptor, size)
+        return BorrowedSocket(self.machine, descriptor).recv(size)
+
+    def write(self, descriptor: int, data: Any) -> int:
+        if descriptor < DESCRIPTORS_PER_PROCESS:
+            return real_os.write(descriptor, data)
+        return BorrowedSocket(self.machine, descriptor).send(data)
 
     def readv(self, descriptor: int, parts: Sequence[memoryview]) -> int:
-        file = self.machine.file_of(descriptor)
-        data, files = file.receive(sum(len(part) for part in parts))
-        for each in files:
-            each.release()
-        at = 0
-        for part in parts:
-            size = min(len(part), len(data) - at)
-            part[:size] = data[at : at + size]
-            at += size
-        return len(data)
+        return BorrowedSocket(self.machine, descriptor).recvmsg_into(parts)[0]
 
     # Processes
 
     def _process(self, pid: int) -> SimulatedProcess:
         for process in self.machine.processes:
-            if process.pid == pid and not process.is_reaped:
+            if process.pid == pid and not is_gone(process):
                 return process
         raise ProcessLookupError(errno.ESRCH, real_os.strerror(errno.ESRCH))
 
@@ -566,33 +682,64 @@ class Os(StandIn):
     def pidfd_open(self, pid: int, flags: int = 0) -> int:
         return self.machine.process.open(ProcessFile(self.machine, self._process(pid)))
 
-    def _ended_child(self, pid: int) -> SimulatedProcess | None:
-        children = [
-            each
-            for each in self.machine.process.children
-            if not each.is_reaped and pid in (0, -1, each.pid)
-        ]
-        if not children:
-            raise ChildProcessError(errno.ECHILD, real_os.strerror(errno.ECHILD))
-        return next((each for each in children if each.is_over), None)
+    def _wait_for_child(self, pid: int, options: int) -> SimulatedProcess | None:
+        """Returns a child that has ended and was not waited for; None if WNOHANG and there is none.
+
+        Raises:
+            ChildProcessError: There is no such child.
+        """
+        machine = self.machine
+        thread, process = machine.current, machine.process
+        watched: list[SimulatedProcess] = []
+
+        def wake() -> None:
+            machine.wake(thread)
+
+        try:
+            while True:
+                children = [
+                    each
+                    for each in process.children
+                    if not each.is_reaped and pid in (0, -1, each.pid)
+                ]
+                if not children:
+                    raise ChildProcessError(errno.ECHILD, real_os.strerror(errno.ECHILD))
+                for child in children:
+                    if child.is_over:
+                        return child
+                if options & real_os.WNOHANG:
+                    return None
+                for child in children:
+                    if child not in watched:
+                        watched.append(child)
+                        child.exit_watchers.append(wake)
+                machine.wait()
+        finally:
+            for child in watched:
+                child.exit_watchers.remove(wake)
 
     def waitid(self, kind: int, pid: int, options: int) -> Any:
-        while (child := self._ended_child(pid if kind == real_os.P_PID else -1)) is None:
-            if options & real_os.WNOHANG:
-                return None
-            self.machine.sleep(1_000_000)
+        pid = pid if kind == real_os.P_PID else -1
+        if options & real_os.WSTOPPED:
+            for child in self.machine.process.children:
+                if child.is_stopped and not child.is_over and pid in (-1, child.pid):
+                    return _child_state(child, real_signal.SIGSTOP, real_os.CLD_STOPPED)
+        child = self._wait_for_child(pid, options)
+        if child is None:
+            return None
         if not options & real_os.WNOWAIT:
             child.is_reaped = True
-        return types.SimpleNamespace(si_pid=child.pid)
+        status = child.status or 0
+        code = real_os.CLD_EXITED if status >= 0 else real_os.CLD_KILLED
+        return _child_state(child, abs(status), code)
 
     def waitpid(self, pid: int, options: int) -> tuple[int, int]:
-        while (child := self._ended_child(pid)) is None:
-            if options & real_os.WNOHANG:
-                return 0, 0
-            self.machine.sleep(1_000_000)
+        child = self._wait_for_child(pid, options)
+        if child is None:
+            return 0, 0
         child.is_reaped = True
-        assert child.status is not None
-        return child.pid, child.status << 8 if child.status >= 0 else -child.status
+        status = child.status or 0
+        return child.pid, status << 8 if status >= 0 else -status
 
     def _exit(self, status: int) -> None:
         self.machine.process.end(status)
@@ -601,28 +748,34 @@ class Os(StandIn):
         """A simulated process is not copied when it forks."""
 
 
+def _child_state(child: SimulatedProcess, status: int, code: int) -> Any:
+    return types.SimpleNamespace(
+        si_pid=child.pid,
+        si_uid=real_os.getuid(),
+        si_signo=real_signal.SIGCHLD,
+        si_status=status,
+        si_code=code,
+    )
+
+
+def is_gone(process: SimulatedProcess) -> bool:
+    """Returns whether nothing has its pid: it has ended, and its parent or init waited for it."""
+    if not process.is_over:
+        return False
+    return process.is_reaped or process.parent is None or process.parent.is_over
+
+
 def send_signal(process: SimulatedProcess, number: int) -> None:
     """Do what a signal does to a process."""
-    if process.is_over or number == 0:
-        return
-    if number == real_signal.SIGKILL:
-        process.kill()
-    elif number == real_signal.SIGSTOP:
-        process.stop()
-    elif number == real_signal.SIGCONT:
-        process.resume()
-    else:
-        handler = process.signal_handlers.get(number, real_signal.SIG_DFL)
-        if handler is real_signal.SIG_DFL:
-            process.end(-number)
-        elif handler is not real_signal.SIG_IGN:
-            handler(number, None)
+    process.signal(number)
 
 
 class Signal(StandIn):
     """Signals of simulated processes."""
 
     def signal(self, number: int, handler: Any) -> Any:
+        if number in (real_signal.SIGKILL, real_signal.SIGSTOP):
+            raise system_error(errno.EINVAL)
         handlers = self.machine.process.signal_handlers
         before = handlers.get(number, real_signal.SIG_DFL)
         handlers[int(number)] = handler
@@ -641,7 +794,7 @@ class Signal(StandIn):
 
     def pidfd_send_signal(self, descriptor: int, number: int, *_: object) -> None:
         process = self.machine.file_of(descriptor).process
-        if process.is_over:
+        if is_gone(process):
             raise ProcessLookupError(errno.ESRCH, real_os.strerror(errno.ESRCH))
         send_signal(process, number)
 
@@ -653,8 +806,14 @@ class Poll:
         self._machine = machine
         self._masks: dict[int, int] = {}
 
-    def register(self, descriptor: Any, mask: int) -> None:
+    def register(self, descriptor: Any, mask: int = _POLL_ALL) -> None:
         self._masks[descriptor if isinstance(descriptor, int) else descriptor.fileno()] = mask
+
+    def modify(self, descriptor: Any, mask: int) -> None:
+        number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        if number not in self._masks:
+            raise FileNotFoundError(errno.ENOENT, real_os.strerror(errno.ENOENT))
+        self._masks[number] = mask
 
     def unregister(self, descriptor: Any) -> None:
         del self._masks[descriptor if isinstance(descriptor, int) else descriptor.fileno()]
@@ -700,6 +859,8 @@ class Poll:
                 found |= real_select.POLLOUT
             if file.is_hung_up:
                 found |= real_select.POLLHUP
+            if file.has_error:
+                found |= real_select.POLLERR
             if found:
                 ready.append((descriptor, found))
         return ready
@@ -722,7 +883,7 @@ class Fcntl(StandIn):
         if not isinstance(file, MemoryFile):
             raise system_error(errno.EINVAL)
         if command == _F_ADD_SEALS:
-            file.seals |= argument
+            file.add_seals(argument)
             return 0
         return file.seals if command == _F_GET_SEALS else 0
 
@@ -731,14 +892,73 @@ class Fcntl(StandIn):
         return struct.pack("i", self.machine.file_of(descriptor).unread_bytes)
 
 
+class MappedMemory:
+    """As `mmap.mmap`: it is unmapped when nothing refers to it.
+
+    Classes for memory of a size are subclasses of ctypes, whose objects have a buffer.
+    """
+
+    unmap: Callable[[], None]
+
+    def size(self) -> int:
+        return len(self)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: Any) -> Any:
+        part = memoryview(self).cast("B")[key]  # type: ignore[arg-type]
+        return part.tobytes() if isinstance(key, slice) else part
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        memoryview(self).cast("B")[key] = value  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.unmap()
+
+    def __del__(self) -> None:
+        self.unmap()
+
+
+@functools.lru_cache(maxsize=256)
+def _mapped_memory(size: int) -> Any:
+    return type("mmap", (MappedMemory, ctypes.c_ubyte * size), {})
+
+
+def map_memory(machine: Machine, descriptor: int, size: int, *, trackfd: bool = True) -> Any:
+    """Map shared memory; as long as it is mapped, or the process lives, it is there.
+
+    Python keeps a descriptor of its own for each mapping, unless it is told not to.
+    """
+    process, file = machine.process_of(descriptor), machine.file_of(descriptor)
+    if trackfd:
+        kept = process.open(file)
+
+        def unmap() -> None:
+            if process.files.get(kept) is file:
+                process.close(kept)
+
+    else:
+        file.references += 1
+
+        def unmap() -> None:
+            if unmap in process.exit_watchers:
+                process.exit_watchers.remove(unmap)
+                file.release()
+
+        process.exit_watchers.append(unmap)
+    mapping = _mapped_memory(size).from_buffer(file.data)
+    mapping.unmap = unmap
+    return mapping
+
+
 class Mmap(StandIn):
     """Maps simulated shared memory."""
 
     def mmap(self, descriptor: int, size: int, *args: Any, **options: Any) -> Any:
         if descriptor < DESCRIPTORS_PER_PROCESS:
             return real_mmap.mmap(descriptor, size, *args, **options)
-        file = self.machine.file_of(descriptor)
-        return memoryview(file.data)[:size]
+        data = self.machine.file_of(descriptor).data
+        if size > len(data):
+            raise ValueError("mmap length is greater than file size")
+        return map_memory(self.machine, descriptor, size or len(data), **options)
 
 
 class Resource(StandIn):
@@ -751,7 +971,8 @@ class Resource(StandIn):
         return process.descriptor_limit, process.descriptor_limit
 
     def setrlimit(self, kind: int, limits: tuple[int, int]) -> None:
-        pass
+        if kind == real_resource.RLIMIT_NOFILE:
+            self.machine.process.descriptor_limit = limits[0]
 
 
 class Socket:
@@ -771,6 +992,7 @@ class Socket:
             fileno = self.machine.process.open(ListenerFile(self.machine, f"listener {number}"))
         self._descriptor = fileno
         self.file = self.machine.file_of(fileno)
+        self._files = self.machine.process_of(fileno).files
         self.family = family
         self.timeout: float | None = None
 
@@ -787,7 +1009,7 @@ class Socket:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             process = self.machine.process_of(descriptor)
-            if descriptor in process.files:
+            if not process.is_over:  # or all was closed already
                 process.close(descriptor)
 
     def detach(self) -> int:
@@ -795,7 +1017,8 @@ class Socket:
         return descriptor
 
     def __del__(self) -> None:
-        self.close()
+        if getattr(self, "_descriptor", -1) in getattr(self, "_files", ()):
+            self.close()
 
     def __enter__(self) -> Any:
         return self
@@ -804,33 +1027,48 @@ class Socket:
         self.close()
 
     def setblocking(self, blocking: bool) -> None:
-        self.timeout = None if blocking else 0.0
-        self.file.is_blocking = blocking
+        self.settimeout(None if blocking else 0.0)
 
     def settimeout(self, timeout: float | None) -> None:
         self.timeout = timeout
-        self.file.is_blocking = timeout is None or timeout > 0
+        self._open_file().is_blocking = timeout is None
 
     def gettimeout(self) -> float | None:
         return self.timeout
 
-    def setsockopt(self, *_: object) -> None:
-        pass
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        file = self._open_file()
+        if (level, option) == (real_socket.SOL_SOCKET, real_socket.SO_SNDBUF):
+            peer = getattr(file, "peer", None)
+            if peer is not None:
+                peer.capacity = max(2 * value, _LEAST_BUFFER_BYTES)
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
+        file = self._open_file()
+        if level != real_socket.SOL_SOCKET:
+            return 0
         if option == real_socket.SO_TYPE:
             return self.type
+        if option == real_socket.SO_SNDBUF:
+            peer = getattr(file, "peer", None)
+            return STREAM_BYTES if peer is None else peer.capacity
+        if option == real_socket.SO_ERROR and file.has_error:
+            file.is_reset = False
+            return errno.ECONNRESET
         if option == getattr(real_socket, "SO_PEERCRED", -1):
             return struct.pack("3i", self.machine.process.pid, real_os.geteuid(), 0)
         return 0
 
     def _open_file(self) -> Any:
-        if self._descriptor < 0:
+        file = self._files.get(self._descriptor)
+        if file is None:
             raise system_error(errno.EBADF)
         self.machine.now_ns += _SYSTEM_CALL_NS
-        return self.file
+        return file
 
     def _may_wait(self, flags: int = 0) -> bool:
+        if self.timeout is not None:
+            return self.timeout > 0
         return self.file.is_blocking and not flags & real_socket.MSG_DONTWAIT
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -844,6 +1082,8 @@ class Socket:
             numbers = array.array("i")
             numbers.frombytes(bytes(data))
             files += [self.machine.file_of(number) for number in numbers]
+        if len(files) > _MOST_FILES:
+            raise system_error(errno.EINVAL)
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         return self._send(data, tuple(files), flags)
 
@@ -902,34 +1142,40 @@ class Socket:
             size = min(len(view), len(data) - at)
             view[:size] = data[at : at + size]
             at += size
-        ancillary, told = self._take_files(files)
+        ancillary, told = self._take_files(files, ancillary_size)
         return len(data), ancillary, told, None
 
     def recvmsg(
         self, size: int, ancillary_size: int = 0, flags: int = 0
     ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
         data, files = self._receive(size, flags)
-        ancillary, told = self._take_files(files)
+        ancillary, told = self._take_files(files, ancillary_size)
         return data, ancillary, told, None
 
-    def _take_files(self, files: tuple[File, ...]) -> tuple[list[tuple[int, int, bytes]], int]:
+    def _take_files(
+        self, files: tuple[File, ...], ancillary_size: int
+    ) -> tuple[list[tuple[int, int, bytes]], int]:
+        told = _TRUNCATED if self.file.is_cut else 0
         if not files:
-            return [], 0
+            return [], told
         process = self.machine.process_of(self._descriptor)
-        descriptors, is_truncated = open_in(process, files)
-        told = int(real_socket.MSG_CTRUNC) if is_truncated else 0
+        limit = max(0, ancillary_size - _CONTROL_HEAD_BYTES) // 4
+        descriptors, is_truncated = open_in(process, files, limit)
+        if is_truncated:
+            told |= _CONTROL_TRUNCATED
         if not descriptors:
             return [], told
         return [(*_SCM, array.array("i", descriptors).tobytes())], told
 
     def shutdown(self, how: int) -> None:
         file = self._open_file()
-        if file.peer is None:
+        if not isinstance(file, SocketFile):
             raise system_error(errno.ENOTCONN)
-        file.shut_down()
-        if how in (real_socket.SHUT_RD, real_socket.SHUT_RDWR):
-            file.saw_end = True
-            file.changed()
+        file.check_connected()
+        if how != real_socket.SHUT_RD:
+            file.shut_down()
+        if how != real_socket.SHUT_WR:
+            file.stop_receiving()
 
     # Listening
 
@@ -950,7 +1196,7 @@ class Socket:
 
     def accept(self) -> tuple[Socket, Any]:
         file = self._open_file()
-        if not file.waiting:
+        while not file.waiting:
             if not self._may_wait():
                 raise BlockingIOError(errno.EAGAIN, real_os.strerror(errno.EAGAIN))
             self._wait(lambda: file.is_readable)
@@ -960,6 +1206,22 @@ class Socket:
         accepted.release()
         return self.__class__(fileno=descriptor), ("127.0.0.1", 40_000)
 
+    def connect(self, address: Any) -> None:
+        machine, process = self.machine, self.machine.process_of(self._descriptor)
+        self._open_file()
+        is_tcp = isinstance(address, tuple)
+        listener = machine.listeners.get(address[1] if is_tcp else address)
+        if listener is None or len(listener.waiting) > listener.backlog:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, real_os.strerror(errno.ECONNREFUSED))
+        kind, number = TcpFile if is_tcp else SocketFile, machine.next_socket()
+        here, there = connect(machine, kind(machine, f"{number}a"), kind(machine, f"{number}b"))
+        here.is_blocking = self.file.is_blocking
+        here.references, self.file.references = self.file.references, 0
+        process.files[self._descriptor] = self.file = here
+        there.references += 1  # of the queue
+        listener.waiting.append(there)
+        listener.changed()
+
     def getsockname(self) -> Any:
         return getattr(self.file, "address", ("127.0.0.1", 1))
 
@@ -968,6 +1230,17 @@ class Socket:
 
     def __repr__(self) -> str:
         return f"<Socket {self._descriptor} {self.file!r}>"
+
+
+class BorrowedSocket(Socket):
+    """A descriptor as a socket, for one call."""
+
+    def __init__(self, machine: Machine, descriptor: int) -> None:
+        self.machine = machine
+        super().__init__(fileno=descriptor)
+
+    def __del__(self) -> None:
+        """It is not closed."""
 
 
 class SocketModule(StandIn):
@@ -1001,7 +1274,7 @@ class SocketModule(StandIn):
     def recv_fds(
         self, sock: Socket, size: int, maxfds: int, flags: int = 0
     ) -> tuple[bytes, list[int], int, Any]:
-        data, ancillary, told, _ = sock.recvmsg(size, 0, flags)
+        data, ancillary, told, _ = sock.recvmsg(size, _CONTROL_HEAD_BYTES + 4 * maxfds, flags)
         numbers = array.array("i")
         for _level, _kind, part in ancillary:
             numbers.frombytes(part)
@@ -1035,34 +1308,41 @@ class Popen:
         passed = {str(each): str(process.open(machine.file_of(each))) for each in pass_fds}
         arguments += [passed.get(each, each) for each in args]
         self._process = process
+        self.args = args
         self.pid = process.pid
+        self.returncode: int | None = None
         self.stdout = self.stderr = self.stdin = None
 
-    @property
-    def returncode(self) -> int | None:
-        return self._process.status if self._process.is_reaped else None
-
     def poll(self) -> int | None:
-        if self._process.is_over:
-            self._process.is_reaped = True
+        process = self._process
+        if self.returncode is None and process.is_over:
+            # As the real one: somebody else waited for it, and its status is not known.
+            self.returncode = 0 if process.is_reaped else process.status
+            process.is_reaped = True
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         machine, process = self.machine, self._process
         deadline_ns = _deadline(machine, timeout)
-        if not process.is_over:
-            thread = machine.current
-            process.exit_watchers.append(lambda: machine.wake(thread))
-            while not process.is_over:
+        thread = machine.current
+
+        def wake() -> None:
+            machine.wake(thread)
+
+        process.exit_watchers.append(wake)
+        try:
+            while self.poll() is None:
                 if deadline_ns is not None and machine.now_ns >= deadline_ns:
-                    raise real_subprocess.TimeoutExpired("", timeout or 0)
+                    raise real_subprocess.TimeoutExpired(self.args, timeout or 0)
                 machine.wait(deadline_ns)
-        process.is_reaped = True
-        assert process.status is not None
-        return process.status
+        finally:
+            process.exit_watchers.remove(wake)
+        assert self.returncode is not None
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
-        send_signal(self._process, number)
+        if self.poll() is None:
+            send_signal(self._process, number)
 
     def kill(self) -> None:
         self.send_signal(real_signal.SIGKILL)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs tests with the fixture `system` on the real system and on the simulated one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from tests.simulation.systems import RealSystem, SimulatedSystem, System
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            RealSystem,
+            id="real",
+            marks=pytest.mark.skipif(
+                not sys.platform.startswith("linux"), reason="the contract is that of Linux"
+            ),
+        ),
+        pytest.param(SimulatedSystem, id="simulated"),
+    ]
+)
+def system(request: pytest.FixtureRequest) -> System:
+    """A system, in a process of which the test runs."""
+    made: System = request.param()
+    return made
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test inside a process of its system."""
+    found: Any = pyfuncitem.funcargs.get("system")
+    if not isinstance(found, System):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    found.run(lambda: pyfuncitem.obj(**arguments))
+    return True
