@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.simulation.machine import SECOND_NS, Machine, SimulatedProcess
 from tests.simulation.network import Network
@@ -35,6 +35,7 @@ class Fault:
         pick: chooses one of several processes or connections, from 0 to 1.
         for_s: how long it lasts.
         amount: of what it takes or leaves; its meaning depends on the kind.
+        model: the model that it is about.
     """
 
     kind: str
@@ -43,11 +44,14 @@ class Fault:
     pick: float = 0.0
     for_s: float = 0.0
     amount: float = 0.0
+    model: str = ""
 
     def __str__(self) -> str:
         words = [f"at {self.at_s:.6f} s: {self.kind}"]
         if self.role:
             words.append(f"a {self.role}")
+        if self.model:
+            words.append(f"'{self.model}'")
         if self.for_s:
             words.append(f"for {self.for_s:.6f} s")
         if self.amount:
@@ -180,6 +184,10 @@ class Faults:
 
         return end
 
+    def _bind_again(self, fault: Fault, _: SimulatedProcess | None) -> Callable[[], None] | None:
+        self.served.bind_again(fault.model)
+        return lambda: None  # it takes some time
+
     def _jump(self, fault: Fault, _: SimulatedProcess | None) -> None:
         self.machine.wall_offset_ns += round(fault.amount * SECOND_NS)
 
@@ -194,35 +202,56 @@ KINDS: dict[str, Callable[[Faults, Fault, SimulatedProcess | None], Callable[[],
     "start no thread": Faults._no_threads,
     "leave few descriptors to": Faults._no_descriptors,
     "let the wall clock jump": Faults._jump,
+    "bind again": Faults._bind_again,
 }
 
 
 def make_faults(
-    source: random.Random, count: int, length_s: float, roles: list[str]
+    source: random.Random,
+    count: int,
+    length_s: float,
+    roles: list[str],
+    bound: Sequence[str] = (),
 ) -> list[Fault]:
-    """Make a schedule for a run of this length, for a system with these roles."""
+    """Make a schedule for a run of this length, for a system with these roles.
+
+    `bound` are the models whose functions the program may bind again.
+    """
     faults = []
     for _ in range(count):
         at_s = source.random() * length_s
         choice, pick, amount = source.random(), source.random(), source.random()
         role = roles[int(source.random() * len(roles))]
-        if choice < 0.3 and role != "server":
-            fault = Fault("kill", at_s, role, pick)
-        elif choice < 0.42 and role != "server":
-            fault = Fault("stop", at_s, role, pick, 0.01 + 5 * amount**3)
-        elif choice < 0.55:
-            fault = Fault("slow down", at_s, role, pick, 0.5, 10 + 1000 * amount)
-        elif choice < 0.75:
-            fault = Fault("reset a connection", at_s, pick=pick)
-        elif choice < 0.8:
-            fault = Fault("leave no shared memory", at_s, for_s=0.5, amount=(1 << 20) * pick)
-        elif choice < 0.85:
-            fault = Fault("start no process", at_s, for_s=1.0, amount=int(2 * pick))
-        elif choice < 0.9:
-            fault = Fault("start no thread", at_s, for_s=0.5, amount=int(4 * pick))
-        elif choice < 0.96:
-            fault = Fault("leave few descriptors to", at_s, role, pick, 0.5, int(8 * amount))
+        if bound and choice < 0.25:
+            model = bound[int(pick * len(bound))]
+            faults.append(Fault("bind again", at_s, for_s=1.0, model=model))
+        elif choice < 0.55 and role != "server":
+            faults.append(_hit(at_s, role, choice, pick, amount))
         else:
-            fault = Fault("let the wall clock jump", at_s, amount=7200 * (amount - 0.5))
-        faults.append(fault)
+            faults.append(_take_away(at_s, role, source.random(), pick, amount))
     return sorted(faults, key=lambda each: each.at_s)
+
+
+def _hit(at_s: float, role: str, choice: float, pick: float, amount: float) -> Fault:
+    """A fault of one process."""
+    if choice < 0.4:
+        return Fault("kill", at_s, role, pick)
+    if choice < 0.5:
+        return Fault("stop", at_s, role, pick, 0.01 + 5 * amount**3)
+    return Fault("slow down", at_s, role, pick, 0.5, 10 + 1000 * amount)
+
+
+def _take_away(at_s: float, role: str, choice: float, pick: float, amount: float) -> Fault:
+    """A fault of the machine or the network, or of what a process may have."""
+    if choice < 0.35:
+        return Fault("reset a connection", at_s, pick=pick)
+    if choice < 0.5:
+        return Fault("leave few descriptors to", at_s, role, pick, 0.5, int(8 * amount))
+    made = {
+        "slow down": Fault("slow down", at_s, role, pick, 0.5, 10 + 1000 * amount),
+        "memory": Fault("leave no shared memory", at_s, for_s=0.5, amount=(1 << 20) * pick),
+        "processes": Fault("start no process", at_s, for_s=1.0, amount=int(2 * pick)),
+        "threads": Fault("start no thread", at_s, for_s=0.5, amount=int(4 * pick)),
+        "clock": Fault("let the wall clock jump", at_s, amount=7200 * (amount - 0.5)),
+    }
+    return list(made.values())[int((choice - 0.5) * 2 * len(made))]

@@ -95,7 +95,8 @@ def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Sce
     )
     length_s = 1.0 + 4.0 * source.random()
     clients = made.plans(4 + int(40 * source.random() ** 2), 24, length_s)
-    faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles)
+    bound = () if has_repository else names_of_models(has_repository=False)
+    faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles, bound)
     if kept.clients is not None:
         clients = [client for client in clients if client.number in kept.clients]
     if kept.calls is not None:
@@ -195,6 +196,7 @@ _CAUSES = {
     ("reset a connection", ""): Cause.NETWORK_CUT,
 }
 _CAUSES_OF_KINDS = {
+    "bind again": Cause.MODEL_UNLOADED,
     "stop": Cause.STALLED,
     "slow down": Cause.STALLED,
     "leave no shared memory": Cause.EXHAUSTED,
@@ -304,11 +306,13 @@ class Run:
         if cause is None:
             return
         causes = [cause]
+        if fault.kind == "bind again":
+            causes.append(Cause.MODEL_RELOADED)
         if fault.kind == "stop" and fault.role == "front end":
             causes.append(Cause.STALLED)
         if cause is Cause.EXHAUSTED:
             causes += [Cause.WORKER_KILLED, Cause.FRONT_END_KILLED, Cause.STALLED]
-        told = [oracle.fault(each) for each in causes]
+        told = [oracle.fault(each, fault.model) for each in causes]
         wanted = {role: before[f"{role}: processes"] for role in _roles(before)}
         calm_since = 0
 

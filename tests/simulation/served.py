@@ -60,6 +60,7 @@ class Served:
         self.is_stopped = False
         self.failure = ""
         self.main: SimulatedProcess | None = None
+        self._rebound: list[str] = []  # models that the program is to bind again
 
     def start(self) -> None:
         """Start it, and let time pass until it serves; raises RuntimeError if it does not."""
@@ -112,22 +113,35 @@ class Served:
     def _serve_functions(self) -> None:
         server = ServerProcess(lambda _: None)
         server.start(self._settings(), 60.0)
-        bound = []
+        bound = {}
         for model in models.bound_models():
-            if self.plan.names and model.name not in self.plan.names:
-                continue
-            bound.append(
-                BoundModel(
-                    model.name, model.infer_func, model.inputs, model.outputs, 1, model.config
-                )
-            )
-            server.bind(bound[-1], lambda: None, 60.0)
+            if not self.plan.names or model.name in self.plan.names:
+                bound[model.name] = self._bind(server, model)
         self.is_ready = True
         while not self.is_stopped:
+            while self._rebound:
+                name = self._rebound.pop()
+                server.unbind(bound[name], 60.0)
+                bound[name].close(5.0)
+                (model,) = (each for each in models.bound_models() if each.name == name)
+                bound[name] = self._bind(server, model)
             self.machine.wait()
         server.stop(30.0)
-        for each in bound:
+        for each in bound.values():
             each.close(5.0)
+
+    def _bind(self, server: ServerProcess, model: models.BoundModel) -> BoundModel:
+        bound = BoundModel(
+            model.name, model.infer_func, model.inputs, model.outputs, 1, model.config
+        )
+        server.bind(bound, lambda: None, 60.0)
+        return bound
+
+    def bind_again(self, name: str) -> None:
+        """Let the program remove a model and bind a new one in its place."""
+        assert self.main is not None
+        self._rebound.append(name)
+        self.machine.wake(self.main.main_thread)
 
     # `tritonserver`
 
