@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 # The letter of `struct` for each datatype that the models of the workload have.
 STRUCT_CODES = {"INT32": "i", "INT64": "q", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
@@ -42,6 +42,8 @@ class Kind(enum.Enum):
     METRICS = "metrics"
     INVALID = "invalid"  # bytes that the protocol or the model does not allow
 
+    __hash__ = object.__hash__  # that of enums takes a microsecond, and tables by kind are common
+
 
 INFERENCES = frozenset(
     (Kind.INFER, Kind.STREAM, Kind.EVENTS, Kind.GENERATE, Kind.CHAT, Kind.CHAT_STREAM)
@@ -55,8 +57,7 @@ class Form(enum.Enum):
     TEXT = "text"  # JSON; typed contents of gRPC
 
 
-@dataclasses.dataclass(slots=True, frozen=True)
-class TensorData:
+class TensorData(NamedTuple):
     """A tensor as on the wire: `raw` has the bytes of the binary extension."""
 
     name: str

@@ -11,7 +11,7 @@ import itertools
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import hpack
@@ -57,8 +57,11 @@ _CONTENTS = {
 }
 
 
+_pack_header = struct.Struct(">IBI").pack
+
+
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream_id) + payload
+    return _pack_header(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 class GrpcWriter:
@@ -72,33 +75,32 @@ class GrpcWriter:
     def __init__(self, authority: str = "localhost", access_token: str = "") -> None:
         self._authority = authority
         self._token = access_token
-        self._blocks: dict[tuple[str, bool], bytes] = {}
+        self._blocks: dict[Kind | str, bytes] = {}
         self._templates: dict[Any, tuple[bytes, bytes]] = {}
 
     def block(self, call: Call) -> bytes:
         """The header block of a call; nothing in it changes the server's table."""
-        if call.kind is Kind.INVALID:
-            path, has_token = call.text, False
-        else:
-            has_token = call.kind not in (Kind.INFER, Kind.STREAM) and bool(self._token)
-            path = SERVICE + _METHODS[call.kind][0]
-        block = self._blocks.get((path, has_token))
+        key = call.text if call.kind is Kind.INVALID else call.kind
+        block = self._blocks.get(key)
         if block is None:
-            fields = [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", path),
-                (":authority", self._authority),
-                ("te", "trailers"),
-                ("content-type", "application/grpc"),
-            ]
-            if has_token:
-                fields.append(("triton-grpc-protocol-triton-access-token", self._token))
-            block = b"".join(_literal(name, value) for name, value in fields)
-            self._blocks[path, has_token] = block
+            block = self._blocks[key] = self._write_block(call)
         if call.deadline_s is not None:
             block += _literal("grpc-timeout", f"{max(int(call.deadline_s * 1e6), 1)}u")
         return block
+
+    def _write_block(self, call: Call) -> bytes:
+        is_invalid = call.kind is Kind.INVALID
+        fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", call.text if is_invalid else SERVICE + _METHODS[call.kind][0]),
+            (":authority", self._authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        ]
+        if self._token and call.kind not in (Kind.INFER, Kind.STREAM, Kind.INVALID):
+            fields.append(("triton-grpc-protocol-triton-access-token", self._token))
+        return b"".join(_literal(name, value) for name, value in fields)
 
     def message(self, call: Call) -> bytes:
         """The message of a call, with its prefix."""
@@ -125,7 +127,7 @@ class GrpcWriter:
         if call.sequence is not None or call.priority or call.timeout_us:
             before, after = _parts(call)
         else:
-            shapes = [(each.name, each.shape) for each in inputs]
+            shapes = [each[:3] for each in inputs]
             key = (call.model, call.kind is Kind.STREAM, *shapes)
             template = self._templates.get(key)
             if template is None:
@@ -187,6 +189,15 @@ def _prefixed(text: bytes) -> bytes:
     if len(text) < 127:
         return bytes((len(text),)) + text
     return b"\x7f" + _varint(len(text) - 127) + text
+
+
+class _Block(NamedTuple):
+    """A header block of the server."""
+
+    fields: dict[str, str]
+    is_head: bool  # as every response of gRPC has it
+    status: int | None  # grpc-status, in trailers
+    error: str  # grpc-message
 
 
 class _Stream:
@@ -397,33 +408,30 @@ class GrpcClient(ClientConnection):
         self._buffer = b""
         at, size = 0, len(buffer)
         while size - at >= 9:
-            length_and_kind, flags, stream_id = struct.unpack_from(">IBI", buffer, at)
+            length_and_kind, flags, stream_id = _unpack_header(buffer, at)
             length, kind = length_and_kind >> 8, length_and_kind & 0xFF
-            if length > _MAX_FRAME_BYTES:
-                raise ViolationError(f"a frame of kind {kind} has {length} bytes")
             end = at + 9 + length
-            if end > size:
+            if end > size and length <= _MAX_FRAME_BYTES:
                 break
-            self._take_frame(kind, flags, stream_id, bytes(buffer[at + 9 : end]))
+            if kind > WINDOW_UPDATE or self._block is not None or not self._has_settings:
+                self._check_frame(kind, flags, stream_id)
+            take = _FRAMES.get(kind)
+            if take is None or length > _MAX_FRAME_BYTES or stream_id >> 31:
+                what = f"of kind {kind} on stream {stream_id} has {length} bytes"
+                raise ViolationError(f"a frame {what}")
+            self._stream = None
+            take(self, flags, stream_id, bytes(buffer[at + 9 : end]))
             at = end
             if self.is_cut and not self._is_half_closed:
                 return
         self._buffer = bytes(buffer[at:])
 
-    def _take_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        self._stream = None
+    def _check_frame(self, kind: int, flags: int, stream_id: int) -> None:
+        """Check whether a frame may come now, inside of a header block or at the beginning."""
         if self._block is not None and (kind != CONTINUATION or stream_id != self._block[0]):
             raise ViolationError(f"a frame of kind {kind} came inside of a header block")
         if not self._has_settings and (kind != SETTINGS or flags & ACK):
             raise ViolationError(f"the first frame is of kind {kind}, not SETTINGS")
-        if stream_id >> 31:
-            raise ViolationError(f"the reserved bit of a frame of kind {kind} is set")
-        take = _FRAMES.get(kind)
-        if take is None:
-            raise ViolationError(f"a frame of kind {kind} came, with {payload[:40]!r}")
-        if stream_id and kind in (SETTINGS, PING, GOAWAY):
-            raise ViolationError(f"a frame of kind {kind} is on stream {stream_id}")
-        take(self, flags, stream_id, payload)
 
     def _find(self, stream_id: int, what: str) -> _Stream | None:
         """The stream of a frame; None for one that this client has reset a moment ago."""
@@ -562,58 +570,49 @@ class GrpcClient(ClientConnection):
             self._block = None
             self._take_block(stream_id, ends, before + fragment)
 
-    def _take_block(self, stream_id: int, ends: bool, block: bytes) -> None:
-        fields = self._decode(block)
+    def _take_block(self, stream_id: int, ends: bool, encoded: bytes) -> None:
+        block = self._decode(encoded)
         stream = self._find(stream_id, "HEADERS")
         if stream is None:
             return
         if not stream.has_head:
             stream.has_head = True
-            _check_head(fields)
+            if not block.is_head or (block.status is not None and not ends):
+                raise ViolationError(f"the head of a response is {block.fields}")
             if not ends:
-                if "grpc-status" in fields:
-                    raise ViolationError("a head with a status does not end the stream")
                 return
-        elif ":status" in fields:
-            raise ViolationError(f"a second head came: {fields}")
-        if not ends or "grpc-status" not in fields:
-            raise ViolationError(f"trailers do not end the stream with a status: {fields}")
+        elif ":status" in block.fields:
+            raise ViolationError(f"a second head came: {block.fields}")
+        if not ends or block.status is None:
+            raise ViolationError(f"trailers do not end the stream with a status: {block.fields}")
         if stream.buffer:
             raise ViolationError(f"a stream ends inside of a message: {stream.buffer[:40]!r}")
-        self._end_stream(stream, fields)
+        self._end_stream(stream, block.status, block.error)
 
-    def _decode(self, block: bytes) -> dict[str, str]:
+    def _decode(self, encoded: bytes) -> _Block:
         """Read a header block; one that depends on no table and changes none is read once."""
-        has_table = bool(self._decoder.header_table.dynamic_entries)
+        table = self._decoder.header_table
+        has_table = bool(table.dynamic_entries)
         if not has_table:
-            kept = _BLOCKS.get(block)
+            kept = _BLOCKS.get(encoded)
             if kept is not None:
                 return kept
         try:
-            pairs = self._decoder.decode(block)
+            pairs = self._decoder.decode(encoded)
         except hpack.HPACKError as error:
             raise ViolationError(f"a header block cannot be read ({error!r})") from error
-        fields = dict(pairs)
-        if len(fields) != len(pairs):
-            raise ViolationError(f"a field is there twice: {pairs}")
-        if any(name != name.lower() for name in fields):
-            raise ViolationError(f"a name has capitals: {pairs}")
-        if not has_table and not self._decoder.header_table.dynamic_entries:
+        block = _read_block(pairs)
+        if not has_table and not table.dynamic_entries:
             if len(_BLOCKS) > _CACHE_ENTRIES:
                 _BLOCKS.clear()
-            _BLOCKS[block] = fields
-        return fields
+            _BLOCKS[encoded] = block
+        return block
 
-    def _end_stream(self, stream: _Stream, trailers: dict[str, str]) -> None:
-        text = trailers["grpc-status"]
-        if not text.isdecimal() or int(text) > 16:
-            raise ViolationError(f"grpc-status is {text!r}")
-        status = int(text)
-        error = unquote_to_bytes(trailers.get("grpc-message", "")).decode()
+    def _end_stream(self, stream: _Stream, status: int, error: str) -> None:
         calls = list(stream.calls.values())
         if status == 0 and stream.is_lane and calls:
             raise ViolationError(f"the stream ended, but not {', '.join(map(str, calls))}")
-        if stream.is_lane is False and stream.messages != (status == 0):
+        if not stream.is_lane and stream.messages != (status == 0):
             raise ViolationError(f"a call with status {status} has {stream.messages} messages")
         if stream.ended_here:
             self._forget(stream)
@@ -671,6 +670,7 @@ class GrpcClient(ClientConnection):
         self._send_rest()
 
     def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_connection_frame("SETTINGS", stream_id)
         if flags & ACK:
             self._settings_acknowledged += 1
             if payload or self._settings_acknowledged > self._settings_sent:
@@ -704,11 +704,13 @@ class GrpcClient(ClientConnection):
             raise ViolationError("a server allows push")
 
     def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_connection_frame("PING", stream_id)
         if len(payload) != 8 or flags & ACK:
             raise ViolationError(f"PING with flags {flags} is {payload!r}")
         self._write(frame(PING, ACK, 0, payload))
 
     def _take_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        _check_connection_frame("GOAWAY", stream_id)
         if len(payload) < 8:
             raise ViolationError(f"GOAWAY is {payload!r}")
         last, code = struct.unpack_from(">II", payload)
@@ -752,7 +754,15 @@ _FRAMES: dict[int, Callable[[GrpcClient, int, int, bytes], None]] = {
     PING: GrpcClient._take_ping,
     GOAWAY: GrpcClient._take_goaway,
 }
-_BLOCKS: dict[bytes, dict[str, str]] = {}
+_BLOCKS: dict[bytes, _Block] = {}
+
+
+_unpack_header = struct.Struct(">IBI").unpack_from
+
+
+def _check_connection_frame(name: str, stream_id: int) -> None:
+    if stream_id:
+        raise ViolationError(f"{name} is on stream {stream_id}")
 
 
 def _window_update(stream_id: int, increment: int) -> bytes:
@@ -767,10 +777,24 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     return payload[1 : len(payload) - payload[0]]
 
 
-def _check_head(fields: dict[str, str]) -> None:
+def _read_block(pairs: list[tuple[str, str]]) -> _Block:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ViolationError(f"a field is there twice: {pairs}")
+    if any(name != name.lower() for name in fields):
+        raise ViolationError(f"a name has capitals: {pairs}")
     content_type = fields.get("content-type", "")
-    if fields.get(":status") != "200" or not content_type.startswith("application/grpc"):
-        raise ViolationError(f"the head of a response is {fields}")
+    is_head = fields.get(":status") == "200" and content_type.startswith("application/grpc")
+    text = fields.get("grpc-status")
+    if text is None:
+        return _Block(fields, is_head, None, "")
+    if not text.isdecimal() or int(text) > 16:
+        raise ViolationError(f"grpc-status is {text!r}")
+    try:
+        error = unquote_to_bytes(fields.get("grpc-message", "")).decode()
+    except UnicodeDecodeError as wrong:
+        raise ViolationError(f"grpc-message is no UTF-8: {fields}") from wrong
+    return _Block(fields, is_head, int(text), error)
 
 
 def _parse(message_type: Any, message: bytes) -> Any:
@@ -785,16 +809,18 @@ def _parse(message_type: Any, message: bytes) -> Any:
 
 def _read_response(document: Any, now: float) -> Response:
     raw = document.raw_output_contents
-    if len(raw) != len(document.outputs):
-        raise ViolationError(f"{len(document.outputs)} outputs have {len(raw)} contents")
-    outputs = tuple(
+    outputs = document.outputs
+    if len(raw) != len(outputs):
+        raise ViolationError(f"{len(outputs)} outputs have {len(raw)} contents")
+    tensors = [
         TensorData(each.name, each.datatype, tuple(each.shape), content)
-        for each, content in zip(document.outputs, raw, strict=True)
-    )
-    parameters = {
-        name: getattr(value, value.WhichOneof("parameter_choice") or "bool_param")
-        for name, value in document.parameters.items()
-    }
+        for each, content in zip(outputs, raw, strict=True)
+    ]
+    parameters = {}
+    if document.parameters:
+        for name, value in document.parameters.items():
+            choice = value.WhichOneof("parameter_choice") or "bool_param"
+            parameters[name] = getattr(value, choice)
     return Response(
-        now, document.id, document.model_name, document.model_version, outputs, parameters
+        now, document.id, document.model_name, document.model_version, tuple(tensors), parameters
     )

@@ -354,7 +354,7 @@ def _reversed(call: Call) -> list[Outputs]:
 
 def _same(call: Call) -> list[Outputs]:
     tensor = call.inputs[0]
-    return [(dataclasses.replace(tensor, name="OUT"),)]
+    return [(tensor._replace(name="OUT"),)]
 
 
 def _counted(call: Call) -> list[Outputs]:

@@ -477,10 +477,10 @@ def test_step_that_failed_may_be_missing_in_later_sums(court):
 @pytest.mark.parametrize("killed", [True, False])
 def test_missing_start_needs_a_sequence_that_ended(court, killed):
     court.answer(step(0, 0), total(1))
-    court.clock.advance(1)
+    court.clock.advance(0.5)
     if killed:
         court.oracle.over(court.oracle.fault(Cause.WORKER_KILLED, "accumulate_direct"))
-    court.clock.advance(1)
+    court.clock.advance(0.5)
     error = "inference request for sequence 7 must specify the START flag on the first request"
     court.fail(step(1, 1), 400, error)
 
