@@ -184,6 +184,14 @@ class Faults:
 
         return end
 
+    def _fill_disk(self, fault: Fault, _: SimulatedProcess | None) -> Callable[[], None]:
+        self.machine.disk_is_full = True
+
+        def end() -> None:
+            self.machine.disk_is_full = False
+
+        return end
+
     def _bind_again(self, fault: Fault, _: SimulatedProcess | None) -> Callable[[], None] | None:
         self.served.bind_again(fault.model)
         return lambda: None  # it takes some time
@@ -203,6 +211,7 @@ KINDS: dict[str, Callable[[Faults, Fault, SimulatedProcess | None], Callable[[],
     "leave few descriptors to": Faults._no_descriptors,
     "let the wall clock jump": Faults._jump,
     "bind again": Faults._bind_again,
+    "fill the disk": Faults._fill_disk,
 }
 
 
@@ -252,6 +261,7 @@ def _take_away(at_s: float, role: str, choice: float, pick: float, amount: float
         "memory": Fault("leave no shared memory", at_s, for_s=0.5, amount=(1 << 20) * pick),
         "processes": Fault("start no process", at_s, for_s=1.0, amount=int(2 * pick)),
         "threads": Fault("start no thread", at_s, for_s=0.5, amount=int(4 * pick)),
+        "disk": Fault("fill the disk", at_s, for_s=1.0),
         "clock": Fault("let the wall clock jump", at_s, amount=7200 * (amount - 0.5)),
     }
     return list(made.values())[int((choice - 0.5) * 2 * len(made))]

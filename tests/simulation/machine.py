@@ -290,6 +290,7 @@ class Machine:
         self.event_count = 0
         self.shared_memory_bytes = 0
         self.shared_memory_limit = 1 << 40
+        self.disk_is_full = False
         self.thread_limit: int | None = None  # of a process
         self.process_limit: int | None = None
         self.listeners: dict[Any, Any] = {}  # by port or path

@@ -22,6 +22,7 @@ from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.machine import Machine, SimulatedProcess
 
 Stock = collections.Counter[str]
+_MOST_THREADS = 4  # that a server, a front end or a program starts when it needs them first
 
 
 class Books:
@@ -133,9 +134,13 @@ def what_is_left(before: Stock, after: Stock) -> list[str]:
 
 
 def _is_first_use(name: str, before: Stock, after: Stock) -> bool:
-    """Whether a thread was started by the first stream of a model, and stays for the next ones."""
-    if not name.endswith(": threads"):
+    """Whether threads were started by a first use, and stay for the next ones.
+
+    Models with streams have one, access log and traces have one each, and so have pools.
+    """
+    role, _, what = name.rpartition(": ")
+    if what != "threads":
         return False
-    # A program has several models with streams.
-    most = 2 if name.startswith("program") else after[name.replace(": threads", ": processes")]
+    is_worker = "backend_stub" in role
+    most = after[f"{role}: processes"] if is_worker else _MOST_THREADS
     return before[name] < after[name] <= before[name] + most

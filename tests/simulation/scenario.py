@@ -48,6 +48,7 @@ class Scenario:
     profile: str
     front_ends: int
     has_repository: bool
+    writes_files: bool  # the access log, and traces of some requests
     split_share: float
     pause_share: float
     clients: list[ClientPlan]
@@ -80,6 +81,7 @@ def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Sce
     source = random.Random(f"{seed} {profile} scenario")
     has_repository = source.random() < 0.6
     front_ends = 2 if source.random() < 0.5 else 0
+    writes_files = source.random() < 0.3
     split_share = 0.3 * source.random() if source.random() < 0.5 else 0.0
     pause_share = 0.02 * source.random() if source.random() < 0.5 else 0.0
     roles = ["server"]
@@ -106,7 +108,15 @@ def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Sce
     if kept.faults is not None:
         faults = [fault for index, fault in enumerate(faults) if index in kept.faults]
     return Scenario(
-        seed, profile, front_ends, has_repository, split_share, pause_share, clients, faults
+        seed=seed,
+        profile=profile,
+        front_ends=front_ends,
+        has_repository=has_repository,
+        writes_files=writes_files,
+        split_share=split_share,
+        pause_share=pause_share,
+        clients=clients,
+        faults=faults,
     )
 
 
@@ -223,8 +233,22 @@ class Run:
         """Run it; `planted` makes a context in which the project has a fault."""
         scenario, machine = self.scenario, self.machine
         began = time.perf_counter()
-        plan = ServedPlan(scenario.front_ends, repository() if scenario.has_repository else None)
         with contextlib.ExitStack() as stack:
+            settings: dict[str, Any] = {}
+            if scenario.writes_files:
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                settings["access_log"] = f"{folder}/access.log"
+                settings["trace_config"] = [
+                    "level=TIMESTAMPS",
+                    "rate=3",
+                    f"triton,file={folder}/trace.json",
+                    "triton,log-frequency=20",
+                ]
+            plan = ServedPlan(
+                scenario.front_ends,
+                repository() if scenario.has_repository else None,
+                settings=tuple(settings.items()),
+            )
             stack.enter_context(_only_errors(self._errors))
             stack.enter_context(installed(machine))
             stack.enter_context(self.books.watching())

@@ -15,6 +15,7 @@ import signal
 from typing import Any
 
 from pytriton.binding.server_process import ServerProcess
+from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.serving.server import serving as repository_serving
 from pytriton.serving.server.command.run import run as run_server
@@ -124,7 +125,7 @@ class Served:
                 server.unbind(bound[name], 60.0)
                 bound[name].close(5.0)
                 (model,) = (each for each in models.bound_models() if each.name == name)
-                bound[name] = self._bind(server, model)
+                bound[name] = self._bind_in_time(server, model)
             self.machine.wait()
         server.stop(30.0)
         for each in bound.values():
@@ -136,6 +137,15 @@ class Served:
         )
         server.bind(bound, lambda: None, 60.0)
         return bound
+
+    def _bind_in_time(self, server: ServerProcess, model: models.BoundModel) -> BoundModel:
+        """Bind a model as soon as the machine has threads and descriptors for that."""
+        while True:
+            try:
+                return self._bind(server, model)
+            except (OSError, RuntimeError, PyTritonRuntimeError) as error:  # noqa: PERF203
+                self.machine.note("program", f"could not bind '{model.name}': {error}")
+                self.machine.sleep(SECOND_NS // 10)
 
     def bind_again(self, name: str) -> None:
         """Let the program remove a model and bind a new one in its place."""

@@ -16,6 +16,7 @@ import fcntl as real_fcntl
 import functools
 import mmap as real_mmap
 import os as real_os
+import pathlib
 import queue as real_queue
 import resource as real_resource
 import secrets as real_secrets
@@ -611,6 +612,15 @@ class Os(StandIn):
         for descriptor in [each for each in process.files if low <= each < high]:
             process.close(descriptor)
 
+    def open(self, path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+        if (
+            flags & real_os.O_CREAT
+            and self.machine.disk_is_full
+            and not pathlib.Path(path).exists()
+        ):
+            raise system_error(errno.ENOSPC)
+        return real_os.open(path, flags, mode, **options)
+
     def dup(self, descriptor: int) -> int:
         if descriptor < DESCRIPTORS_PER_PROCESS:
             return real_os.dup(descriptor)
@@ -655,6 +665,8 @@ class Os(StandIn):
 
     def write(self, descriptor: int, data: Any) -> int:
         if descriptor < DESCRIPTORS_PER_PROCESS:
+            if self.machine.disk_is_full:
+                raise system_error(errno.ENOSPC)
             return real_os.write(descriptor, data)
         return BorrowedSocket(self.machine, descriptor).send(data)
 
