@@ -7,7 +7,14 @@ import asyncio
 
 import pytest
 
-from pytriton.base.errors import InternalError, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    ServerError,
+    UnavailableError,
+    resource_error,
+)
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.model import Model, VersionState
 from tests.column_rig import DoublingInstance
@@ -390,6 +397,21 @@ def test_load_that_fails_reports_the_error(seam, failure):
     else:
         with pytest.raises((ValueError, InternalError), match="odd"):
             seam.ask(seam.client.load("m", None, {}))
+
+
+def test_load_without_a_thread_for_it_is_a_lack_of_resources(seam, caplog):
+    def fail():
+        raise RuntimeError("can't start new thread")
+
+    seam.control.work = fail
+    with pytest.raises((RuntimeError, UnavailableError)) as caught:
+        seam.ask(seam.client.load("m", None, {}))
+
+    # The protocols answer both alike; the traceback of the first is no news for a log.
+    error = resource_error(caught.value) or caught.value
+    assert isinstance(error, UnavailableError)
+    assert error.message == "the server has no threads left"
+    assert not caplog.records
 
 
 def test_answered_load_means_that_every_front_end_serves_the_model(seam):

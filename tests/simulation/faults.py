@@ -176,11 +176,10 @@ class Faults:
     ) -> Callable[[], None] | None:
         if target is None:
             return None
-        before = target.descriptor_limit
         target.descriptor_limit = max(8, len(target.files) + 3 + int(fault.amount))
 
         def end() -> None:
-            target.descriptor_limit = before
+            target.descriptor_limit = self.served.plan.descriptor_limit
 
         return end
 

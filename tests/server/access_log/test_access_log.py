@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 
 import pytest
 
@@ -94,6 +95,24 @@ def test_lost_lines_are_reported_once_and_counted(caplog):
     assert first.startswith("the access log cannot be written to 'x': [Errno 28] no space")
     assert second == "3 lines of the access log were lost"
     assert len(disk.lines) == 1
+
+
+def test_lines_are_lost_while_there_is_no_thread_to_write_them(tmp_path, caplog, monkeypatch):
+    path, loop = tmp_path / "access.log", FakeLoop()
+    log = AccessLog(AccessLogOptions(file=str(path)), loop)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        log.add(ENTRY)
+        loop.clock.jump()
+    log.add(ENTRY._replace(request_id="8"))
+    log.close()
+
+    assert [line.split()[-2] for line in path.read_text().splitlines()] == ["8"]
+    assert "1 lines of the access log were lost" in caplog.messages
+
+
+def refuse_thread(_):
+    raise RuntimeError("can't start new thread")
 
 
 def test_server_is_refused_a_file_that_cannot_be_opened(tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 
 import pytest
 
@@ -48,6 +49,24 @@ def test_numbered_files_are_beside_it(path):
         "trace.json.0": [1],
         "trace.json.1": [2, 3],
     }
+
+
+def test_traces_are_lost_while_there_is_no_thread_to_write_them(path, caplog, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    async def run():
+        writer = TraceFileWriter(str(path))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            writer.write([[facts(1)]], 1, None)
+        writer.write([[facts(2)]], 1, None)
+        await writer.close(30.0)
+
+    asyncio.run(run())
+
+    assert ids(path) == [2]
+    assert "Traces are lost: the server has no thread left to write them" in caplog.messages
 
 
 def test_file_is_a_document_after_each_addition(path):

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytriton.base.background_tasks import start_thread
 from pytriton.base.request_ids import visible
 from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.server.options.server_options import JSON
@@ -316,15 +317,12 @@ class AccessLog:
         entries, self._gathered = self._gathered, []
         if not entries:
             return
-        if self._waiting_count >= _MAX_WAITING:
+        if self._thread is None:
+            self._thread = start_thread(self._run, "pytriton-access-log")
+        if self._thread is None or self._waiting_count >= _MAX_WAITING:
             self._lost_count += len(entries)
             return
         self._waiting_count += len(entries)
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="pytriton-access-log", daemon=True
-            )
-            self._thread.start()
         self._queue.put(entries)
 
     # In the thread

@@ -18,6 +18,7 @@ from pytriton.base.errors import (
     UnavailableError,
     error_for_clients,
     error_from_code,
+    resource_error,
     sendable_text,
 )
 from pytriton.base.messages import InferRequest, RequestPath
@@ -408,7 +409,9 @@ class FrontEndSession:
             self._reply(frame, value)
 
     def _reply_error(self, frame: CoreQuestion, error: Exception) -> None:
-        if not isinstance(error, ServerError):
+        if (lack := resource_error(error)) is not None:
+            error = lack
+        elif not isinstance(error, ServerError):
             logger.error("%s of %s failed", frame.method, self._name, exc_info=error)
             # The traceback is in the log; the client gets the text, as if it had asked in one
             # process.

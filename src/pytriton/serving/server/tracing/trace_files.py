@@ -24,6 +24,7 @@ import numpy as np
 import orjson
 
 from pytriton.base import dtypes
+from pytriton.base.background_tasks import start_thread
 from pytriton.serving.server.tracing.request_trace import receiving
 
 if TYPE_CHECKING:
@@ -424,18 +425,24 @@ class TraceFileWriter:
 
     def write(self, traces: list[Trace], size: int, number: int | None) -> None:
         """Write traces soon, unless too many wait already."""
-        with self._lock:
-            if self._waiting_bytes > _MAX_WAITING_BYTES:
-                is_first, self._has_dropped = not self._has_dropped, True
-                if is_first:
-                    logger.warning("Traces are lost: %s is not written as fast", self._path)
-                return
-            self._waiting_bytes += size
         if self._thread is None:
-            # A daemon, because a slow disk can block it for any time.
-            self._thread = threading.Thread(target=self._run, name="trace files", daemon=True)
-            self._thread.start()
-        self._jobs.put(_Job(traces, size, number))
+            self._thread = start_thread(self._run, "trace files")
+        if self._thread is None:
+            self._report_loss("the server has no thread left to write them")
+            return
+        with self._lock:
+            is_full = self._waiting_bytes > _MAX_WAITING_BYTES
+            if not is_full:
+                self._waiting_bytes += size
+        if is_full:
+            self._report_loss(f"{self._path} is not written as fast")
+        else:
+            self._jobs.put(_Job(traces, size, number))
+
+    def _report_loss(self, reason: str) -> None:
+        if not self._has_dropped:
+            self._has_dropped = True
+            logger.warning("Traces are lost: %s", reason)
 
     async def close(self, timeout_s: float) -> None:
         """Wait until everything is written, or for `timeout_s`."""
