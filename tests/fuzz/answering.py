@@ -42,7 +42,7 @@ class AnsweringService(OpenAIService):
         if name == "double":
             output = floats(1.0)
         elif name == "vectors":
-            output = rows(*[[1.0, 2.0]] * inference.request.inputs[0].shape[0])
+            output = rows(*[[1.0, 2.0]] * inference.request.inputs["input"].shape[0])
         else:
             output = text("ok")
         response = InferResponse(name, "1", inference.request.id, [output])

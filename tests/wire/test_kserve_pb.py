@@ -148,6 +148,12 @@ def test_unknown_field_of_a_parameter_is_ignored():
     assert parts(content)[3] == {"p": "('int64_param', 7)"}
 
 
+def test_length_in_more_bytes_than_it_needs_is_read():
+    content = b"*\x84\x80\x80\x80\x80\x00\n\x02ab" + b"\n\x01m"
+
+    assert parts(content) == expected_parts(service_pb2.ModelInferRequest.FromString(content))
+
+
 def test_colon_in_a_name_is_not_taken_for_the_tag_of_tensors():
     request = message("a:b", [tensor(":", "FP32", [1])], raw=[b":::"], id="::")
 

@@ -190,7 +190,8 @@ def _split(message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]] | None:  #
         start = at + 2
         if size > 127:
             size, start = _length(message, at + 1)
-            if size > _MAX_PART_BYTES:
+            # A length in more bytes than it needs is no error: protobuf reads such a message.
+            if size > _MAX_PART_BYTES or start + size > end:
                 return None
         at = start + size
         part = bytes(message[start:at])
