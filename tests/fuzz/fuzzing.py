@@ -173,7 +173,7 @@ def assert_doubles(
     sizes: Sequence[int],
     *,
     slack: int,
-    growth: float = 2.2,
+    growth: float = 2.5,
 ) -> list[int]:
     """Assert that twice as much of something is at most about twice the work.
 

@@ -241,6 +241,30 @@ def test_answered_call_has_no_deadline_any_more(client):
     assert not client.engine.cancelled
 
 
+def test_calls_end_at_their_own_deadlines(client):
+    timeouts = [30, 10, 50, 20, 10, 40]
+    streams = [
+        client.call("ModelInfer", infer_request(request_id=str(n)), ("grpc-timeout", f"{timeout}m"))
+        for n, timeout in enumerate(timeouts)
+    ]
+    client.engine.answer("3")
+    ended = []
+    for _ in range(6):
+        client.loop.advance(0.01)
+        client.run()
+        ended.append(sum(client.response(stream).status == "4" for stream in streams))
+
+    assert ended == [2, 2, 3, 4, 5, 5]
+
+
+def test_deadlines_of_calls_that_ended_are_forgotten(client):
+    for number in range(500):
+        client.call("ModelInfer", infer_request(request_id=str(number)), ("grpc-timeout", "1H"))
+        client.engine.answer(str(number))
+
+    assert len(client.connection._deadlines) < 100
+
+
 def test_answers_of_one_round_are_one_write(client):
     streams = [client.call("ModelInfer", infer_request(request_id=str(n))) for n in range(5)]
     for number in range(5):

@@ -9,6 +9,7 @@ ordinary protocol: a BufferedProtocol needs 2 to 3 us more for each read, 4 % of
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
 import time
@@ -56,6 +57,7 @@ _JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gatherin
 # The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
+_SPARE_DEADLINES = 64  # of calls that have ended; more are forgotten together
 _TIMER_S = 0.001  # uvloop's timers count whole milliseconds, and may fire before their time
 _LINGER_S = 5.0  # how long the input of a client is discarded that violated the protocol
 
@@ -97,6 +99,8 @@ class GrpcConnection(asyncio.Protocol):
         self._write_parts: Any = None
         self._large_reader: LargeMessageReader | None = None  # if it is the transport's protocol
         self._calls: dict[int, GrpcCall] = {}
+        # A heap of deadlines and streams, with some of calls that have ended.
+        self._deadlines: list[tuple[float, int]] = []
         self._deadline: asyncio.TimerHandle | None = None  # fires at the first deadline, or before
         self._deadline_s = math.inf  # when it fires
         self._is_flush_due = False
@@ -255,9 +259,14 @@ class GrpcConnection(asyncio.Protocol):
 
     def _set_deadline(self, call: GrpcCall, timeout_ns: int) -> None:
         now_s = self._loop.time()
-        call.deadline_s = now_s + timeout_ns / 1e9
-        if call.deadline_s < self._deadline_s:
-            self._wait_until(call.deadline_s, now_s)
+        deadline_s = call.deadline_s = now_s + timeout_ns / 1e9
+        deadlines = self._deadlines
+        heapq.heappush(deadlines, (deadline_s, call.stream_id))
+        if len(deadlines) > 2 * len(self._calls) + _SPARE_DEADLINES:
+            deadlines[:] = [(each.deadline_s, number) for number, each in self._calls.items()]
+            heapq.heapify(deadlines)
+        if deadline_s < self._deadline_s:
+            self._wait_until(deadline_s, now_s)
 
     def _wait_until(self, deadline_s: float, now_s: float) -> None:
         if self._deadline is not None:
@@ -269,14 +278,20 @@ class GrpcConnection(asyncio.Protocol):
         """End the calls whose deadline has passed, and wait for the next one."""
         self._deadline, self._deadline_s = None, math.inf
         now_s = self._loop.time()
-        next_s = math.inf
-        for call in list(self._calls.values()):
-            if call.deadline_s <= now_s + _TIMER_S:
-                self._end(call, GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        deadlines = self._deadlines
+        # It does not look at all calls: a client may give each of many another deadline.
+        while deadlines:
+            deadline_s, stream_id = deadlines[0]
+            call = self._calls.get(stream_id)
+            if call is None or call.deadline_s != deadline_s:  # it has ended
+                heapq.heappop(deadlines)
+            elif deadline_s > now_s + _TIMER_S:
+                break
             else:
-                next_s = min(next_s, call.deadline_s)
-        if next_s < self._deadline_s:
-            self._wait_until(next_s, now_s)
+                heapq.heappop(deadlines)
+                self._end(call, GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        if deadlines and deadlines[0][0] < self._deadline_s:
+            self._wait_until(deadlines[0][0], now_s)
 
     def _end(self, call: GrpcCall, status: GrpcStatus, message: str) -> None:
         """End a call that may still be executing."""
