@@ -116,6 +116,14 @@ def test_answer_to_a_batch_that_never_was_contradicts_the_protocol(rig):
         rig.hear(BatchResult(5, 0, 0, []))
 
 
+def test_return_from_an_instance_that_reports_none_contradicts_the_protocol(rig):
+    rig.begin()
+    with pytest.raises(ProtocolError, match="got its return"):
+        rig.hear(ResponsesFrame(0, 0, [], returned_batch=1))
+
+    assert rig.tracker.has_requests
+
+
 def rows_frame(*bursts, items=(), output=NUMBERS):
     return ResponsesFrame(0, 0, list(items), rows=ResponseRows(list(bursts), [output]))
 

@@ -56,7 +56,7 @@ CONFIG = {"name": "m", "backend": "python", "max_batch_size": 8}
 LOADS: tuple[dict[str, Any], ...] = (
     {},
     {"parameters": {"config": json.dumps(CONFIG)}},
-    {"parameters": {"config": "{}", "file:1/model.py": "cGFzcw=="}},
+    {"parameters": {"config": "{}", "file:1/data": "cGFzcw=="}},
     {"parameters": {"unload_dependents": True}},
 )
 TRACES: tuple[dict[str, Any], ...] = (

@@ -145,7 +145,7 @@ def check_readers(messages: Case) -> None:
             assert seen == [known]
         large = outcome(read_large, memoryview(message))
         # Large messages with groups are refused. Values that protobuf refuses may be ignored.
-        if large is None:
+        if large is None or "Unable to parse request" in str(large):
             assert known is None or has_groups(message), message
         elif known is not None:
             assert (*large[:3], *large[4:]) == (*known[:3], *known[4:]), message

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from pytriton.runtime.transport.control import Bind, ControlLink
+from pytriton.runtime.transport.frames import decode_frame
 from pytriton.runtime.transport.link import (
     MAX_DESCRIPTORS,
     Link,
@@ -150,3 +151,21 @@ def test_stream_link_says_when_it_has_read_more_than_one_message():
     assert not right.has_message
     left.close()
     right.close()
+
+
+def test_record_that_is_nested_too_deeply_is_refused():
+    near, far = stream_pair()
+    link = ControlLink(near)
+    nested = b"\x92\xa5start\x81\xa1a" + b"\x91" * 5000 + b"\x90"
+    StreamLink(far).send(nested)
+
+    with pytest.raises(ValueError, match="nested too deeply"):
+        link.receive()
+    link.close()
+    far.close()
+
+
+@pytest.mark.parametrize("message", [b"", b"\1", b"\1\0\0", b"\1\0\0\0"])
+def test_message_without_a_record_is_refused(message):
+    with pytest.raises(ValueError, match=r"expected a message|truncated"):
+        decode_frame(bytearray(message))

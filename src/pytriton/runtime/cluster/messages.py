@@ -8,6 +8,7 @@ intervals; if none comes, it hangs.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import asyncio
     import socket
     from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
 SILENT_BEATS = 15
@@ -162,6 +165,10 @@ class LauncherLink:
             try:
                 message = self._link.receive()
             except (EOFError, OSError):
+                self._lose()
+                return
+            except ValueError as error:
+                logger.error("the peer of the launcher sent an invalid message: %s", error)  # noqa: TRY400  the message is enough
                 self._lose()
                 return
             if message is None:

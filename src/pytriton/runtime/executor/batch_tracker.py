@@ -249,7 +249,8 @@ class BatchTracker:
         A batch whose answer cannot be processed fails; other batches are not concerned.
 
         Raises:
-            ProtocolError: The answer is to a batch that is not running.
+            ProtocolError: The answer is to a batch that is not running, or is none that this
+                instance may give.
         """
         frame = received.frame
         if isinstance(frame, BatchResult):
@@ -360,6 +361,10 @@ class BatchTracker:
     def _handle_responses(self, received: Received, frame: ResponsesFrame) -> None:
         returned = None
         if frame.returned_batch:
+            if self.executing is self.running:
+                raise ProtocolError(
+                    f"expected answers to batch {frame.returned_batch}, got its return"
+                )
             returned = self.executing.pop(frame.returned_batch, None)
         times_ns = (frame.started_ns, frame.finished_ns)
         if frame.rows is not None:

@@ -153,9 +153,14 @@ class RunningZygote:
                     self._on_worker_exited(message)
         except (EOFError, OSError):
             self._on_gone()
+        except ValueError as error:
+            logger.error("the zygote sent an invalid message: %s", error)  # noqa: TRY400  the message is enough
+            self._on_gone()
 
     def _on_forked(self, message: Forked) -> None:
-        pending = self._pending.pop(message.call)
+        pending = self._pending.pop(message.call, None)
+        if pending is None:
+            raise ValueError(f"expected an answer to a call, got one to call {message.call}")
         # The worker has copies. With ours open, its channel would not end with it.
         _close(pending.theirs)
         if not message.pid:

@@ -328,8 +328,11 @@ def encode_record(frame: Frame) -> bytes:
 
 
 def decode_record(record: Buffer) -> Frame:
-    """Returns the frame of a record."""
-    frame: Frame = _decoder.decode(record)
+    """Returns the frame of a record; ValueError if it is none."""
+    try:
+        frame: Frame = _decoder.decode(record)
+    except RecursionError:
+        raise ValueError("expected a frame, got one that is nested too deeply") from None
     return frame
 
 
@@ -342,7 +345,12 @@ def encode_frame(frame: Frame, inline: Sequence[Buffer] = ()) -> bytes:
 
 
 def decode_frame(message: bytearray) -> tuple[Frame, int]:
-    """Returns the record of a message, and the offset at which its payload begins."""
+    """Returns the record of a message, and the offset at which its payload begins.
+
+    Raises:
+        ValueError: It is not a message of a channel.
+    """
+    if len(message) < _LENGTH.size:
+        raise ValueError(f"expected a message, got {len(message)} bytes")
     end = 4 + _LENGTH.unpack_from(message)[0]
-    frame = _decoder.decode(memoryview(message)[4:end])
-    return frame, end + (-end % INLINE_ALIGNMENT)
+    return decode_record(memoryview(message)[4:end]), end + (-end % INLINE_ALIGNMENT)

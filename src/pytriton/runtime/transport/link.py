@@ -357,7 +357,10 @@ class RecordLink(Generic[Record]):
             return None
         if not message:
             raise EOFError
-        record: Record = self._decode(message)
+        try:
+            record: Record = self._decode(message)
+        except RecursionError:
+            raise ValueError("expected a record, got one that is nested too deeply") from None
         return record
 
 

@@ -106,14 +106,16 @@ class ForkServer:
                     self._reap()
                 if self._link.fileno() in ready and (fork := self._handle_requests()) is not None:
                     return fork
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        # Without its socket in order, it could not tell anybody about its workers.
+        except (EOFError, BrokenPipeError, ConnectionResetError, ValueError):
             self._kill()
             return None
 
     def _handle_requests(self) -> Fork | None:
         while True:
             message = self._link.receive()
-            assert isinstance(message, ForkWorker)
+            if not isinstance(message, ForkWorker):
+                raise ValueError(f"expected a request to fork, got {type(message).__name__}")  # noqa: TRY004  as for other invalid messages
             if (fork := self._fork(message)) is not None:
                 return fork
             if not self._link.has_message:  # poll does not report what was read from the socket
