@@ -216,11 +216,18 @@ def test_ensemble_gets_neither_instances_nor_optimization():
         ({"input": [{"name": "x", "data_type": "FLOAT"}]}, "data_type"),
         ({"parameters": ["a"]}, "parameters"),
         (["m"], "JSON object, got list"),
+        ({"\ud83d": "m"}, "surrogates not allowed"),
+        ({"name": "\ud83d"}, "surrogate"),
     ],
 )
 def test_config_from_dict_names_what_it_refuses(values, hint):
     with pytest.raises(InvalidArgumentError, match=hint):
         config_from_dict(values)
+
+
+def test_config_from_text_refuses_a_number_that_no_value_of_an_enum_can_have():
+    with pytest.raises(InvalidArgumentError, match=r"from m/config\.pbtxt: Value out of range: 184"):
+        config_from_text("input { data_type: 18446744073709551616 }", "m/config.pbtxt")
 
 
 def test_config_from_text_names_the_file_and_the_place():

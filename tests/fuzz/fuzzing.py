@@ -9,6 +9,7 @@ without those before it. `PYTRITON_FUZZ_CASES` multiplies the number of cases, a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import pathlib
@@ -145,7 +146,7 @@ def without_logged_errors() -> Iterator[None]:
 
 
 def assert_reveals_nothing(text: str | bytes, sent: bytes = b"") -> None:
-    """Assert that a text for a client has nothing of this process in it that the client not sent."""
+    """Assert that a text for a client has nothing of this process, but what the client sent."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     for found in _SECRETS.finditer(text):
@@ -185,6 +186,6 @@ def assert_doubles(
     """
     make(sizes[0])()  # the first one may import modules and fill caches
     seen = [work_of(make(size)) for size in sizes]
-    for less, more in zip(seen, seen[1:], strict=False):
+    for less, more in itertools.pairwise(seen):
         assert more <= growth * less + slack, f"work of {list(sizes)} elements: {seen}"
     return seen

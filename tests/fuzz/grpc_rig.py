@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from pytriton.base.errors import UNEXPECTED
 from pytriton.base.protos import service_pb2

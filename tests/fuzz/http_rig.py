@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server without sockets for random HTTP clients: its models answer, and all it has is counted."""
+"""A server without sockets and one random HTTP client of it, and what has to be true of both."""
 
 from __future__ import annotations
 

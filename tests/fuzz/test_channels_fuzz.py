@@ -49,7 +49,7 @@ INTEGERS = (0, 0, 1, 1, 1, 2, 3, 4, 8, 100, -1, 2**31, 2**63 - 1, -(2**63))
 TEXTS = ("", "a", "x", "m", "text", "\u00e9", "0" * 40)
 
 
-def sample(source: random.Random, kind: Any) -> Any:
+def sample(source: random.Random, kind: Any) -> Any:  # noqa: PLR0911  one for each kind of type
     """Returns a valid value of a type."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind)
@@ -78,7 +78,13 @@ def sample(source: random.Random, kind: Any) -> Any:
         return None
     if kind is Any:
         return random_value(source, 2)
-    plain = {int: INTEGERS, str: TEXTS, bytes: (b"", b"ab"), bool: (True, False), float: (0.5, -1.0)}
+    plain = {
+        int: INTEGERS,
+        str: TEXTS,
+        bytes: (b"", b"ab"),
+        bool: (True, False),
+        float: (0.5, -1.0),
+    }
     return source.choice(plain[kind])
 
 
@@ -107,7 +113,9 @@ def random_record(source: random.Random, union: Any) -> bytes:
     if kind == 4:
         for _ in range(source.choice((1, 1, 4))):
             encoded = mutate_bytes(source, encoded)
-    if encoded and source.random() < 0.03 and 0x90 <= encoded[0] < 0x9F:  # deeper than a reader follows
+    if (
+        encoded and source.random() < 0.03 and 0x90 <= encoded[0] < 0x9F
+    ):  # deeper than a reader follows
         encoded = bytes((encoded[0] + 1,)) + encoded[1:] + b"\x91" * 3000 + b"\x90"
     return encoded
 
@@ -155,7 +163,7 @@ def test_random_records_are_read_or_refused(name):
 
 
 def random_messages(source: random.Random) -> Case:
-    """Messages of a channel, whole or in parts, with bytes after the record that tensors point to."""
+    """Messages of a channel, whole or not, with bytes after the record that tensors are in."""
     messages = []
     for _ in range(source.choice((1, 3, 6))):
         record = random_record(source, frames.Frame)
@@ -243,7 +251,7 @@ def test_random_messages_are_heard_or_end_the_channel(is_stream):
 
 
 def read_tensors(received: Received) -> None:
-    """Read all that a frame points to: bytes of the message, or an error of a kind that is known."""
+    """Read all that a frame points to: bytes of the message, or an error of a known kind."""
     found = list(refs_in(received.frame))
     for ref in found:
         with contextlib.suppress(ValueError, KeyError, TypeError, msgspec.MsgspecError):

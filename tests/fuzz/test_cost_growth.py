@@ -42,7 +42,9 @@ SLACK = 2500
 _call_block = functools.cache(plain_block)
 
 
-def head(stream_id: int, method: str = "ModelStreamInfer", more: bytes = b"", flags: int = 4) -> bytes:
+def head(
+    stream_id: int, method: str = "ModelStreamInfer", more: bytes = b"", flags: int = 4
+) -> bytes:
     return frame(frames.HEADERS, flags, stream_id, _call_block(method) + more)
 
 
@@ -68,13 +70,14 @@ def timeout(milliseconds: int) -> bytes:
     return literal(b"grpc-timeout", b"%dm" % milliseconds)
 
 
+INFERENCE = framed(infer_request())
 REQUEST = framed(infer_request("stream"))
 WINDOWS = [setting(4, 1000), setting(4, 1001)]
 # By name, what is sent after so many calls were opened; the first argument is their number.
 FRAMES: dict[str, Callable[[int, int], bytes]] = {
     "calls": lambda calls, count: each_new(calls, count, head),
     "whole calls": lambda calls, count: each_new(
-        calls, count, lambda i: head(i, "ModelInfer") + data(i, framed(infer_request()), end_stream=True)
+        calls, count, lambda i: head(i, "ModelInfer") + data(i, INFERENCE, end_stream=True)
     ),
     "calls that end": lambda calls, count: each_new(calls, count, lambda i: head(i, flags=5)),
     "calls with deadlines": lambda calls, count: each_new(

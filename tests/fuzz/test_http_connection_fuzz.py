@@ -32,7 +32,17 @@ TOKENS = (
     b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n",
     b"Host: h\r\n", b"Upgrade: h2c\r\nConnection: upgrade\r\n", b"Expect: 100-continue\r\n",
 )  # fmt: skip
-OTHER_METHODS = (b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"CONNECT", b"M-SEARCH", b"get")
+OTHER_METHODS = (
+    b"GET",
+    b"POST",
+    b"HEAD",
+    b"PUT",
+    b"DELETE",
+    b"OPTIONS",
+    b"CONNECT",
+    b"M-SEARCH",
+    b"get",
+)
 TARGETS = (
     b"/v2", b"/v2/health/live", b"/v2/health/ready", b"/v2/models/double", b"/v2/models/stats",
     b"/v2/models/double/config", b"/v2/models/double/infer", b"/v2/models/double/versions/1/infer",
@@ -51,8 +61,8 @@ HEADERS = (
     b"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 )  # fmt: skip
 UNUSUAL_HEADERS = (
-    b"Connection: close", b"Expect: 200-ok", b"Content-Encoding: gzip", b"Content-Encoding: deflate",
-    b"Content-Encoding: br", b"Inference-Header-Content-Length: 0",
+    b"Connection: close", b"Expect: 200-ok", b"Content-Encoding: gzip",
+    b"Content-Encoding: deflate", b"Content-Encoding: br", b"Inference-Header-Content-Length: 0",
     b"Inference-Header-Content-Length: 99999999999999999999",
     b"Inference-Header-Content-Length: -5", b"Inference-Header-Content-Length: x",
     b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity", b"Content-Length: 5",
@@ -61,10 +71,10 @@ UNUSUAL_HEADERS = (
     b"Host: other", b"Host: a b", b"Host:", b"Origin: http://evil", b"Sec-Fetch-Site: cross-site",
     b" folded", b"no colon", b"a b: c",
 )  # fmt: skip
+BINARY = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","parameters":%b}]}\0\0\x80?'
 BODIES = (
     b"", b"x", b"{}", b"hello", infer_body(1.0), infer_body(1.0, 2.0), b"{" * 100, bytes(3000),
-    b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","parameters":'
-    b'{"binary_data_size":4}}]}\0\0\x80?', b'{"text_input":"a","prompt":"b"}',
+    BINARY % b'{"binary_data_size":4}', b'{"text_input":"a","prompt":"b"}',
 )  # fmt: skip
 
 
@@ -101,10 +111,14 @@ def random_chunks(source: random.Random, body: bytes) -> bytes:
         chunk, body = body[:size], body[size:]
         form = source.choice((b"%x", b"%X", b"0%x", b"0000000000%x", b"%x;a=b", b'%x;a="b\\"c"'))
         if source.random() < 0.03:
-            form = source.choice((b"%xg", b" %x", b"-%x", b"%x;\0", b"%x ;", b"0x%x", b"fffffffff%x"))
+            form = source.choice(
+                (b"%xg", b" %x", b"-%x", b"%x;\0", b"%x ;", b"0x%x", b"fffffffff%x")
+            )
         end = b"\n" if source.random() < 0.02 else b"\r\n"
         parts.append(form % len(chunk) + end + chunk + end)
-    trailers = source.choice((b"", b"", b"", b"A: b\r\n", b"A: b\r\n" * 20, b"Content-Length: 3\r\n"))
+    trailers = source.choice(
+        (b"", b"", b"", b"A: b\r\n", b"A: b\r\n" * 20, b"Content-Length: 3\r\n")
+    )
     return b"".join((*parts, b"0\r\n", trailers, b"\r\n"))
 
 

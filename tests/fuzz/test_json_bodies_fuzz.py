@@ -124,7 +124,9 @@ SAMPLER = """parameters { key: "openai" value { string_value: "chat,completions"
     output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]"""
 
 
-def changed(source: random.Random, documents: tuple[Any, ...], names: tuple[str, ...] = ()) -> bytes:
+def changed(
+    source: random.Random, documents: tuple[Any, ...], names: tuple[str, ...] = ()
+) -> bytes:
     """The text of one of these documents, with some changes."""
     document = source.choice(documents)
     for _ in range(source.choice((0, 1, 1, 2, 4))):
@@ -164,7 +166,9 @@ def posts(
     def make(source: random.Random) -> bytes:
         body, target = changed(source, documents, names), source.choice(targets)
         if source.random() < 0.05:
-            encoding, compress = source.choice(((b"gzip", gzip.compress), (b"deflate", zlib.compress)))
+            encoding, compress = source.choice(
+                ((b"gzip", gzip.compress), (b"deflate", zlib.compress))
+            )
             return post(compress(body), target, b"Content-Encoding: " + encoding)
         return post(body, target)
 
@@ -205,7 +209,9 @@ def check_bodies(requests: Case, fixed_work: int) -> None:
     sent = b"".join(requests)
     with without_logged_errors():
         for request in requests:
-            assert_work_is_paid(lambda r=request: rig.play([r]), len(request), fixed_work=fixed_work)
+            assert_work_is_paid(
+                lambda r=request: rig.play([r]), len(request), fixed_work=fixed_work
+            )
         assert not rig.client.saw_end
         rig.probe(sent)
         rig.end()

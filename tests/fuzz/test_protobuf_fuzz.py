@@ -67,7 +67,9 @@ def valid_request(source: random.Random) -> Any:
     for _ in range(source.choice((0, 0, 1, 2))):
         output = request.outputs.add(name="y")
         output.parameters["classification"].int64_param = source.choice((0, 1, -1))
-    for name in source.sample(("priority", "sequence_id", "a", "timeout"), source.choice((0, 1, 3))):
+    for name in source.sample(
+        ("priority", "sequence_id", "a", "timeout"), source.choice((0, 1, 3))
+    ):
         choice, value = source.choice(
             (("int64_param", -1), ("uint64_param", 2**64 - 1), ("bool_param", True),
              ("string_param", "s"), ("double_param", 0.5))
@@ -134,7 +136,7 @@ def check_readers(messages: Case) -> None:
         for _ in range(2):  # the second time with what the first has cached
             seen: list[Any] = []
             assert_work_is_paid(
-                lambda s=seen: s.append(outcome(parse_message, message)),
+                lambda s=seen, m=message: s.append(outcome(parse_message, m)),
                 len(message),
                 fixed_work=4000,
             )
@@ -153,7 +155,9 @@ def check_readers(messages: Case) -> None:
 
 def entries(message: bytes) -> dict[str, Any]:
     """The parameters of a message, each entry for itself."""
-    contents = [content for number, kind, content in split_fields(message) if (number, kind) == (4, 2)]
+    contents = [
+        content for number, kind, content in split_fields(message) if (number, kind) == (4, 2)
+    ]
     return dict(map(kserve_pb.read_parameter, contents))
 
 
@@ -263,7 +267,8 @@ def random_loads(source: random.Random) -> Case:
 def check_loads(messages: Case) -> None:
     for message in messages:
         known, seen = (
-            load_outcome(read, message) for read in (read_load_request, repository_pb._Reader().read)
+            load_outcome(read, message)
+            for read in (read_load_request, repository_pb._Reader().read)
         )
         # Fields that are unknown, or that come twice, may be refused by one reader only.
         if isinstance(known, tuple) and isinstance(seen, tuple) and not has_dropped_entry(message):

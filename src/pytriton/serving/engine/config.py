@@ -20,7 +20,7 @@ from google.protobuf import json_format, text_format
 
 from pytriton.base import dtypes
 from pytriton.base.dtypes import BY_NUMBER
-from pytriton.base.errors import InvalidArgumentError
+from pytriton.base.errors import InvalidArgumentError, sendable_text
 from pytriton.base.model_spec import (
     BatcherSpec,
     ModelSpec,
@@ -73,8 +73,12 @@ def config_from_dict(values: Mapping[str, Any]) -> Any:
         )
     try:
         return json_format.ParseDict(dict(values), model_config_pb2.ModelConfig())
-    except json_format.ParseError as exc:
-        raise InvalidArgumentError(f"model configuration is not valid: {exc}") from exc
+    except (json_format.ParseError, ValueError) as exc:
+        problem = sendable_text(str(exc))
+        raise InvalidArgumentError(f"model configuration is not valid: {problem}") from exc
+    except SystemError as exc:  # from protobuf, for names that UTF-8 cannot encode
+        problem = sendable_text(str(exc.__cause__))
+        raise InvalidArgumentError(f"model configuration is not valid: {problem}") from exc
 
 
 def config_from_text(text: str, source: str) -> Any:
@@ -94,6 +98,8 @@ def config_from_text(text: str, source: str) -> Any:
         raise InvalidArgumentError(
             f"failed to read text proto from {source}: {problem}{hint(problem)}"
         ) from exc
+    except ValueError as exc:  # from protobuf, for numbers that are not of the type of their field
+        raise InvalidArgumentError(f"failed to read text proto from {source}: {exc}") from exc
 
 
 def normalise_config(config: Any, gpu_ids: Sequence[int] = (), *, prefers_gpus: bool = True) -> Any:
