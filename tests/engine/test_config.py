@@ -226,7 +226,7 @@ def test_config_from_dict_names_what_it_refuses(values, hint):
 
 
 def test_config_from_text_refuses_a_number_that_no_value_of_an_enum_can_have():
-    with pytest.raises(InvalidArgumentError, match=r"from m/config\.pbtxt: Value out of range: 184"):
+    with pytest.raises(InvalidArgumentError, match=r"m/config\.pbtxt: Value out of range: 184"):
         config_from_text("input { data_type: 18446744073709551616 }", "m/config.pbtxt")
 
 

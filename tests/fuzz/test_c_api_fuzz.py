@@ -193,7 +193,7 @@ def check_calls(calls: Case) -> None:
 
 
 def test_random_calls_are_done_or_refused():
-    fuzz("C API", 300, random_calls, check_calls)
+    fuzz("C API", 200, random_calls, check_calls)
 
 
 @pytest.mark.parametrize("name", [each for each in NAMES if handle_kind(ARGUMENTS[each][0])])

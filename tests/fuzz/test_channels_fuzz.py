@@ -335,7 +335,7 @@ def check_answers(answers: Case) -> None:
 
 
 def test_random_answers_end_each_request_once():
-    fuzz("answers of an instance", 250, random_answers, check_answers)
+    fuzz("answers of an instance", 150, random_answers, check_answers)
 
 
 # Those who read records of other processes

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
-from pytriton.protocol.http2 import frames, receiving
+from pytriton.protocol.http2 import frames, headers, receiving
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, frame
-from pytriton.protocol.http2.headers import HeaderDecoder
 from pytriton.serving.server.http.reader import RequestReader
 from tests.fuzz.fuzzing import assert_doubles
 from tests.fuzz.grpc_rig import GrpcRig, infer_request, literal, plain_block, resize, string
 from tests.fuzz.http_rig import HttpRig
+from tests.fuzz.test_grpc_connection_fuzz import check_blocks
 from tests.server.grpc_fakes import framed
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, infer_body
@@ -230,22 +230,11 @@ def test_settings_that_go_to_all_streams_one_by_one_are_found(monkeypatch):
 
 
 def test_sizes_of_the_table_that_are_all_taken_are_found(monkeypatch):
-    """As it was: each size of thousands in one block emptied or filled the table again."""
-    decode = HeaderDecoder._decode_from
+    """As it was: thousands of sizes in one block were taken one by one, as they are no fields."""
+    monkeypatch.setattr(headers, "_MAX_RESIZES", 10**6)
 
-    def taken(self, block, at, fields, bytes_left):
-        start = at
-        while at < len(block) and block[at] & 0xE0 == 0x20:
-            self._table.maxsize = block[at] & 0x1F
-            for _ in range(at - start):  # what shrinking a full table costs
-                self._table.maxsize = 0
-            at += 1
-        return decode(self, block, at, fields, bytes_left)
-
-    monkeypatch.setattr(HeaderDecoder, "_decode_from", taken)
-
-    with pytest.raises(AssertionError, match="work of"):
-        test_work_grows_with_the_number_of_frames("sizes of the table")
+    with pytest.raises(AssertionError, match="units of work for 6 fields"):
+        check_blocks([resize(0) * 8000 + plain_block("ModelInfer")])
 
 
 def test_body_that_is_looked_at_again_for_each_part_is_found(monkeypatch):

@@ -262,7 +262,7 @@ def test_random_bytes_are_read_the_same_however_they_come():
 
 
 def test_random_requests_are_answered_or_the_connection_ends():
-    fuzz("HTTP connection", 350, random_reads, check_connection)
+    fuzz("HTTP connection", 220, random_reads, check_connection)
 
 
 def test_random_valid_requests_are_answered_in_order():

@@ -230,4 +230,4 @@ def test_random_documents_are_answered(name):
         return [REQUESTS[name](source) for _ in range(source.choice((1, 2, 4)))]
 
     fixed_work = FIXED_WORK + MORE_WORK.get(name, 0)
-    fuzz(f"JSON of {name}", 120, make, lambda requests: check_bodies(requests, fixed_work))
+    fuzz(f"JSON of {name}", 70, make, lambda requests: check_bodies(requests, fixed_work))

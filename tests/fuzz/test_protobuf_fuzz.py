@@ -296,7 +296,7 @@ def load_outcome(read: Any, message: bytes) -> Any:
 
 
 def test_random_messages_are_read_as_protobuf_reads_them():
-    fuzz("protobuf readers", 800, lambda source: [random_message(source)], check_readers)
+    fuzz("protobuf readers", 500, lambda source: [random_message(source)], check_readers)
 
 
 def test_random_load_requests_are_read_as_protobuf_reads_them():
@@ -304,7 +304,7 @@ def test_random_load_requests_are_read_as_protobuf_reads_them():
 
 
 def test_random_messages_are_answered_by_all_methods():
-    fuzz("calls", 100, random_calls, check_calls)
+    fuzz("calls", 70, random_calls, check_calls)
 
 
 @pytest.mark.parametrize("method", METHODS)
