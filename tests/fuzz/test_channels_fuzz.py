@@ -45,6 +45,7 @@ UNIONS: dict[str, Any] = {
     "to launcher": cluster.ToLauncher,
     "to server": cluster.ToServer,
 }
+MAX_RECORD_BYTES = 50_000  # which a socket takes although nobody reads yet
 INTEGERS = (0, 0, 1, 1, 1, 2, 3, 4, 8, 100, -1, 2**31, 2**63 - 1, -(2**63))
 TEXTS = ("", "a", "x", "m", "text", "\u00e9", "0" * 40)
 
@@ -117,7 +118,7 @@ def random_record(source: random.Random, union: Any) -> bytes:
         encoded and source.random() < 0.03 and 0x90 <= encoded[0] < 0x9F
     ):  # deeper than a reader follows
         encoded = bytes((encoded[0] + 1,)) + encoded[1:] + b"\x91" * 3000 + b"\x90"
-    return encoded
+    return encoded[:MAX_RECORD_BYTES]
 
 
 # Records alone
