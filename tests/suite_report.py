@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: writes which tests failed, and in which ones a test process died."""
+"""A plugin of pytest: writes which tests failed, and what else keeps a run from being good."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+
+import pytest
 
 
 def pytest_addoption(parser):
@@ -23,18 +25,36 @@ class Report:
         self._file = file
         self._failed: dict[str, None] = {}  # in their order, once each
         self._died: list[str] = []
+        self._unreadable: dict[str, None] = {}
+        self._passed_count = 0
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
             self._failed[report.nodeid] = None
+        elif report.when == "call" and report.passed:
+            self._passed_count += 1
 
+    def pytest_collectreport(self, report):
+        if report.failed:  # each process reports it
+            self._unreadable[report.nodeid] = None
+
+    # Hooks of pytest-xdist, which is not there when failed tests run again.
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error):
         if error:
             self._died.append(f"no test, in process {node.gateway.id}")
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem):
         """Called after `pytest_testnodedown` if the process had a test to run."""
         self._died[-1] = crashitem
 
     def pytest_sessionfinish(self):
-        self._file.write_text(json.dumps({"failed": list(self._failed), "died": self._died}))
+        outcome = {
+            "failed": list(self._failed),
+            "died": self._died,
+            "unreadable": list(self._unreadable),
+            "passed_count": self._passed_count,
+        }
+        self._file.write_text(json.dumps(outcome))

@@ -58,6 +58,19 @@ FAILS = """
 def test_fails():
     assert 1 == 2
 """
+# It fails in its first run, and is skipped in those after it.
+SKIPS = """
+import pathlib
+import pytest
+
+def test_skips():
+    marker = pathlib.Path("ran")
+    if marker.exists():
+        pytest.skip("a reason that the first run did not find")
+    marker.touch()
+    assert False
+"""
+UNREADABLE = "import a_package_that_nobody_has"
 
 
 PROGRAM = """
@@ -109,12 +122,40 @@ def test_test_that_fails_again_fails_at_once(tmp_path):
     assert done.returncode == 1
 
 
-def test_test_that_passes_afterwards_is_named(tmp_path):
+def test_test_that_passes_afterwards_fails_the_run_with_an_entry_to_copy(tmp_path):
     done = run_suite(tmp_path, test_race=RACE)
 
     assert "test_race.py::test_race: run 2 of 2" in done.stdout
-    assert "FLAKY  test_race.py::test_race\n       Mend it, or add it to" in done.stdout
-    assert done.returncode == 0
+    assert "FLAKY  test_race.py::test_race\n       It fails this run" in done.stdout
+    assert '       test = "test_race.py::test_race"\n' in done.stdout
+    assert done.returncode == 1
+
+
+def test_test_that_is_skipped_afterwards_has_not_passed(tmp_path):
+    done = run_suite(tmp_path, test_skips=SKIPS)
+
+    assert "1 skipped" in done.stdout
+    assert "FAILED test_skips.py::test_skips, also when it ran again" in done.stdout
+    assert done.returncode == 1
+
+
+def test_file_that_cannot_be_read_fails_the_run_beside_a_race(tmp_path):
+    done = run_suite(tmp_path, test_race=RACE, test_unreadable=UNREADABLE)
+
+    assert "ERROR  test_unreadable.py: its tests could not be collected" in done.stdout
+    assert "run 1 of" not in done.stdout
+    assert done.returncode == 1
+
+
+def test_test_without_an_end_fails_when_the_time_is_over(tmp_path, monkeypatch):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_hangs.py").write_text(
+        "import threading\ndef test(): threading.Event().wait()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+    assert suite.passes_once("test_hangs.py::test", 3.0) is False
 
 
 def test_of_many_failed_tests_none_runs_again(monkeypatch):
@@ -134,11 +175,11 @@ def test_failed_test_runs_twenty_times():
     runs = []
 
     passed = suite.passes_again(
-        "test_a.py::test", 10.0, lambda run: bool(runs.append(run)), lambda: 0.0
+        "test_a.py::test", 10.0, lambda *run: not runs.append(run), lambda: 0.0
     )
 
     assert passed is True
-    assert len(runs) == 20
+    assert runs == [("test_a.py::test", 10.0)] * 20
 
 
 def test_runs_end_when_their_time_is_over():
@@ -146,11 +187,11 @@ def test_runs_end_when_their_time_is_over():
     runs = []
 
     passed = suite.passes_again(
-        "test_a.py::test", 10.0, lambda run: bool(runs.append(run)), lambda: next(times_s)
+        "test_a.py::test", 10.0, lambda *run: not runs.append(run), lambda: next(times_s)
     )
 
     assert passed is False
-    assert len(runs) == 2
+    assert [left_s for _, left_s in runs] == [10.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -165,22 +206,27 @@ def test_known_race_is_let_pass_until_its_date(days, status, words):
     assert words in judged[1]
 
 
-def test_new_race_is_named_beside_known_ones():
+def test_new_race_fails_the_run_beside_a_known_one():
     known = suite.read_flaky(ENTRY)
+    new = 'tests/test_b.py::test_new["quoted"]'
 
-    status, words = suite.judge([*known, "tests/test_b.py::test_new"], known, TODAY)
+    status, words = suite.judge([*known, new], known, TODAY)
+    entry = words[words.index("[[flaky]]") :].replace("\n       ", "\n")
 
-    assert status == 0
-    assert "tests/test_b.py::test_new\n       Mend it, or add it to tests/flaky.toml" in words
+    assert status == 1
+    assert f"FLAKY  {new}\n       It fails this run, because it is not in" in words
+    assert suite.read_flaky(entry)[new].until == dt.date(2026, 5, 31)
 
 
 def test_list_of_known_races_is_well_formed_and_names_tests_that_exist():
+    last_day = dt.datetime.now(dt.timezone.utc).date() + dt.timedelta(days=suite.MAX_DAYS)
     for entry in suite.read_flaky(suite.FLAKY.read_text()).values():
         file, _, function = entry.test.partition("::")
 
         assert f"def {function.partition('[')[0]}(" in (REPOSITORY / file).read_text()
         assert entry.owner
         assert entry.why
+        assert entry.until <= last_day
 
 
 @pytest.mark.parametrize("cores, workers", [(1, 1), (2, 3), (4, 6), (16, 16), (64, 16)])
