@@ -10,8 +10,16 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from tests.collected import items_in
+from tests.free_ports import free_ports
 from tests.repository_e2e.conftest import starter
-from tests.security.hostile import FLAGS, REPOSITORY, processes
+from tests.security.hostile import (
+    FLAGS,
+    GROUPS,
+    REPOSITORY,
+    ROUTES_OF_VERTEX_AI,
+    SECRET,
+    processes,
+)
 
 SOURCE_ONLY = {"test_source_flaws.py", "test_table_of_flaws.py"}
 
@@ -55,6 +63,32 @@ def server(shared_server):
     yield shared_server
     assert shared_server.infer("echo", 5.0) == [5.0], shared_server.stderr[-2000:]
     assert "Traceback" not in shared_server.output
+
+
+@pytest.fixture(scope="module")
+def guarded(start_module_server):
+    """A server with all its ports, which answers nothing without a secret."""
+    sagemaker, vertex_ai = free_ports(2)
+    flags = (
+        f"--http-restricted-api={GROUPS}:token={SECRET}",
+        f"--grpc-restricted-protocol={GROUPS}:token={SECRET}",
+        "--allow-sagemaker=true",
+        f"--sagemaker-port={sagemaker}",
+        "--allow-vertex-ai=true",
+        f"--vertex-ai-port={vertex_ai}",
+        "--vertex-ai-default-model=echo",
+        "--log-verbose=2",
+    )
+    models = {name: REPOSITORY[name] for name in ("echo", "chat")}
+    running = start_module_server(models, flags, **ROUTES_OF_VERTEX_AI).await_ports()
+    running.sagemaker_port, running.vertex_ai_port = sagemaker, vertex_ai
+    return running
+
+
+@pytest.fixture
+def guarded_stub(guarded):
+    with grpc.insecure_channel(f"127.0.0.1:{guarded.grpc_port}") as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
+from pytriton.base.security import VALID_TRITON_ENDPOINTS
 from tests.e2e.http_client import Answer, call
 from tests.e2e.waiting import DEADLINE_S
 from tests.repository_e2e.model_files import (
@@ -43,6 +44,12 @@ FLAGS = (
     f"--http-header-forward-pattern={FORWARDED}",
     f"--grpc-header-forward-pattern={FORWARDED}",
 )
+# All that a server can be asked for needs a secret, on every port.
+GROUPS = ",".join(sorted(VALID_TRITON_ENDPOINTS))
+SECRET = "the-secret-of-the-operator"
+HTTP_TOKEN = {"token": SECRET}
+GRPC_TOKEN = [("triton-grpc-protocol-token", SECRET)]
+ROUTES_OF_VERTEX_AI = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 ENTER = "open(os.path.join(os.path.dirname(__file__), 'entered'), 'w').close()\n"
 CHAT = """
 import numpy as np
@@ -207,7 +214,8 @@ def unchanged(*folders: pathlib.Path) -> Iterator[None]:
     """Checks that nothing was written, created or removed in folders."""
     before = [snapshot(folder) for folder in folders]
     yield
-    assert [snapshot(folder) for folder in folders] == before
+    for folder, former in zip(folders, before, strict=True):
+        assert snapshot(folder) == former
 
 
 def snapshot(folder: pathlib.Path) -> dict[str, bytes | None]:
