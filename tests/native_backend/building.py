@@ -42,6 +42,7 @@ BUILDS = {
     "facts": Build("facts*.c"),
     "caller": Build("caller.c"),
     "odd": Build("odd.c"),
+    "partial": Build("partial.c"),
     "newer": Build("odd.c", ("-DNEWER",)),
 }
 

@@ -164,7 +164,7 @@ def test_cve_2024_53880_size_is_checked_before_a_file_is_decoded(server):
 @pytest.mark.parametrize(
     "name",
     ["$(touch marker)", "`touch marker`", "x;touch marker;", "x|touch marker", "x&touch marker&",
-     "*", "x\ntouch marker\n", "' ; touch marker ; '", '" ; touch marker ; "', "-rf", "--help", "~"],
+     "*", "~", "x\ntouch marker\n", "' ; touch marker ; '", '" ; touch marker ; "', "-rf", "-h"],
 )  # fmt: skip
 def test_cve_2025_23316_names_of_models_reach_no_shell(server, grpc_stub, protocol, name):
     """Where Triton takes a name, a process serves its model; the others are refused."""
@@ -638,7 +638,8 @@ def test_pyb_fix_3033a6b_environments_write_nothing_outside(server, tmp_path, en
         answer = server.load(name)
 
     assert answer.status == 400
-    assert [each for each in server.temporary.rglob("*") if each.is_file()] == []
+    files = {each.name for each in server.temporary.rglob("*") if each.is_file()}
+    assert files <= {"owner.lock"}  # by which a later server finds what a killed one has left
     assert "env.tar.gz" in answer.error
     assert not list(server.folder.parent.rglob("victim"))
     assert not pathlib.Path("/tmp/victim").exists()

@@ -7,6 +7,7 @@ let expect. A whole lane is one tensor of the message, and a large one goes out 
 
 from __future__ import annotations
 
+from ctypes import memset
 from typing import TYPE_CHECKING
 
 from pytriton.base.dtypes import BY_NUMBER, BYTES
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 
 
 class OutputMemory:
-    """Memory that C writes to: a block of shared memory, or bytes if it is small."""
+    """Memory that C writes to: a block of shared memory, or bytes if it is small.
+
+    It is zero at first: a backend that does not write all of it would otherwise send a client what
+    was there before, the output of another one.
+    """
 
     __slots__ = ("address", "block", "data", "size")
 
@@ -42,6 +47,7 @@ class OutputMemory:
             self.block = outbox.allocate(size)
         if self.block is not None:
             self.address = self.block.segment.address + self.block.offset
+            memset(self.address, 0, size)
         else:
             self.data = bytearray(max(1, size))
             self.address = address_of(self.data)
