@@ -50,6 +50,10 @@ SECRET = "the-secret-of-the-operator"
 HTTP_TOKEN = {"token": SECRET}
 GRPC_TOKEN = [("triton-grpc-protocol-token", SECRET)]
 ROUTES_OF_VERTEX_AI = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+# Answers with the parameters of the request as it sees them.
+PARAMETERS = code().replace(
+    "np.asarray(y, np.float32)", "np.array([[request.parameters().encode()]], np.object_)"
+)
 ENTER = "open(os.path.join(os.path.dirname(__file__), 'entered'), 'w').close()\n"
 CHAT = """
 import numpy as np
@@ -78,6 +82,10 @@ REPOSITORY = {
         )
     ),
     "wide": model(code("y = np.ones((1, 1 << 20))")),
+    "parameters": model(
+        PARAMETERS,
+        config().replace('name: "Y" data_type: TYPE_FP32', 'name: "Y" data_type: TYPE_STRING'),
+    ),
     "chat": {"1/model.py": CHAT, "config.pbtxt": CHAT_CONFIG},
 }
 

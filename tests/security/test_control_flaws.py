@@ -681,6 +681,34 @@ def test_server_fix_69987b7b0_reserved_headers_are_not_forwarded(server, grpc_st
     assert f"Header '{name}' is reserved" in error.details()
 
 
+@pytest.mark.parametrize("sent", ["forwarded_user", "Forwarded_User", "FORWARDED_USER"])
+@pytest.mark.parametrize("header", ["forwarded_user", "Forwarded_User"])
+def test_server_fix_69987b7b0_forwarded_headers_replace_what_clients_say(
+    server, grpc_stub, sent, header
+):
+    """A gateway may say in a header who the client is."""
+    document = {"inputs": [X], "parameters": {sent: "admin", "other": 1}}
+    body = json.dumps(document).encode()
+    path = "/v2/models/parameters/infer"
+    answer = call(server.http_port, path, body, {header: "guest"}).json
+    request = grpc_request("parameters", **{sent: "admin", "other": 1})
+    message = grpc_stub.ModelInfer(request, metadata=[(header.lower(), "guest")])
+
+    seen = json.loads(answer["outputs"][0]["data"][0])
+    seen_over_grpc = json.loads(message.raw_output_contents[0][4:])
+    assert seen == {"other": 1, header: "guest"}
+    assert seen_over_grpc == {"other": 1, header.lower(): "guest"}
+
+
+@pytest.mark.parametrize("name", ["priority", "timeout", "headers", "binary_data_output"])
+def test_server_fix_69987b7b0_members_of_generate_mean_nothing_to_the_server(server, name):
+    """They are texts for the model; the queue and the form of the answer do not depend on them."""
+    answer = server.post("/v2/models/parameters/generate", {"X": [1], name: "x" * 10})
+
+    assert answer.status == 200
+    assert json.loads(answer.json["Y"]) == {name: "x" * 10}
+
+
 # OpenAI's routes
 
 

@@ -11,7 +11,7 @@ from pytriton.base.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytriton.base.messages import InferRequest
+    from pytriton.base.messages import InferRequest, ParameterValue
 
 # Parameters with a meaning for the server; a header of that name must not become a parameter.
 _RESERVED_HEADERS = frozenset(
@@ -34,7 +34,13 @@ class HeaderForwarding:
         self._pattern = re.compile(pattern, re.IGNORECASE)
 
     def apply(self, headers: Iterable[tuple[bytes, bytes]], request: InferRequest) -> None:
-        """Add the headers that match to the request's parameters."""
+        """Add the headers that match to the request's parameters.
+
+        They replace parameters of the same name, also in other letters: what a gateway says in a
+        header must not stand beside what the client says in its place.
+        """
+        parameters = request.parameters
+        forwarded: dict[str, ParameterValue] = {}
         for raw_name, raw_value in headers:
             name = raw_name.decode("latin-1")
             if not self._pattern.search(name):
@@ -43,4 +49,9 @@ class HeaderForwarding:
                 raise InvalidArgumentError(
                     f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
                 )
-            request.parameters[name] = raw_value.decode("latin-1")
+            forwarded[name] = raw_value.decode("latin-1")
+        if forwarded and parameters:
+            names = {name.lower() for name in forwarded}
+            for name in [name for name in parameters if name.lower() in names]:
+                del parameters[name]
+        parameters.update(forwarded)
