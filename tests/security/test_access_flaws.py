@@ -66,7 +66,7 @@ def test_cve_2026_24206_list_of_paths_has_every_endpoint():
 
 @pytest.mark.parametrize("path", PATHS)
 def test_cve_2026_24206_no_endpoint_is_open_without_the_secret(guarded, path):
-    """Every method and every state of the secret."""
+    """Every method and every state of the secret. Mended by 6b0539b92, a5b45da57 and b58e983ec."""
     for method, lines in itertools.product(METHODS, WRONG_TOKENS):
         request = head(path, *lines, f"Content-Length: {len(BODY)}", method=method) + BODY
         answer = raw_answer(guarded.http_port, request)

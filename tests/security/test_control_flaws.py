@@ -714,6 +714,7 @@ def test_server_fix_69987b7b0_members_of_generate_mean_nothing_to_the_server(ser
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
 def test_server_fix_8cb2b77c5_requests_of_openai_clients_have_a_limit(server, path):
+    """Also c8d4d4cc1, whose other half does not apply."""
     peak = Peak(server)
     announced = raw_answer(server.http_port, head(path, f"Content-Length: {BODY_LIMIT + 1}"))
     chunk = b"100000\r\n" + bytes(MIB) + b"\r\n"
