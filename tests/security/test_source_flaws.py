@@ -15,6 +15,12 @@ from tests import source_rules
 PACKAGE = pathlib.Path(pytriton.__file__).parent
 # It loads files of users, who allow it by an option: docs/other_backends.md has the rule.
 LOADS_FILES_OF_USERS = "runtime/framework_backends/sklearn/"
+# Only sources with one of these words can do what is looked for; to parse all takes long.
+WORDS = (
+    *source_rules.UNSAFE_MODULES,
+    *(name.rpartition(".")[2] for name in source_rules.UNSAFE_CALLS),
+    *("shell", "subprocess", "pickle", "recv_pyobj"),
+)
 STARTS = {"Popen", "call", "check_call", "check_output", "run"}
 
 
@@ -61,15 +67,19 @@ def is_one_text(argument: ast.expr) -> bool:
 
 @pytest.fixture(scope="module")
 def modules():
-    """What each module does, by its path in the package."""
-    names = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
-    return {name: examine(name, path.read_text()) for name, path in sorted(names.items())}
+    """What each module does that has one of the words, by its path in the package."""
+    texts = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+    assert len(texts) > 300
+    return {
+        (name := path.relative_to(PACKAGE).as_posix()): examine(name, text)
+        for path, text in texts.items()
+        if any(word in text for word in WORDS)
+    }
 
 
 def test_cve_2025_23316_no_module_uses_a_shell(modules):
     found = [problem for each in modules.values() for problem in each.unsafe]
 
-    assert len(modules) > 300
     assert [problem for problem in found if "shell" in problem or "os." in problem] == []
 
 
