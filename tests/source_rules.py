@@ -133,7 +133,16 @@ BEFORE_THE_PACKAGE_IS_FOUND = frozenset({"pytriton.runtime.worker_process.__main
 
 _NAME_OF_MODULE = re.compile(r"\bpytriton(?:\.\w+)+")
 UNSAFE_MODULES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
-UNSAFE_CALLS = frozenset({"eval", "exec", "os.popen", "os.system"})
+UNSAFE_CALLS = frozenset({"eval", "exec"})
+SHELLS = frozenset(
+    {
+        "asyncio.create_subprocess_shell",
+        "os.popen",
+        "os.system",
+        "subprocess.getoutput",
+        "subprocess.getstatusoutput",
+    }
+)
 LINUX_ONLY = frozenset(
     {
         "os.MFD_CLOEXEC",
@@ -353,11 +362,23 @@ def unsafe_uses(module: str, source: str) -> list[str]:
         for name, line in imported_modules(tree)
         if name.split(".")[0] in UNSAFE_MODULES
     ]
+    renamed = {}  # `from os import system as s` and `import os as o` lead to the same functions
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            renamed |= {
+                each.asname or each.name: f"{node.module}.{each.name}" for each in node.names
+            }
+        elif isinstance(node, ast.Import):
+            renamed |= {each.asname: each.name for each in node.names if each.asname}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        if (called := dotted_name(node.func)) in UNSAFE_CALLS:
+        called = dotted_name(node.func)
+        first, dot, rest = called.partition(".")
+        if called in UNSAFE_CALLS:
             problems.append(f"{module}:{node.lineno} calls {called}")
+        elif (meant := renamed.get(first, first) + dot + rest) in SHELLS:
+            problems.append(f"{module}:{node.lineno} runs a shell by {meant}")
         for keyword in node.keywords:
             is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
             if keyword.arg == "shell" and not is_false:
