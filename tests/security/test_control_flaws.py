@@ -444,26 +444,24 @@ def test_cve_2024_0088_tensors_are_inside_of_their_region(
 def test_cve_2024_0116_region_that_goes_while_it_is_used_ends_nothing(
     server, grpc_stub, region, protocol, change
 ):
-    assert register(server, region).status == 200
+    count = MIB // 4  # elements: a tensor of this size is copied from and to mapped memory
+    file = SHARED / region[1:]
+    os.truncate(file, 2 * MIB)
+    assert register(server, region, 2 * MIB).status == 200
     entered = server.repository / "held" / "1" / "entered"
     entered.unlink(missing_ok=True)
     server.hold("held")
-    place = in_region(8, 0)
-    output = in_region(8, 4000)
 
     def ask():
         if protocol == "http":
-            described = {key: value for key, value in X.items() if key != "data"}
-            document = {
-                "inputs": [{**described, "parameters": place}],
-                "outputs": [{"name": "Y", "parameters": output}],
-            }
-            return server.post("/v2/models/held/infer", document).status
-        request = grpc_request("held", data=None, outputs=["Y"])
-        for key, value in place.items():
-            set_parameter(request.inputs[0].parameters[key], value)
-        for key, value in output.items():
-            set_parameter(request.outputs[0].parameters[key], value)
+            place, output = in_region(MIB, 0), in_region(MIB, MIB)
+            x = {"name": "X", "shape": [1, count], "datatype": "FP32", "parameters": place}
+            outputs = [{"name": "Y", "parameters": output}]
+            return server.post("/v2/models/held/infer", {"inputs": [x], "outputs": outputs}).status
+        request = grpc_request("held", (1, count), data=None, outputs=["Y"])
+        for tensor, offset in ((request.inputs[0], 0), (request.outputs[0], MIB)):
+            for key, value in in_region(MIB, offset).items():
+                set_parameter(tensor.parameters[key], value)
         try:
             grpc_stub.ModelInfer(request, timeout=DEADLINE_S)
         except grpc.RpcError as error:
@@ -477,9 +475,9 @@ def test_cve_2024_0116_region_that_goes_while_it_is_used_ends_nothing(
             if change == "unregister":
                 assert server.post("/v2/systemsharedmemory/region/r/unregister").status == 200
             elif change == "shrink":
-                os.truncate(SHARED / region[1:], 0)
+                os.truncate(file, 0)
             else:
-                (SHARED / region[1:]).unlink()
+                file.unlink()
         finally:
             server.let_go("held")
         status = answer.result(DEADLINE_S)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import signal
@@ -40,17 +41,28 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
 # Cancelled calls
 
 
+_sequence_ids = itertools.count(1)
+
+
+def request_for(name, *, is_last=True):
+    """A request of a model; where it takes sequences, it is one."""
+    if name != "turns":
+        return grpc_request(name)
+    ends = {"sequence_start": True, "sequence_end": is_last}
+    return grpc_request(name, sequence_id=next(_sequence_ids), **ends)
+
+
 def cancel_unary(stub, name):
-    stub.ModelInfer.future(grpc_request(name)).cancel()
+    stub.ModelInfer.future(request_for(name)).cancel()
 
 
 def cancel_stream_before_it_is_read(stub, name):
-    calls = stub.ModelStreamInfer(iter([grpc_request(name) for _ in range(5)]))
+    calls = stub.ModelStreamInfer(iter([request_for(name) for _ in range(5)]))
     calls.cancel()
 
 
 def cancel_stream_after_the_first_response(stub, name):
-    calls = stub.ModelStreamInfer(iter([grpc_request(name) for _ in range(5)]))
+    calls = stub.ModelStreamInfer(iter([request_for(name) for _ in range(5)]))
     with contextlib.suppress(grpc.RpcError):
         next(calls)
     calls.cancel()
@@ -85,6 +97,23 @@ def test_cve_2025_23322_calls_are_cancelled_while_they_wait_and_while_they_run(s
 
     assert is_empty
     assert server.infer("held", 4.0) == [4.0]
+
+
+def test_cve_2025_23322_sequences_are_cancelled_while_they_wait_for_a_place(server, grpc_stub):
+    first = request_for("turns", is_last=False)
+    grpc_stub.ModelInfer(first)  # takes the only place of the model
+    calls = [grpc_stub.ModelInfer.future(request_for("turns")) for _ in range(COUNT // 4)]
+    is_waiting = eventually(lambda: pending_count(server, "turns") == len(calls))
+    for call in calls:
+        call.cancel()
+    is_empty = eventually(lambda: pending_count(server, "turns") == 0)
+    last = grpc_request("turns", sequence_id=first.parameters["sequence_id"].int64_param)
+    last.parameters["sequence_end"].bool_param = True
+    grpc_stub.ModelInfer(last)
+
+    assert is_waiting
+    assert is_empty
+    assert grpc_stub.ModelInfer(request_for("turns"), timeout=DEADLINE_S).model_name == "turns"
 
 
 @pytest.mark.parametrize("name", ["echo", "count"])

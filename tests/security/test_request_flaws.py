@@ -170,6 +170,12 @@ def test_cve_2026_24146_outputs_are_counted_and_none_is_asked_for_twice(server, 
 
 # Numbers
 
+# The words of Triton for products that its numbers do not hold.
+OVERFLOWS = {
+    str([2**4, 2**60 + 2]): "causes total element count to exceed maximum size",
+    str([2**2, 2**60 + 2]): "byte size overflow",
+    str([2**31, 2**31, 2**31]): "causes total element count to exceed maximum size",
+}
 BAD_SHAPES = [
     [2**4, 2**60 + 2],
     [2**2, 2**60 + 2],
@@ -210,6 +216,7 @@ def test_cve_2025_23323_shapes_are_checked_before_they_are_multiplied(server, na
 
     assert inline.status in REFUSED
     assert binary.status in REFUSED
+    assert all(OVERFLOWS.get(str(shape), "") in answer.error for answer in (inline, binary))
     assert peak.growth_bytes() < ROOM
 
 
