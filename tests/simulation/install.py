@@ -269,6 +269,10 @@ def installed(machine: Machine) -> Iterator[None]:
     def import_file(name: str, path: str) -> types.ModuleType:
         module = _import_file(name, path)
         _replace_in(module, table, changes, table[real_threading])
+        # Errors of models say where they were raised: not in a folder of this machine.
+        shown = "/".join(("/models", *path.split("/")[-3:]))
+        for function in _functions_of(module):
+            function.__code__ = function.__code__.replace(co_filename=shown)
         return module
 
     changes.set(loader, "_import_file", import_file)

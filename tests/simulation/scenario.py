@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import gc
 import hashlib
+import io
 import logging
 import pathlib
 import random
@@ -28,7 +29,7 @@ from tests.simulation.network import ClientWorld, Network
 from tests.simulation.rest import Books, take_stock, what_is_left
 from tests.simulation.served import PORTS, Served, ServedPlan
 from tests.workload import generator, models
-from tests.workload.calls import Call, Kind, Port
+from tests.workload.calls import POLITE, Call, Kind, Outcome, Port
 from tests.workload.oracle import Cause, Oracle
 from tests.workload.sessions import ClientPlan, Session, Writers
 
@@ -40,12 +41,28 @@ _WATCH_NS = SECOND_NS // 4
 _CALM_NS = 2 * SECOND_NS  # until a system with all its processes counts as recovered
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Length:
+    """How long a scenario is.
+
+    Args:
+        calls: of each client, about.
+        stretch: how many times longer clients pause, and faults are apart. Much of a long schedule
+            is idle, so that it has timers of minutes in it.
+    """
+
+    calls: int = 24
+    stretch: float = 1.0
+
+
 @dataclasses.dataclass(slots=True)
 class Scenario:
     """Everything that a run is made of."""
 
     seed: int
     profile: str
+    kept: Kept
+    length: Length
     front_ends: int
     has_repository: bool
     writes_files: bool  # the access log, and traces of some requests
@@ -59,14 +76,53 @@ class Scenario:
         """How many calls its clients have."""
         return sum(len(client.calls) for client in self.clients)
 
+    @property
+    def fingerprint(self) -> str:
+        """Some digits that are others if the seed makes something else."""
+        calls = [
+            dataclasses.replace(call, outcome=Outcome(), memory=None)
+            for client in self.clients
+            for call in client.calls
+        ]
+        starts = [(client.number, client.start_s, client.window_bytes) for client in self.clients]
+        parts = (self.front_ends, self.has_repository, self.split_share, self.pause_share)
+        text = "\n".join(map(repr, (parts, starts, self.faults, calls)))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Kept:
-    """What is kept of a scenario while it is made shorter; None keeps everything."""
+    """What is kept of a scenario while it is made shorter; None keeps everything.
+
+    Args:
+        clients: numbers of clients.
+        calls: numbers of calls.
+        faults: indices of faults.
+        conducts: numbers of calls whose clients are slow or rude, as the seed says.
+        front_ends: whether front ends have processes of their own, if the seed says so.
+        splits: whether bytes arrive in pieces, if the seed says so.
+        pauses: whether threads lose their processors before system calls, if the seed says so.
+    """
 
     clients: frozenset[int] | None = None
     calls: frozenset[int] | None = None
     faults: frozenset[int] | None = None
+    conducts: frozenset[int] | None = None
+    front_ends: bool = True
+    splits: bool = True
+    pauses: bool = True
+
+    def __repr__(self) -> str:
+        """As Python code, the same for the same content."""
+        words = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                text = repr(value)
+                if isinstance(value, frozenset):
+                    text = f"frozenset({sorted(value)})"
+                words.append(f"{field.name}={text}")
+        return f"Kept({', '.join(words)})"
 
 
 def names_of_models(*, has_repository: bool) -> list[str]:
@@ -76,7 +132,9 @@ def names_of_models(*, has_repository: bool) -> list[str]:
     return [each.name for each in models.bound_models()]
 
 
-def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Scenario:
+def make_scenario(
+    seed: int, profile: str = "mixed", kept: Kept = Kept(), length: Length = Length()
+) -> Scenario:
     """Make the scenario of a seed, or what is kept of it."""
     source = random.Random(f"{seed} {profile} scenario")
     has_repository = source.random() < 0.6
@@ -96,20 +154,14 @@ def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Sce
         names_of_models(has_repository=has_repository),
     )
     length_s = 1.0 + 4.0 * source.random()
-    clients = made.plans(4 + int(40 * source.random() ** 2), 24, length_s)
+    clients = made.plans(4 + int(40 * source.random() ** 2), length.calls, length_s)
     bound = () if has_repository else names_of_models(has_repository=False)
     faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles, bound)
-    if kept.clients is not None:
-        clients = [client for client in clients if client.number in kept.clients]
-    if kept.calls is not None:
-        for client in clients:
-            client.calls = [call for call in client.calls if call.number in kept.calls]
-        clients = [client for client in clients if client.calls]
-    if kept.faults is not None:
-        faults = [fault for index, fault in enumerate(faults) if index in kept.faults]
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         profile=profile,
+        kept=kept,
+        length=length,
         front_ends=front_ends,
         has_repository=has_repository,
         writes_files=writes_files,
@@ -118,11 +170,46 @@ def make_scenario(seed: int, profile: str = "mixed", kept: Kept = Kept()) -> Sce
         clients=clients,
         faults=faults,
     )
+    if length.stretch != 1.0:
+        _stretch(scenario, length.stretch)
+    _keep(scenario, kept)
+    return scenario
+
+
+def _stretch(scenario: Scenario, factor: float) -> None:
+    for client in scenario.clients:
+        client.start_s *= factor
+        for call in client.calls:
+            call.pause_s *= factor
+    scenario.faults = [
+        dataclasses.replace(fault, at_s=fault.at_s * factor) for fault in scenario.faults
+    ]
+
+
+def _keep(scenario: Scenario, kept: Kept) -> None:
+    clients = scenario.clients
+    if kept.clients is not None:
+        clients = [client for client in clients if client.number in kept.clients]
+    for client in clients:
+        if kept.calls is not None:
+            client.calls = [call for call in client.calls if call.number in kept.calls]
+        if kept.conducts is not None:
+            for call in client.calls:
+                if call.number not in kept.conducts:
+                    call.conduct = POLITE
+    scenario.clients = [client for client in clients if client.calls]
+    if kept.faults is not None:
+        scenario.faults = [
+            fault for index, fault in enumerate(scenario.faults) if index in kept.faults
+        ]
+    scenario.front_ends *= kept.front_ends
+    scenario.split_share *= kept.splits
+    scenario.pause_share *= kept.pauses
 
 
 @dataclasses.dataclass(slots=True)
 class Result:
-    """What came of a run."""
+    """What came of a run; `began_ns` is when the clients began."""
 
     scenario: Scenario
     findings: list[str]
@@ -132,6 +219,9 @@ class Result:
     real_s: float
     story: list[tuple[int, str]]
     account: Any = None
+    began_ns: int = 0
+    ended_ns: int = 0
+    processor_s: float = 0.0
 
 
 class _Errors(logging.Handler):
@@ -224,6 +314,7 @@ class Run:
         self.machine = Machine(scenario.seed)
         self.books = Books(self.machine)
         self.findings: list[str] = []
+        self.began_ns = self.ended_ns = 0  # when the clients did
         self._errors = _Errors()
         self._questions = 0
 
@@ -232,7 +323,7 @@ class Run:
     ) -> Result:
         """Run it; `planted` makes a context in which the project has a fault."""
         scenario, machine = self.scenario, self.machine
-        began = time.perf_counter()
+        began_s, began_processor_s = time.perf_counter(), time.process_time()
         with contextlib.ExitStack() as stack:
             settings: dict[str, Any] = {}
             if scenario.writes_files:
@@ -250,6 +341,9 @@ class Run:
                 settings=tuple(settings.items()),
             )
             stack.enter_context(_only_errors(self._errors))
+            # What servers print, as on a signal, is nothing that their users read here.
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             stack.enter_context(installed(machine))
             stack.enter_context(self.books.watching())
             if planted is not None:
@@ -266,9 +360,12 @@ class Run:
             self.oracle.trace,
             self.oracle.calls,
             virtual_s,
-            time.perf_counter() - began,
+            time.perf_counter() - began_s,
             story,
             self.oracle.account,
+            self.began_ns,
+            self.ended_ns,
+            time.process_time() - began_processor_s,
         )
 
     def _go(self) -> None:
@@ -294,6 +391,7 @@ class Run:
         self._check_rest(before, network)
         oracle.close()
         stopping = oracle.fault(Cause.SERVER_STOPPING)
+        machine.note("the server is stopped")
         if not self.served.stop():
             living = [each.name for each in machine.processes if not each.is_over]
             self.findings.append(f"the server did not stop: {', '.join(living)} still run")
@@ -310,10 +408,11 @@ class Run:
             nonlocal open_clients
             open_clients -= 1
 
+        self.began_ns = machine.now_ns
         for plan in scenario.clients:
             world = ClientWorld(network, plan.number, PORTS, scenario.split_share)
             Session(plan, world, oracle, writers, on_done).start()
-        end_ns = machine.now_ns + round(_LONGEST_S * SECOND_NS)
+        end_ns = self.began_ns + round(_LONGEST_S * max(1.0, scenario.length.stretch) * SECOND_NS)
 
         def watch() -> None:
             oracle.check_waiting()
@@ -322,6 +421,7 @@ class Run:
 
         watch()
         machine.run(lambda: not open_clients and faults.is_over, end_ns)
+        self.ended_ns = machine.now_ns
 
     def _tell(self, before: Any, happened: Happened) -> None:
         """Tell the oracle of a fault, and later that the system is as before."""
@@ -420,4 +520,14 @@ def _roles(stock: Any) -> list[str]:
     return [name.removesuffix(": processes") for name in stock if name.endswith(": processes")]
 
 
-__all__ = ["PROFILES", "ROLES", "Kept", "Result", "Run", "Scenario", "make_scenario", "repository"]
+__all__ = [
+    "PROFILES",
+    "ROLES",
+    "Kept",
+    "Length",
+    "Result",
+    "Run",
+    "Scenario",
+    "make_scenario",
+    "repository",
+]

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules that once showed a fault of the project, each as short as it could be made.
+
+`scripts/simulate` prints such a test for what it finds. `calls` and `plan` say which schedule the
+seed made when the fault was found: if the generator makes another one, the test says so.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.scenario import Kept, Length, Run, make_scenario
+from tests.simulation.story import tell
+
+
+def check_seed(
+    profile: str, seed: int, kept: Kept, *, calls: int, plan: str, length: Length = Length()
+) -> None:
+    """Fail with the story of the run if it has a finding."""
+    scenario = make_scenario(seed, profile, kept, length)
+
+    assert (scenario.call_count, scenario.fingerprint) == (calls, plan), (
+        f"seed {seed} of profile {profile} makes another schedule than when its fault was found "
+        f"({scenario.call_count} calls, then {calls}), so that this test no longer tests it: plant "
+        "the fault again, look for it with scripts/simulate, and replace the test"
+    )
+    result = Run(scenario).run()
+
+    assert not result.findings, tell(result)
