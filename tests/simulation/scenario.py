@@ -7,6 +7,7 @@ system rests, what was logged or raised that nobody expected, and whether it sto
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
@@ -16,6 +17,7 @@ import io
 import logging
 import pathlib
 import random
+import shutil
 import tempfile
 import time
 import traceback
@@ -257,6 +259,7 @@ def _only_errors(handler: logging.Handler) -> Iterator[None]:
 def repository() -> pathlib.Path:
     """The model repository of all runs of this process."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="pytriton-simulation-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     models.write_repository(folder)
     return folder
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the scenarios of many seeds, in several processes if asked, and sums up what came of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+
+from tests.simulation.scenario import Length, Run, make_scenario
+
+# With `--hours`, a run of this profile is about an hour, and one of the others some minutes.
+LONG = {"quiet": Length(stretch=1500.0)}
+LONG_OTHERS = Length(stretch=60.0)
+_FASTEST = "quiet"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """One scenario to run."""
+
+    profile: str
+    seed: int
+    length: Length = Length()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What came of a scenario, without its objects."""
+
+    job: Job
+    trace: str
+    findings: list[str]
+    calls: int
+    virtual_s: float
+    processor_s: float
+
+
+def run_job(job: Job) -> Summary:
+    """Run one scenario."""
+    result = Run(make_scenario(job.seed, job.profile, length=job.length)).run()
+    return Summary(
+        job, result.trace, result.findings, result.calls, result.virtual_s, result.processor_s
+    )
+
+
+def jobs_of(first_seed: int, profiles: Iterable[str], *, is_long: bool) -> Iterator[Job]:
+    """Yields scenarios without end: each seed in every profile."""
+    for seed in itertools.count(first_seed):
+        for profile in profiles:
+            length = LONG.get(profile, LONG_OTHERS) if is_long else Length()
+            yield Job(profile, seed, length)
+
+
+def run_jobs(jobs: Iterable[Job], processes: int) -> Iterator[Summary]:
+    """Yields what came of scenarios, in their order, as long as its caller wants more."""
+    if processes == 1:
+        yield from map(run_job, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        waiting: deque[Future[Summary]] = deque()
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(run_job, job))
+                if len(waiting) > 2 * processes:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+class Totals:
+    """Sums over the runs of a campaign."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.calls = 0
+        self.virtual_s = 0.0
+        self.processor_s = 0.0
+        self.failing: list[Summary] = []
+        self._began_s = time.monotonic()
+
+    def add(self, summary: Summary) -> None:
+        """Count a run."""
+        self.seeds += 1
+        self.calls += summary.calls
+        self.virtual_s += summary.virtual_s
+        self.processor_s += summary.processor_s
+        if summary.findings:
+            self.failing.append(summary)
+
+    @property
+    def hours(self) -> float:
+        """The simulated time."""
+        return self.virtual_s / 3600
+
+    def __str__(self) -> str:
+        processor_s = max(self.processor_s, 1e-9)
+        return (
+            f"{self.seeds} seeds, {self.calls} calls, {self.hours:.2f} simulated hours, "
+            f"{self.virtual_s / processor_s:.0f} times faster than the clock, "
+            f"{60 * self.calls / processor_s:.0f} requests per minute and core, "
+            f"{len(self.failing)} with findings, {time.monotonic() - self._began_s:.0f} s"
+        )
+
+
+def measure_speed(profiles: Iterable[str]) -> Iterator[str]:
+    """Yields lines on the speed of a quiet schedule, and of many requests, by processor time."""
+    run_job(Job(_FASTEST, 0))  # imports and compiles everything
+    totals = Totals()
+    for seed in range(2):
+        totals.add(run_job(Job(_FASTEST, seed, LONG[_FASTEST])))
+    yield f"a quiet schedule: {totals}"
+    for profile in profiles:
+        totals = Totals()
+        for seed in range(2):
+            totals.add(run_job(Job(profile, seed, Length(calls=200))))
+        yield f"{profile}: {totals}"
