@@ -75,7 +75,9 @@ def _explain(summary: Summary) -> None:
         return
     _say(f"\n{job.profile} {job.seed}, made shorter in {shrunk.runs} runs\n")
     _say(tell(shrunk.result))
-    _say(f"\nThe test for tests/simulation/test_regressions.py:\n\n{regression_test(shrunk.result)}")
+    _say(
+        f"\nThe test for tests/simulation/test_regressions.py:\n\n{regression_test(shrunk.result)}"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

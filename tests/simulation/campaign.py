@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
-from tests.simulation.scenario import Length, Run, make_scenario
+from tests.simulation.scenario import USUAL_LENGTH, Length, Run, make_scenario
 
 # With `--hours`, a run of this profile is about an hour, and one of the others some minutes.
 LONG = {"quiet": Length(stretch=1500.0)}
@@ -25,7 +25,7 @@ class Job:
 
     profile: str
     seed: int
-    length: Length = Length()
+    length: Length = USUAL_LENGTH
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def jobs_of(first_seed: int, profiles: Iterable[str], *, is_long: bool) -> Itera
     """Yields scenarios without end: each seed in every profile."""
     for seed in itertools.count(first_seed):
         for profile in profiles:
-            length = LONG.get(profile, LONG_OTHERS) if is_long else Length()
+            length = LONG.get(profile, LONG_OTHERS) if is_long else USUAL_LENGTH
             yield Job(profile, seed, length)
 
 

@@ -71,6 +71,9 @@ def _import_all() -> None:
     for name in _NEEDED:
         importlib.import_module(name)
     _programs["imported"] = True
+    # What is there now stays: collections of runs need not look at it again.
+    real_gc.collect()
+    real_gc.freeze()
 
 
 _NEEDED = (
@@ -294,28 +297,43 @@ def installed(machine: Machine) -> Iterator[None]:
         real_gc.enable()
 
 
+_Place = tuple[Any, str, Any]  # whose attribute it is, its name, and its real value
+_places: dict[types.ModuleType, list[_Place]] = {}
+
+
 def _replace_in(
     module: types.ModuleType, table: dict[Any, Any], changes: _Changes, threading: Any
 ) -> None:
-    for name, value in list(vars(module).items()):
-        if name.startswith("__"):
-            continue
-        replacement = _replacement(value, table, threading)
-        if replacement is not None:
-            changes.set(module, name, replacement)
+    # Where something is replaced is the same for every machine, unless somebody changed a module.
+    places = _places.get(module)
+    if places is None or any(getattr(owner, name) is not real for owner, name, real in places):
+        places = _places[module] = _find_places(module, table, threading)
+    for owner, name, real in places:
+        if name not in ("__defaults__", "__kwdefaults__"):
+            changes.set(owner, name, _replacement(real, table, threading))
+        elif isinstance(real, dict):
+            found = {k: _replacement(v, table, threading) for k, v in real.items()}
+            changes.set(
+                owner, name, {k: v if found[k] is None else found[k] for k, v in real.items()}
+            )
+        else:
+            values = [(value, _replacement(value, table, threading)) for value in real]
+            changes.set(owner, name, tuple(v if new is None else new for v, new in values))
+
+
+def _find_places(module: types.ModuleType, table: dict[Any, Any], threading: Any) -> list[_Place]:
+    places: list[_Place] = [
+        (module, name, value)
+        for name, value in vars(module).items()
+        if not name.startswith("__") and _replacement(value, table, threading) is not None
+    ]
     for function in _functions_of(module):
         for part in ("__defaults__", "__kwdefaults__"):
-            values = getattr(function, part)
-            if not values:
-                continue
-            pairs = values.items() if isinstance(values, dict) else enumerate(values)
-            found = {key: _replacement(value, table, threading) for key, value in pairs}
-            if any(value is not None for value in found.values()):
-                if isinstance(values, dict):
-                    new: Any = {k: v if found[k] is None else found[k] for k, v in values.items()}
-                else:
-                    new = tuple(v if found[k] is None else found[k] for k, v in enumerate(values))
-                changes.set(function, part, new)
+            values = getattr(function, part) or ()
+            members = values.values() if isinstance(values, dict) else values
+            if any(_replacement(each, table, threading) is not None for each in members):
+                places.append((function, part, values))
+    return places
 
 
 def _replacement(value: Any, table: dict[Any, Any], threading: Any) -> Any:

@@ -57,6 +57,9 @@ class Length:
     stretch: float = 1.0
 
 
+USUAL_LENGTH = Length()
+
+
 @dataclasses.dataclass(slots=True)
 class Scenario:
     """Everything that a run is made of."""
@@ -135,7 +138,7 @@ def names_of_models(*, has_repository: bool) -> list[str]:
 
 
 def make_scenario(
-    seed: int, profile: str = "mixed", kept: Kept = Kept(), length: Length = Length()
+    seed: int, profile: str = "mixed", kept: Kept = Kept(), length: Length = USUAL_LENGTH
 ) -> Scenario:
     """Make the scenario of a seed, or what is kept of it."""
     source = random.Random(f"{seed} {profile} scenario")
@@ -526,6 +529,7 @@ def _roles(stock: Any) -> list[str]:
 __all__ = [
     "PROFILES",
     "ROLES",
+    "USUAL_LENGTH",
     "Kept",
     "Length",
     "Result",

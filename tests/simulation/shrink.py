@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.simulation.scenario import Kept, Length, Result, Run, make_scenario
+from tests.simulation.scenario import USUAL_LENGTH, Kept, Length, Result, Run, make_scenario
 from tests.workload.calls import POLITE
 
 Planted = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -64,7 +64,7 @@ class Shrinker:
         self,
         seed: int,
         profile: str,
-        length: Length = Length(),
+        length: Length = USUAL_LENGTH,
         *,
         planted: Planted | None = None,
         max_runs: int = 200,

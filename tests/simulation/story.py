@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 
 from tests.simulation.machine import SECOND_NS
-from tests.simulation.scenario import Length, Result, Scenario
+from tests.simulation.scenario import USUAL_LENGTH, Result, Scenario
 from tests.simulation.shrink import kind_of
 from tests.workload.calls import POLITE, Call, End, Port
 
@@ -40,8 +40,10 @@ def tell(result: Result) -> str:
 
 
 def _headline(scenario: Scenario) -> str:
-    system = "a tritonserver with a model repository" if scenario.has_repository else (
-        "a program with bound functions and its server"
+    system = (
+        "a tritonserver with a model repository"
+        if scenario.has_repository
+        else ("a program with bound functions and its server")
     )
     words = [f"Seed {scenario.seed} of profile {scenario.profile}: {system}"]
     if scenario.front_ends:
@@ -175,7 +177,7 @@ def regression_test(result: Result) -> str:
     words = re.sub(r"[^a-z]+", "_", re.sub(r"\bN\b", "", kind).lower()).strip("_")
     name = "_".join(words.split("_")[:8])
     arguments = [f'"{scenario.profile}"', str(scenario.seed), repr(scenario.kept)]
-    if scenario.length != Length():
+    if scenario.length != USUAL_LENGTH:
         arguments.append(f"length={scenario.length!r}")
     arguments += [f"calls={scenario.call_count}", f'plan="{scenario.fingerprint}"']
     body = "".join(

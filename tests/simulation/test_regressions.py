@@ -7,12 +7,12 @@ seed made when the fault was found: if the generator makes another one, the test
 
 from __future__ import annotations
 
-from tests.simulation.scenario import Kept, Length, Run, make_scenario
+from tests.simulation.scenario import USUAL_LENGTH, Kept, Length, Run, make_scenario
 from tests.simulation.story import tell
 
 
 def check_seed(
-    profile: str, seed: int, kept: Kept, *, calls: int, plan: str, length: Length = Length()
+    profile: str, seed: int, kept: Kept, *, calls: int, plan: str, length: Length = USUAL_LENGTH
 ) -> None:
     """Fail with the story of the run if it has a finding."""
     scenario = make_scenario(seed, profile, kept, length)

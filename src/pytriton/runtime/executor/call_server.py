@@ -261,7 +261,7 @@ class ForkListener:
         self._memory = memory
         self._loop = loop
         self._services = services
-        self._callers: set[ForkedCaller] = set()
+        self._callers: dict[ForkedCaller, None] = {}
         sock.setblocking(False)
 
     @property
@@ -317,7 +317,7 @@ class ForkedCaller:
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
-        callers: set[ForkedCaller],
+        callers: dict[ForkedCaller, None],
     ) -> None:
         self._channel = LoopChannel(
             MemoryChannel(sock, memory.arena),
@@ -332,14 +332,14 @@ class ForkedCaller:
 
     def open(self) -> None:
         """Start to serve calls."""
-        self._callers.add(self)
+        self._callers[self] = None
         self._channel.start()
 
     def close(self) -> None:
         """Close the channel and cancel its calls."""
         if self not in self._callers:
             return
-        self._callers.discard(self)
+        self._callers.pop(self, None)
         self._call_server.close()
         self._channel.close()
 

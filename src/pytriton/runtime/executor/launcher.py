@@ -261,7 +261,7 @@ class WorkerLauncher:
         self._loop = loop
         self._first_zygote = zygote
         self._zygotes: dict[tuple[str, ...], RunningZygote] = {}  # by the modules that they preload
-        self._spawned: set[LocalWorker] = set()
+        self._spawned: dict[LocalWorker, None] = {}
         self._fallback_paths: dict[str, Sequence[str]] = {sys.executable: ()}
         self._is_closed = False
 
@@ -336,8 +336,8 @@ class WorkerLauncher:
                 each.close()
             raise
         worker = LocalWorker(spec.instance_name, process.pid, ours, process.kill, exited)
-        self._spawned.add(worker)
-        exited.add_done_callback(lambda _: self._spawned.discard(worker))
+        self._spawned[worker] = None
+        exited.add_done_callback(lambda _: self._spawned.pop(worker, None))
         return worker
 
     async def _start(

@@ -304,7 +304,7 @@ class Recovery:
 
     def __init__(self) -> None:
         self.count = 0
-        self._pauses: set[asyncio.Future[None]] = set()
+        self._pauses: dict[asyncio.Future[None], None] = {}
 
     def announce(self) -> None:
         """End all pauses."""
@@ -316,11 +316,11 @@ class Recovery:
     async def pause(self, delay_s: float) -> None:
         """Wait for `delay_s`, or until the next announcement."""
         pause: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pauses.add(pause)
+        self._pauses[pause] = None
         try:
             await asyncio.wait([pause], timeout=delay_s)
         finally:
-            self._pauses.discard(pause)
+            self._pauses.pop(pause, None)
 
     def __repr__(self) -> str:
         return f"<Recovery {self.count} times, {len(self._pauses)} pauses>"

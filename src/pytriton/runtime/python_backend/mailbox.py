@@ -249,8 +249,8 @@ class LoopReader(Waiter):
     def __init__(self, mailbox: Mailbox) -> None:
         self.own_thread = 0  # the thread of the instance's loop
         self._mailbox = mailbox
-        self._main_calls: set[Waiter] = set()  # the model's thread reads their replies
-        self._helper_calls: set[Waiter] = set()  # the helper thread reads their replies
+        self._main_calls: dict[Waiter, None] = {}  # the model's thread reads their replies
+        self._helper_calls: dict[Waiter, None] = {}  # the helper thread reads their replies
         self._is_checking = False
         self._helper_wakeup = threading.Event()
         self._helper: threading.Thread | None = None
@@ -258,10 +258,10 @@ class LoopReader(Waiter):
     def add(self, call: Waiter) -> None:
         """Read replies for a call that the running event loop waits for, until `remove`."""
         if threading.get_ident() != self.own_thread:
-            self._helper_calls.add(call)
+            self._helper_calls[call] = None
             self._wake_helper()
             return
-        self._main_calls.add(call)
+        self._main_calls[call] = None
         if not self._is_checking:
             self._is_checking = True
             loop = asyncio.get_running_loop()
@@ -271,8 +271,8 @@ class LoopReader(Waiter):
 
     def remove(self, call: Waiter) -> None:
         """Stop to read replies for a call."""
-        self._main_calls.discard(call)
-        self._helper_calls.discard(call)
+        self._main_calls.pop(call, None)
+        self._helper_calls.pop(call, None)
 
     def is_satisfied(self) -> bool:
         """Returns whether the helper may stop."""
@@ -287,7 +287,7 @@ class LoopReader(Waiter):
         is_quiet = mailbox.has_no_reader and mailbox.message_count == count
         if self._main_calls and is_quiet:
             self._helper_calls |= self._main_calls
-            self._main_calls = set()
+            self._main_calls = {}
             self._wake_helper()
         self._is_checking = bool(self._main_calls)
         if self._is_checking:

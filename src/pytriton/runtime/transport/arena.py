@@ -416,7 +416,7 @@ class MemoryTrimmer:
         self.arena = arena or Arena()
         self._max_direct_bytes = MAX_DIRECT_RESERVED_BYTES
         self._loop = loop
-        self._users: set[LoopChannel] = set()
+        self._users: dict[LoopChannel, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, limit_bytes: int) -> None:
@@ -426,11 +426,11 @@ class MemoryTrimmer:
 
     def add(self, user: LoopChannel) -> None:
         """Add a channel, whose peer is then told about dropped segments."""
-        self._users.add(user)
+        self._users[user] = None
 
     def remove(self, user: LoopChannel) -> None:
         """Remove a closed channel; without any channel, all idle memory is given back."""
-        self._users.discard(user)
+        self._users.pop(user, None)
         if not self._users:
             self.arena.trim(idle_seconds=0.0)
 

@@ -185,7 +185,9 @@ class Model(VersionLifecycle):
         self.instances: list[Instance] = []
         self._free: OrderedDict[Instance, None] = OrderedDict()  # the next one to use is first
         self._serving: set[Instance] = set()
-        self._retiring: set[Instance] = set()  # those that are stopped when they have no requests
+        self._retiring: dict[
+            Instance, None
+        ] = {}  # those that are stopped when they have no requests
         self._retired: set[Instance] = set()  # those that were, and have not ended yet
         self._lost: set[Instance] = set()  # those that ended, and whose death will be reported
         self._missing_instances = 0  # those that died and will be replaced
@@ -331,7 +333,7 @@ class Model(VersionLifecycle):
         """
         if instance not in self.instances or instance in self._retired:
             return
-        self._retiring.add(instance)
+        self._retiring[instance] = None
         self._scheduler.retire_instance(instance)
         if not self._scheduler.holds(instance):
             self._free.pop(instance, None)
@@ -342,7 +344,7 @@ class Model(VersionLifecycle):
         """Stop those of the retiring instances that have nothing to do any more."""
         for instance in list(self._retiring):
             if not instance.has_requests and not self._scheduler.holds(instance):
-                self._retiring.discard(instance)
+                self._retiring.pop(instance, None)
                 self._retired.add(instance)
                 self._free.pop(instance, None)
                 instance.stop()
@@ -352,7 +354,7 @@ class Model(VersionLifecycle):
         if instance in self._retired:  # nobody misses it
             return
         self._free.pop(instance, None)
-        self._retiring.discard(instance)
+        self._retiring.pop(instance, None)
         self._lost.add(instance)
         self.on_changed()  # it is not ready any more
         self._serve_without(instance, f"instance {instance.name} is gone")

@@ -53,7 +53,7 @@ class RepositoryPoller:
         self._poll = poll
         self._sleep = sleep
         self._task: asyncio.Task[None] | None = None
-        self._polls: set[asyncio.Task[None]] = set()
+        self._polls: dict[asyncio.Task[None], None] = {}
 
     def start(self) -> None:
         """Start; the first poll comes after the first interval."""
@@ -72,8 +72,8 @@ class RepositoryPoller:
         while True:
             await self._sleep(self._interval_s)
             poll = asyncio.ensure_future(self._poll_once())
-            self._polls.add(poll)
-            poll.add_done_callback(self._polls.discard)
+            self._polls[poll] = None
+            poll.add_done_callback(self._polls.pop)
             await asyncio.wait({poll}, timeout=max(self._interval_s, _MIN_TIMEOUT_S))
 
     async def _poll_once(self) -> None:
@@ -108,7 +108,7 @@ class ModelRepositories:
         self._models = ModelSet(settings, engine, loaders, loop, make_ensemble)
         self._loads = self._models.loads
         self._asked: set[str] = set()  # models that clients have loaded, not only ensembles
-        self._operations: set[asyncio.Task[None]] = set()
+        self._operations: dict[asyncio.Task[None], None] = {}
         self._poller = RepositoryPoller(settings.poll_interval_s, self.poll_once)
         self._looking: asyncio.Task[Any] | None = None
         self._is_stopping = False
@@ -288,7 +288,7 @@ class ModelRepositories:
             operation.close()
             raise UnavailableError("Server exiting")
         task = asyncio.ensure_future(operation)
-        self._operations.add(task)
+        self._operations[task] = None
         task.add_done_callback(self._forget)
         try:
             await asyncio.shield(task)
@@ -298,7 +298,7 @@ class ModelRepositories:
             raise
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._operations.discard(task)
+        self._operations.pop(task, None)
         if not task.cancelled():
             task.exception()  # marks it as retrieved; it was logged already
 

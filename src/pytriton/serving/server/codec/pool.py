@@ -177,7 +177,7 @@ class CodecPool:
         self._places = asyncio.Semaphore(WORKERS)
         self._lock = threading.Lock()  # for the two below, which threads change
         self._idle: list[CodecProcess] = []
-        self._busy: set[CodecProcess] = set()
+        self._busy: dict[CodecProcess, None] = {}
         self._is_closed = False
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -310,7 +310,7 @@ class CodecPool:
         with self._lock:
             process = self._idle.pop() if self._idle else None
             if process is not None:
-                self._busy.add(process)
+                self._busy[process] = None
         if process is None:
             try:
                 process = self._make_process()
@@ -319,7 +319,7 @@ class CodecPool:
                     f"no process could be started to read a large request: {error}"
                 ) from error
             with self._lock:
-                self._busy.add(process)
+                self._busy[process] = None
                 if self._is_closed:
                     process.kill()
         return process
@@ -328,7 +328,7 @@ class CodecPool:
         with self._lock:
             if process not in self._busy:  # it was stopped because its client disconnected
                 return
-            self._busy.discard(process)
+            self._busy.pop(process, None)
             if is_reusable and not self._is_closed:
                 self._idle.append(process)
                 return

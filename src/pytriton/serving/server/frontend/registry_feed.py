@@ -50,7 +50,7 @@ class RegistryFeed:
         self._is_serving = is_serving
         self._loop = loop
         self._epoch = 1
-        self._readers: set[RegistryReader] = set()
+        self._readers: dict[RegistryReader, None] = {}
         self._numbers: dict[ServedModel, int] = {}
         self._next_number = itertools.count(1)
         self._is_due = False
@@ -61,12 +61,12 @@ class RegistryFeed:
 
     def add(self, reader: RegistryReader) -> None:
         """Send the registry to a new front end, now and when it changes."""
-        self._readers.add(reader)
+        self._readers[reader] = None
         self._send_to(reader, self._statuses())
 
     def remove(self, reader: RegistryReader) -> None:
         """Forget a front end that has ended."""
-        self._readers.discard(reader)
+        self._readers.pop(reader, None)
         self.on_taken()
 
     def push(self) -> None:

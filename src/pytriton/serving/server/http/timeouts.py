@@ -144,18 +144,18 @@ class ProgressWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._watched: set[TimedConnection] = set()
+        self._watched: dict[TimedConnection, None] = {}
         self._has_timer = False
 
     def add(self, connection: TimedConnection) -> None:
         """Check a connection periodically until `check_progress` returns False."""
-        self._watched.add(connection)
+        self._watched[connection] = None
         if not self._has_timer:
             self._has_timer = True
             self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
     def discard(self, connection: TimedConnection) -> None:
-        self._watched.discard(connection)
+        self._watched.pop(connection, None)
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -164,7 +164,7 @@ class ProgressWatch:
         now = self._loop.time()
         for connection in list(self._watched):
             if not connection.check_progress(now):
-                self._watched.discard(connection)
+                self._watched.pop(connection, None)
         self._has_timer = bool(self._watched)
         if self._has_timer:
             self._loop.call_later(CHECK_INTERVAL_S, self._check)

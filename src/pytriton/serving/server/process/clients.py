@@ -241,19 +241,19 @@ def keepalive_options(names: Any) -> list[tuple[int, int, int]]:
     return options
 
 
-class ConnectionSet(set[ConnectionT]):
-    """A set that calls `on_changed` after a connection was opened or closed."""
+class ConnectionSet(dict[ConnectionT, None]):
+    """Open connections, oldest first; it calls `on_changed` after one was opened or closed."""
 
     on_changed: Callable[[], None] | None = None
 
     def add(self, connection: ConnectionT) -> None:
         """Add a connection that was opened."""
-        super().add(connection)
+        self[connection] = None
         if self.on_changed is not None:
             self.on_changed()
 
-    def discard(self, connection: object) -> None:
+    def discard(self, connection: ConnectionT) -> None:
         """Remove a connection that was closed."""
-        super().discard(connection)
+        self.pop(connection, None)
         if self.on_changed is not None:
             self.on_changed()
