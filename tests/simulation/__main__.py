@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, profiles: tuple[str, ...]) -> Totals:
 def _is_enough(options: argparse.Namespace, totals: Totals, profiles: int) -> bool:
     if options.until_found and totals.failing:
         return True
-    if options.count is not None and totals.seeds >= options.count * profiles:
+    if options.count is not None and totals.runs >= options.count * profiles:
         return True
     return options.hours is not None and totals.hours >= options.hours
 

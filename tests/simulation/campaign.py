@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the scenarios of many seeds, in several processes if asked, and sums up what came of them."""
+"""Runs the scenarios of many seeds, in several processes if asked, and sums up what came of it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Totals:
     """Sums over the runs of a campaign."""
 
     def __init__(self) -> None:
-        self.seeds = 0
+        self.runs = 0
         self.calls = 0
         self.virtual_s = 0.0
         self.processor_s = 0.0
@@ -89,7 +89,7 @@ class Totals:
 
     def add(self, summary: Summary) -> None:
         """Count a run."""
-        self.seeds += 1
+        self.runs += 1
         self.calls += summary.calls
         self.virtual_s += summary.virtual_s
         self.processor_s += summary.processor_s
@@ -104,7 +104,7 @@ class Totals:
     def __str__(self) -> str:
         processor_s = max(self.processor_s, 1e-9)
         return (
-            f"{self.seeds} seeds, {self.calls} calls, {self.hours:.2f} simulated hours, "
+            f"{self.runs} runs, {self.calls} calls, {self.hours:.2f} simulated hours, "
             f"{self.virtual_s / processor_s:.0f} times faster than the clock, "
             f"{60 * self.calls / processor_s:.0f} requests per minute and core, "
             f"{len(self.failing)} with findings, {time.monotonic() - self._began_s:.0f} s"

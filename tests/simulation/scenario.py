@@ -90,7 +90,13 @@ class Scenario:
             for call in client.calls
         ]
         starts = [(client.number, client.start_s, client.window_bytes) for client in self.clients]
-        parts = (self.front_ends, self.has_repository, self.split_share, self.pause_share)
+        parts = (
+            self.front_ends,
+            self.has_repository,
+            self.writes_files,
+            self.split_share,
+            self.pause_share,
+        )
         text = "\n".join(map(repr, (parts, starts, self.faults, calls)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -107,6 +113,7 @@ class Kept:
         front_ends: whether front ends have processes of their own, if the seed says so.
         splits: whether bytes arrive in pieces, if the seed says so.
         pauses: whether threads lose their processors before system calls, if the seed says so.
+        files: whether the server writes an access log and traces, if the seed says so.
     """
 
     clients: frozenset[int] | None = None
@@ -116,6 +123,7 @@ class Kept:
     front_ends: bool = True
     splits: bool = True
     pauses: bool = True
+    files: bool = True
 
     def __repr__(self) -> str:
         """As Python code, the same for the same content."""
@@ -210,6 +218,7 @@ def _keep(scenario: Scenario, kept: Kept) -> None:
     scenario.front_ends *= kept.front_ends
     scenario.split_share *= kept.splits
     scenario.pause_share *= kept.pauses
+    scenario.writes_files &= kept.files
 
 
 @dataclasses.dataclass(slots=True)

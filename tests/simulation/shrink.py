@@ -140,6 +140,8 @@ class Shrinker:
             self._try(splits=False)
         if scenario.pause_share:
             self._try(pauses=False)
+        if scenario.writes_files:
+            self._try(files=False)
         rude = [
             call.number
             for client in scenario.clients

@@ -48,6 +48,8 @@ def _headline(scenario: Scenario) -> str:
     words = [f"Seed {scenario.seed} of profile {scenario.profile}: {system}"]
     if scenario.front_ends:
         words.append(f"{scenario.front_ends} front ends in processes of their own")
+    if scenario.writes_files:
+        words.append("with an access log and traces")
     if scenario.split_share:
         words.append(f"{scenario.split_share:.0%} of what is sent arrives in pieces")
     if scenario.pause_share:
