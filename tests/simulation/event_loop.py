@@ -17,6 +17,7 @@ from tests.simulation.machine import SECOND_NS, Machine
 _HIGH_WATER_BYTES = 64 << 10
 _LOW_WATER_BYTES = 16 << 10
 _READ_BYTES = 256 << 10
+_MOST_ITERATIONS = 10_000  # without waiting for anything
 _ITERATION_NS = 2000  # what an iteration takes
 
 
@@ -77,6 +78,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._is_stopping = False
         self._is_closed = False
         self._is_running = False
+        self._iterations = 0  # since it last waited
         self._signals: dict[int, Handle] = {}
         self._executor: Any = None
         self.transports: dict[SimulatedTransport, None] = {}
@@ -187,7 +189,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         machine.now_ns += _ITERATION_NS
         ready = self._ready
         self._poll()
+        self._iterations += 1
+        if self._iterations > _MOST_ITERATIONS:
+            calls = [handle._callback for handle in ready]
+            machine.give_up(f"an event loop of {machine.process.name} spins: it calls {calls}")
         while not ready:
+            self._iterations = 0
             timers = self._timers
             while timers and timers[0][2].cancelled():
                 heapq.heappop(timers)

@@ -100,6 +100,10 @@ class ProcessEnd(BaseException):
         self.status = status
 
 
+class StuckError(Exception):
+    """A thread runs and runs, so that nothing else can happen."""
+
+
 class SimulatedProcess:
     """A process: threads, descriptors, children. `end` and `kill` end it between two steps."""
 
@@ -288,6 +292,7 @@ class Machine:
         self.unhandled: list[dict[str, Any]] = []  # errors that event loops reported
         self.story: deque[tuple[int, tuple]] = deque(maxlen=100_000)
         self.event_count = 0
+        self.failure = ""  # why the run cannot go on
         self.shared_memory_bytes = 0
         self.shared_memory_limit = 1 << 40
         self.disk_is_full = False
@@ -360,7 +365,16 @@ class Machine:
             self.now_ns = max(self.now_ns, when_ns)
             self.event_count += 1
             callback(*event.arguments)
+            if self.failure:
+                raise StuckError(self.failure)
         return True
+
+    def give_up(self, reason: str) -> None:
+        """End the run, whose current thread does not go on: it would not wait any more."""
+        self.failure = reason
+        self.current = None
+        _set_running_loop(None)
+        self.hub.switch()  # back only when the machine is closed
 
     def run_for(self, seconds: float) -> None:
         """Let time pass."""
