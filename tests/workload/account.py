@@ -139,6 +139,9 @@ class Account:
             yield f"the server counted {fail} failures of '{name}', {counted}"
         executions, rows = int(stats["execution_count"]), int(stats["inference_count"])
         batches = sum(int(each["compute_infer"]["count"]) for each in stats["batch_stats"])
+        largest = max((int(each["batch_size"]) for each in stats["batch_stats"]), default=0)
+        if largest > models.LARGEST_BATCHES.get(name, 1):
+            yield f"a batch of '{name}' had {largest} rows"
         if batches > executions:
             yield f"the server counted {batches} batches of '{name}', but {executions} executions"
         hits = int(stats["inference_stats"]["cache_hit"]["count"])

@@ -52,6 +52,14 @@ MAX_ROWS = 8
 CACHE_KEYS = 32
 LONGEST_SEQUENCE = 48  # each step has a bit of a number of 64
 
+# Rows that a batch may have; one, for models that are not here.
+LARGEST_BATCHES = {
+    **dict.fromkeys(("double", "strings", "cached", "limited", "pipeline", "caller"), MAX_ROWS),
+    **dict.fromkeys(("accumulate_direct", "accumulate_oldest"), SEQUENCE_SLOTS),
+    "slow": 2,
+    "large": 4,
+}
+
 SEQUENCE_MODELS = ("accumulate_direct", "accumulate_oldest")
 ENSEMBLES = ("pipeline",)
 DECOUPLED_MODELS = ("stream", "chat")

@@ -36,7 +36,8 @@ class Cause(enum.Enum):
 # Which statuses of an inference a cause explains: of HTTP, and of gRPC.
 _EXPLAINED: dict[Cause, tuple[frozenset[int], frozenset[int]]] = {
     Cause.WORKER_KILLED: (frozenset((500, 503)), frozenset((13, 14))),
-    Cause.MODEL_UNLOADED: (frozenset((400, 404, 500, 503)), frozenset((3, 5, 13, 14))),
+    # A request that came before the unload is answered, so it is no internal error.
+    Cause.MODEL_UNLOADED: (frozenset((400, 404, 503)), frozenset((3, 5, 14))),
     Cause.SERVER_STOPPING: (frozenset((503,)), frozenset((14,))),
     Cause.EXHAUSTED: (frozenset((503,)), frozenset((14,))),
 }
@@ -82,6 +83,7 @@ class Bounds:
         management_s: for loading and unloading.
         refusal_s: for the end of a call that the protocol does not allow.
         fault_s: how much longer, if a fault was there meanwhile.
+        late_s: how long after its deadline, or queue timeout, a call may end.
     """
 
     health_s: float = 10.0
@@ -91,6 +93,7 @@ class Bounds:
     management_s: float = 60.0
     refusal_s: float = 90.0
     fault_s: float = 60.0
+    late_s: float = 0.05
 
 
 @dataclasses.dataclass(slots=True)
@@ -226,6 +229,7 @@ class Oracle:
             if outcome.end in (End.ANSWERED, End.ERROR):
                 self._gone[call.model] = self._gone.get(call.model, 0) + 1
         if len(self.findings) == found:
+            self._check_limits(call)
             self._check_wait(call)
         self._ended.append(call)
 
@@ -329,9 +333,12 @@ class Oracle:
 
     def _fault_explains(self, call: Call, status: int | None) -> bool:
         column = 0 if call.port is Port.HTTP else 1
+        causes = self._causes(call)
+        if call.model in models.INNER_CALLS and Cause.MODEL_UNLOADED in causes:
+            return status in (None, 400, 404, 500, 503, 3, 5, 13, 14)  # of the model that it calls
         return any(
             cause in _EXPLAINED and (status is None or status in _EXPLAINED[cause][column])
-            for cause in self._causes(call)
+            for cause in causes
         )
 
     def _may_be_full(self, call: Call) -> bool:
@@ -350,6 +357,19 @@ class Oracle:
         ]
         if overtaken and call.model not in models.DECOUPLED_MODELS:
             self._find(f"a call ended before those that were sent before it: {overtaken}", call)
+
+    def _check_limits(self, call: Call) -> None:
+        """Find a call that the server should have ended at its deadline or queue timeout."""
+        outcome = call.outcome
+        limit_s = call.deadline_s
+        if outcome.error.endswith(_QUEUE_TIMEOUT):
+            limits_us = filter(None, (call.timeout_us, _default_timeout_us(call)))
+            limit_s = min(limits_us, default=0) / 1e6
+        if limit_s is None or outcome.ended_s is None or outcome.sent_s is None:
+            return
+        late_s = outcome.ended_s - outcome.sent_s - limit_s
+        if late_s > self.bounds.late_s and not call.conduct.read_pause_s and not self._causes(call):
+            self._find(f"a call ended {late_s:.3f} s after its deadline or queue timeout", call)
 
     def _check_wait(self, call: Call) -> None:
         ended_s = call.outcome.ended_s
