@@ -14,6 +14,10 @@ from tests.simulation.machine import SECOND_NS, Machine, SimulatedProcess
 from tests.simulation.network import Network
 from tests.simulation.served import Served
 
+# One that is stopped so long hangs, as far as the server knows.
+_HANG_S = 200.0
+_HANGS = 0.8  # the share of front ends that are stopped for a shorter time
+
 # By role: the word in the names of its processes.
 ROLES = {
     "worker": "backend_stub",
@@ -214,6 +218,11 @@ KINDS: dict[str, Callable[[Faults, Fault, SimulatedProcess | None], Callable[[],
 }
 
 
+def _stop_s(role: str, amount: float) -> float:
+    """How long a process is stopped; front ends sometimes for so long that they count as hung."""
+    return _HANG_S if role == "front end" and amount > _HANGS else 0.01 + 5 * amount**3
+
+
 def make_faults(
     source: random.Random,
     count: int,
@@ -245,7 +254,7 @@ def _hit(at_s: float, role: str, choice: float, pick: float, amount: float) -> F
     if choice < 0.4:
         return Fault("kill", at_s, role, pick)
     if choice < 0.5:
-        return Fault("stop", at_s, role, pick, 0.01 + 5 * amount**3)
+        return Fault("stop", at_s, role, pick, _stop_s(role, amount))
     return Fault("slow down", at_s, role, pick, 0.5, 10 + 1000 * amount)
 
 

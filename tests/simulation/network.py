@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.files import ListenerFile, Message, TcpFile, connect
+from tests.simulation.files import STREAM_BYTES, ListenerFile, Message, TcpFile, connect
 from tests.simulation.machine import SECOND_NS, Event, Machine
 
 _LOOPBACK_NS = 20_000
@@ -185,7 +185,12 @@ class Network:
         self.connections: dict[ClientTransport, None] = {}
 
     def connect(
-        self, name: str, protocol: Any, port: int, split_share: float = 0.0
+        self,
+        name: str,
+        protocol: Any,
+        port: int,
+        split_share: float = 0.0,
+        buffer_bytes: int = STREAM_BYTES,
     ) -> ClientTransport:
         """Connect a client; its protocol hears of it later, or of the refusal.
 
@@ -194,6 +199,7 @@ class Network:
             protocol: of the client, as for asyncio.
             port: of the server.
             split_share: of what is sent, which arrives in pieces.
+            buffer_bytes: of what the client has not read.
         """
         machine, connections = self.machine, self.connections
         transport = ClientTransport(
@@ -201,6 +207,7 @@ class Network:
         )
         connections[transport] = None
         transport.end.split_share = split_share
+        transport.end.capacity = buffer_bytes
         machine.call_later(_LOOPBACK_NS, self._open, transport, name, port)
         return transport
 
@@ -225,13 +232,19 @@ class ClientWorld:
     """The world around one client: the clock, timers, and connections to a server."""
 
     def __init__(
-        self, network: Network, number: int, ports: dict[Any, int], split_share: float = 0.0
+        self,
+        network: Network,
+        number: int,
+        ports: dict[Any, int],
+        split_share: float = 0.0,
+        buffer_bytes: int = STREAM_BYTES,
     ) -> None:
         self._network = network
         self._machine = network.machine
         self._number = number
         self._ports = ports
         self._split_share = split_share
+        self._buffer_bytes = buffer_bytes
         self._count = 0
 
     def now(self) -> float:
@@ -246,4 +259,6 @@ class ClientWorld:
         """Connect to a port of the server."""
         self._count += 1
         name = f"client {self._number} connection {self._count}"
-        self._network.connect(name, protocol, self._ports[port], self._split_share)
+        self._network.connect(
+            name, protocol, self._ports[port], self._split_share, self._buffer_bytes
+        )

@@ -15,14 +15,32 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytriton.protocol.http2 import frames
+from pytriton.runtime.executor.call_server import CallServer
+from pytriton.runtime.functions.host import StreamHost
+from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
+from pytriton.serving.engine.model import Model
+from pytriton.serving.server.frontend.core_link import CoreLink
+from pytriton.serving.server.frontend.session import FrontEndSession
+from pytriton.serving.server.grpc.connection import GrpcConnection
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.machine import Machine, SimulatedProcess
 
 Stock = collections.Counter[str]
 _MOST_THREADS = 4  # that a server, a front end or a program starts when it needs them first
+
+# Who has requests under way, and how many; when the system rests, nobody has any.
+UNDER_WAY: dict[type, Callable[[Any], int]] = {
+    Model: lambda model: model.running_count,
+    EnsembleModel: lambda model: model.running_count,
+    FrontEndSession: lambda session: session.request_count,
+    CoreLink: lambda link: len(link._calls) + len(link._chunks) + len(link._questions),
+    CallServer: lambda server: len(server._calls),
+    StreamHost: lambda host: len(getattr(host, "_streams", ())),
+}
 
 
 class Books:
@@ -31,23 +49,25 @@ class Books:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._owners: list[tuple[weakref.ref[Any], SimulatedProcess]] = []
+        self._users: list[tuple[weakref.ref[Any], SimulatedProcess]] = []
+        self._connections: list[tuple[weakref.ref[Any], SimulatedProcess]] = []
         self.loops: list[tuple[weakref.ref[SimulatedLoop], SimulatedProcess]] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Take note of every owner that is made meanwhile."""
-        classes = [each for each in _classes_with_books() if "__init__" in vars(each)]
-        originals = [(each, vars(each)["__init__"]) for each in classes]
-        for each, original in originals:
-            each.__init__ = self._noting(original, self._owners)
-        loop_init = SimulatedLoop.__init__
-        SimulatedLoop.__init__ = self._noting(loop_init, self.loops)  # type: ignore[method-assign]
-        try:
+        noted = [(each, self._owners) for each in _classes_with_books() if "__init__" in vars(each)]
+        noted += [(each, self._users) for each in UNDER_WAY]
+        noted += [(GrpcConnection, self._connections), (SimulatedLoop, self.loops)]
+        with contextlib.ExitStack() as stack:
+            for each, into in noted:
+                had_own, original = "__init__" in vars(each), each.__init__
+                each.__init__ = self._noting(original, into)
+                if had_own:
+                    stack.callback(setattr, each, "__init__", original)
+                else:
+                    stack.callback(delattr, each, "__init__")
             yield
-        finally:
-            SimulatedLoop.__init__ = loop_init  # type: ignore[method-assign]
-            for each, original in originals:
-                each.__init__ = original
 
     def _noting(self, original: Any, into: list[Any]) -> Any:
         machine = self._machine
@@ -73,6 +93,28 @@ class Books:
                 wrong.append(f"{type(owner).__name__} of {process.name}: {error}")
         return wrong
 
+    def under_way(self) -> list[str]:
+        """Returns who still has requests, in living processes."""
+        found = []
+        for reference, process in self._users:
+            user = reference()
+            if user is not None and not process.is_over and (count := UNDER_WAY[type(user)](user)):
+                found.append(f"{user!r} of {process.name} has {count} requests under way")
+        return found
+
+    def check_connections(self) -> list[str]:
+        """Returns what is wrong with the streams and windows of open gRPC connections."""
+        wrong = []
+        for reference, process in self._connections:
+            connection = reference()
+            if connection is None or process.is_over or connection._is_closing:
+                continue
+            try:
+                _check_connection(connection)
+            except AssertionError as error:
+                wrong.append(f"{connection!r} of {process.name}: {error}")
+        return wrong
+
     def living_loops(self) -> Iterator[tuple[SimulatedLoop, SimulatedProcess]]:
         """Yields the event loops of living processes."""
         for reference, process in self.loops:
@@ -94,6 +136,20 @@ def _classes_with_books() -> list[type]:
                 ):
                     found[value] = None
     return list(found)
+
+
+def _check_connection(connection: Any) -> None:
+    core = connection.http2._core
+    if core.is_terminated:
+        return
+    windows, streams = core.receive_windows, core.streams.open.values()
+    for stream in streams:
+        has_call = connection.has_call(stream.id)
+        assert has_call or stream.queue, f"stream {stream.id} is open, and nobody serves it"
+    unread = sum(stream.unacknowledged for stream in streams)
+    known = windows._window + windows._credit + unread
+    whole = max(core.limits.connection_window_bytes, frames.DEFAULT_WINDOW)
+    assert known == whole, f"of a window of {whole} bytes, {whole - known} bytes are lost"
 
 
 def role_of(process: SimulatedProcess) -> str:

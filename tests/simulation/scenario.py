@@ -25,8 +25,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from tests.simulation.faults import ROLES, Fault, Faults, Happened, make_faults
+from tests.simulation.files import STREAM_BYTES
 from tests.simulation.install import installed
-from tests.simulation.machine import SECOND_NS, Machine
+from tests.simulation.machine import SECOND_NS, Machine, StuckError
 from tests.simulation.network import ClientWorld, Network
 from tests.simulation.rest import Books, take_stock, what_is_left
 from tests.simulation.served import PORTS, Served, ServedPlan
@@ -38,6 +39,9 @@ from tests.workload.sessions import ClientPlan, Session, Writers
 PROFILES = tuple(generator.PROFILES)
 _RECOVERY_S = 60.0  # after the last fault, until all models serve again
 _REST_S = 90.0
+_PROBE_S = 60.0
+_FIRST_PROBE = 1 << 30  # above the numbers of clients' calls, and as long as these as a text
+_HANG_S = 10.0  # until a front end that hangs is replaced, at the latest
 _LONGEST_S = 3600.0  # of a run, after the last client should have ended
 _WATCH_NS = SECOND_NS // 4
 _CALM_NS = 2 * SECOND_NS  # until a system with all its processes counts as recovered
@@ -73,6 +77,7 @@ class Scenario:
     writes_files: bool  # the access log, and traces of some requests
     split_share: float
     pause_share: float
+    client_buffer_bytes: int
     clients: list[ClientPlan]
     faults: list[Fault]
 
@@ -170,6 +175,8 @@ def make_scenario(
     clients = made.plans(4 + int(40 * source.random() ** 2), length.calls, length_s)
     bound = () if has_repository else names_of_models(has_repository=False)
     faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles, bound)
+    # Clients with small buffers make the server feel sooner that they read slowly.
+    buffer_bytes = (STREAM_BYTES, STREAM_BYTES, 1 << 14, 1 << 12)[int(4 * source.random())]
     scenario = Scenario(
         seed=seed,
         profile=profile,
@@ -180,6 +187,7 @@ def make_scenario(
         writes_files=writes_files,
         split_share=split_share,
         pause_share=pause_share,
+        client_buffer_bytes=buffer_bytes,
         clients=clients,
         faults=faults,
     )
@@ -332,6 +340,7 @@ class Run:
         self.began_ns = self.ended_ns = 0  # when the clients did
         self._errors = _Errors()
         self._questions = 0
+        self._has_wrong_connection = False
 
     def run(
         self, planted: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -366,7 +375,11 @@ class Run:
             self.served = Served(machine, plan)
             names = names_of_models(has_repository=scenario.has_repository)
             self.oracle = _TracingOracle(machine, names)
-            self._go()
+            try:
+                self._go()
+            except StuckError as error:
+                self.findings.append(str(error))
+                self._collect()
             virtual_s = (machine.now_ns - 1000 * SECOND_NS) / SECOND_NS
             story = [(when, " ".join(map(str, words))) for when, words in machine.story]
         return Result(
@@ -402,6 +415,7 @@ class Run:
         # Garbage is only collected here, so that runs do not depend on when Python does it.
         gc.collect()
         self._load_again(network)
+        self._probe(network)
         machine.run_for(_REST_S)
         self._check_rest(before, network)
         oracle.close()
@@ -425,18 +439,27 @@ class Run:
 
         self.began_ns = machine.now_ns
         for plan in scenario.clients:
-            world = ClientWorld(network, plan.number, PORTS, scenario.split_share)
+            world = ClientWorld(
+                network, plan.number, PORTS, scenario.split_share, scenario.client_buffer_bytes
+            )
             Session(plan, world, oracle, writers, on_done).start()
         end_ns = self.began_ns + round(_LONGEST_S * max(1.0, scenario.length.stretch) * SECOND_NS)
 
         def watch() -> None:
             oracle.check_waiting()
+            self._check_connections()
             if open_clients:
                 machine.call_later(_WATCH_NS, watch)
 
         watch()
         machine.run(lambda: not open_clients and faults.is_over, end_ns)
         self.ended_ns = machine.now_ns
+
+    def _check_connections(self) -> None:
+        wrong = self.books.check_connections()
+        if wrong and not self._has_wrong_connection:
+            self._has_wrong_connection = True
+            self.findings += [f"a connection is wrong: {each}" for each in wrong]
 
     def _tell(self, before: Any, happened: Happened) -> None:
         """Tell the oracle of a fault, and later that the system is as before."""
@@ -452,6 +475,9 @@ class Run:
         if cause is Cause.EXHAUSTED:
             causes += [Cause.WORKER_KILLED, Cause.FRONT_END_KILLED, Cause.STALLED]
         told = [oracle.fault(each, fault.model) for each in causes]
+        end_s = happened.end_s
+        if fault.kind == "stop" and fault.role == "front end":
+            end_s = min(end_s, happened.begin_s + _HANG_S)
         wanted = {role: before[f"{role}: processes"] for role in _roles(before)}
         calm_since = 0
 
@@ -459,7 +485,7 @@ class Run:
             nonlocal calm_since
             stock = [each.name for each in machine.processes if not each.is_over]
             is_whole = all(stock.count(role) >= count for role, count in wanted.items())
-            if machine.now_ns / SECOND_NS < happened.end_s or not is_whole:
+            if machine.now_ns / SECOND_NS < end_s or not is_whole:
                 calm_since = machine.now_ns
             if machine.now_ns - calm_since >= _CALM_NS:
                 for each in told:
@@ -475,6 +501,7 @@ class Run:
         left = what_is_left(before, take_stock(machine, self.books))
         self.findings += [f"left behind: {each}" for each in left]
         self.findings += [f"books are wrong: {each}" for each in self.books.check()]
+        self.findings += self.books.under_way()
         if network.connections:
             self.findings.append(f"{len(network.connections)} connections of clients are left")
         statistics, metrics = self._ask(
@@ -500,6 +527,17 @@ class Run:
                 self._ask(network, (Kind.LOAD, Port.HTTP, name))
             else:
                 self.findings.append(f"'{name}' is not ready after the faults: {entry}")
+
+    def _probe(self, network: Network) -> None:
+        """Use every model once more: each has to answer, as nothing goes wrong any more."""
+        names = names_of_models(has_repository=self.scenario.has_repository)
+        source = random.Random(f"{self.scenario.seed} probe")
+        made = generator.Generator(source, "quiet", names, first_number=_FIRST_PROBE)
+        for number, port in enumerate((Port.HTTP, Port.GRPC), _FIRST_PROBE):
+            plan = ClientPlan(number, port, 0.0, made.each_model(port))
+            Session(plan, ClientWorld(network, number, PORTS), self.oracle, Writers()).start()
+        self.machine.run_for(_PROBE_S)
+        self.oracle.check_waiting()
 
     def _ask(self, network: Network, *questions: tuple[Kind, Port, str]) -> list[Any]:
         """Ask the server something about itself; returns the documents, None for a refusal."""

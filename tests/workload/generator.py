@@ -113,6 +113,7 @@ PROFILES = {
         {"management": 2, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2}
     ),
 }
+_LONG_STREAM = 200
 ROW_MODELS = ("double", "pipeline", "limited", "caller")
 MANAGED_MODELS = ("limited", "strings", "cached", "double", "accumulate_direct", "stream")
 
@@ -174,10 +175,30 @@ class Generator:
             return 0
         return int(self.dice.random() * self.profile.longest_work_s * 1e6)
 
-    def infer(self, port: Port, **settings: Any) -> Call:
-        """An inference of any model that answers once."""
+    def each_model(self, port: Port) -> list[Call]:
+        """Calls of every model and of its readiness, one after the other."""
+        calls = []
+        for name in self.served:
+            calls.append(Call(self.number(), Kind.MODEL_READY, port, name))
+            if name in self._rows or name in _SINGLE:
+                calls.append(self.infer(port, name))
+            elif name == "stream":
+                calls.append(self.stream(port))
+            elif name == "large":
+                calls += next(self.large(port))
+            elif name in models.SEQUENCE_MODELS:
+                calls += self._sequence(port, name, length=2, waits=True)
+            elif port is Port.HTTP:
+                calls += next(self.chat(port))
+        for lane, call in enumerate(calls, 1):
+            if call.kind is Kind.STREAM and port is Port.GRPC:
+                call.lane, call.closes_lane = lane, True
+        return [*calls, Call(self.number(), Kind.READY, port)]
+
+    def infer(self, port: Port, model: str = "", **settings: Any) -> Call:
+        """An inference of a model that answers once: this one, or any."""
         names = [*self._rows * 2, *(n for n in _SINGLE if n in self.served)]
-        model = self.dice.choose(names)
+        model = model or self.dice.choose(names)
         call = Call(self.number(), Kind.INFER, port, model, **settings)
         call.form = Form.TEXT if self.dice.chance(0.3) else Form.BINARY
         _FILL.get(model, Generator._fill_rows)(self, call)
@@ -229,6 +250,13 @@ class Generator:
 
     def _give_manners(self, call: Call) -> None:
         if call.kind is Kind.INVALID:
+            return
+        if self.profile.slowness and call.stream_length >= _LONG_STREAM and self.dice.chance(0.3):
+            # Whoever stops reading here holds back what fills all buffers on the way.
+            pause_s = 0.2 + self.dice.random() * 0.5
+            call.conduct = Conduct(
+                read_pause_after_bytes=self.dice.integer(1, 20_000), read_pause_s=pause_s
+            )
             return
         if self.dice.chance(self.profile.rudeness) and call.kind in INFERENCES:
             call.conduct = self._rude(call)
@@ -310,24 +338,31 @@ class Generator:
             length = self.dice.integer(1, min(12, models.LONGEST_SEQUENCE))
             # Unary calls of gRPC may overtake one another, so their client waits.
             waits = self.dice.chance(0.5) or (port is Port.GRPC and not on_lane)
-            key = next(self._sequences)
-            calls = []
-            for index in range(length):
-                is_end = index == length - 1
-                call = Call(
-                    self.number(),
-                    Kind.STREAM if on_lane else Kind.INFER,
-                    port,
-                    model,
-                    models.step_inputs(index),
-                    sequence=SequenceStep(key, index, index == 0, is_end),
-                    lane=lane if on_lane else None,
-                    closes_lane=on_lane and is_end,
-                    pause_s=self.pause_s() if waits else 0.0,
-                    waits=waits or index == 0,
-                )
-                calls.append(call)
-            yield calls
+            yield self._sequence(
+                port, model, length=length, waits=waits, lane=lane if on_lane else None
+            )
+
+    def _sequence(
+        self, port: Port, model: str, *, length: int, waits: bool, lane: int | None = None
+    ) -> list[Call]:
+        key = next(self._sequences)
+        calls = []
+        for index in range(length):
+            is_end = index == length - 1
+            call = Call(
+                self.number(),
+                Kind.INFER if lane is None else Kind.STREAM,
+                port,
+                model,
+                models.step_inputs(index),
+                sequence=SequenceStep(key, index, index == 0, is_end),
+                lane=lane,
+                closes_lane=lane is not None and is_end,
+                pause_s=self.pause_s() if waits else 0.0,
+                waits=waits or index == 0,
+            )
+            calls.append(call)
+        return calls
 
     def chat(self, port: Port) -> Iterator[list[Call]]:
         while True:
