@@ -33,10 +33,11 @@ from tests.simulation.rest import Books, take_stock, what_is_left
 from tests.simulation.served import PORTS, Served, ServedPlan
 from tests.workload import generator, models
 from tests.workload.calls import POLITE, Call, Kind, Outcome, Port
-from tests.workload.oracle import Cause, Oracle
+from tests.workload.oracle import Bounds, Cause, Oracle
 from tests.workload.sessions import ClientPlan, Session, Writers
 
 PROFILES = tuple(generator.PROFILES)
+_LATE_S = 0.05  # after its deadline, in virtual time: nothing else runs on the machine
 _RECOVERY_S = 60.0  # after the last fault, until all models serve again
 _REST_S = 90.0
 _PROBE_S = 60.0
@@ -288,7 +289,8 @@ class _TracingOracle(Oracle):
     """An oracle that also makes a hash of what it sees."""
 
     def __init__(self, machine: Machine, served: Collection[str]) -> None:
-        super().__init__(lambda: machine.now_ns / SECOND_NS, served=served)
+        bounds = Bounds(late_s=_LATE_S)
+        super().__init__(lambda: machine.now_ns / SECOND_NS, bounds, served)
         self._machine = machine
         self._hash = hashlib.sha256()
         self.calls = 0

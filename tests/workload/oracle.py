@@ -93,7 +93,7 @@ class Bounds:
     management_s: float = 60.0
     refusal_s: float = 90.0
     fault_s: float = 60.0
-    late_s: float = 0.05
+    late_s: float = 30.0
 
 
 @dataclasses.dataclass(slots=True)

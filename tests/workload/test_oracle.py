@@ -544,7 +544,7 @@ def statistics(court, model="double", **changed):
                 "name": model,
                 "inference_count": changed.get("rows", tally.rows),
                 "execution_count": changed.get("executions", tally.answered),
-                "batch_stats": [{"compute_infer": {"count": tally.answered}}],
+                "batch_stats": [{"batch_size": 1, "compute_infer": {"count": tally.answered}}],
                 "inference_stats": {
                     name: {"count": counts[name]} for name in ("success", "fail", "cache_hit")
                 },
