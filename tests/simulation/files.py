@@ -505,6 +505,44 @@ class MemoryFile(File):
         self.machine.shared_memory_bytes -= len(self.data)
 
 
+class NamedMemory(MemoryFile):
+    """An object of shared memory that a client made; the machine's limit is not for it."""
+
+    def __init__(self, machine: Machine, key: str, size: int) -> None:
+        super().__init__(machine)
+        if key in machine.named_memory:
+            raise system_error(errno.EEXIST)
+        self.key = key
+        self.references = 1  # of the client
+        self.data.extend(bytes(size))
+        machine.named_memory[key] = self
+
+    @property
+    def size(self) -> int:
+        """Its size now."""
+        return len(self.data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Returns a part; fewer bytes at its end."""
+        return bytes(self.data[offset : offset + size])
+
+    def write(self, offset: int, data: Any) -> None:
+        """Write a part; beyond the end, it grows."""
+        if offset + len(data) > len(self.data):
+            self.resize(offset + len(data))
+        self.data[offset : offset + len(data)] = data
+
+    def resize(self, size: int) -> None:
+        self.data[size:] = bytes(max(0, size - len(self.data)))
+
+    def unlink(self) -> None:
+        """Take its name away."""
+        del self.machine.named_memory[self.key]
+
+    def on_closed(self) -> None:
+        pass
+
+
 class ProcessFile(File):
     """What `os.pidfd_open` returns a descriptor of."""
 

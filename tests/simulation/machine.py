@@ -299,6 +299,7 @@ class Machine:
         self.thread_limit: int | None = None  # of a process
         self.process_limit: int | None = None
         self.listeners: dict[Any, Any] = {}  # by port or path
+        self.named_memory: dict[str, Any] = {}  # of clients, by its name in /dev/shm
         self.pause_share = 0.0  # of system calls, after which the caller loses its processor
         self._sockets = 0
         self.process_variables: list[tuple[Any, str, Any]] = []  # module, name, initial value

@@ -11,7 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.files import STREAM_BYTES, ListenerFile, Message, TcpFile, connect
+from tests.simulation.files import (
+    STREAM_BYTES,
+    ListenerFile,
+    Message,
+    NamedMemory,
+    TcpFile,
+    connect,
+)
 from tests.simulation.machine import SECOND_NS, Event, Machine
 
 _LOOPBACK_NS = 20_000
@@ -262,3 +269,7 @@ class ClientWorld:
         self._network.connect(
             name, protocol, self._ports[port], self._split_share, self._buffer_bytes
         )
+
+    def memory(self, key: str, size: int) -> NamedMemory:
+        """Make shared memory that the server finds by its name."""
+        return NamedMemory(self._machine, key, size)

@@ -418,6 +418,7 @@ class Run:
         gc.collect()
         self._load_again(network)
         self._probe(network)
+        self._ask(network, (Kind.UNREGISTER, Port.HTTP, ""))
         machine.run_for(_REST_S)
         self._check_rest(before, network)
         oracle.close()
@@ -510,6 +511,7 @@ class Run:
             network, (Kind.STATISTICS, Port.HTTP, ""), (Kind.METRICS, Port.METRICS, "")
         )
         self.oracle.compare(statistics, metrics or "")
+        self.oracle.check_memory()
 
     def _load_again(self, network: Network) -> None:
         """Load the models that clients unloaded, or could not load; all others have to be ready."""

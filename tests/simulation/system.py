@@ -35,11 +35,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures as real_futures
 from typing import Any
 
+from pytriton.serving.server.shared_memory import guarded_copy
 from tests.simulation.files import (
     STREAM_BYTES,
     File,
     ListenerFile,
     MemoryFile,
+    NamedMemory,
     PacketFile,
     ProcessFile,
     SocketFile,
@@ -59,6 +61,8 @@ from tests.simulation.machine import (
 
 _SYSTEM_CALL_NS = 1000  # what one takes
 _SPAWN_NS = 20_000_000
+_SHARED_MEMORY = "/dev/shm/"
+_COPIED_BYTES = 64 << 10  # of mapped memory, between which other threads run
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _F_SEAL_SEAL, _MFD_ALLOW_SEALING = 1, 2
 _CONTROL_HEAD_BYTES = real_socket.CMSG_LEN(0)
@@ -619,7 +623,36 @@ class Os(StandIn):
             and not pathlib.Path(path).exists()
         ):
             raise system_error(errno.ENOSPC)
+        if str(path).startswith(_SHARED_MEMORY) and not flags & real_os.O_CREAT:
+            memory = self.machine.named_memory.get(str(path).removeprefix(_SHARED_MEMORY))
+            if memory is None:
+                raise system_error(errno.ENOENT)
+            return self.machine.process.open(memory)
         return real_os.open(path, flags, mode, **options)
+
+    def _named_memory(self, descriptor: int) -> NamedMemory:
+        self.machine.pause_between_calls()
+        file = self.machine.file_of(descriptor)
+        if not isinstance(file, NamedMemory):
+            raise system_error(errno.ESPIPE)
+        return file
+
+    def preadv(self, descriptor: int, parts: Sequence[memoryview], offset: int) -> int:
+        if descriptor < DESCRIPTORS_PER_PROCESS:
+            return real_os.preadv(descriptor, parts, offset)
+        file = self._named_memory(descriptor)
+        done = 0
+        for part in parts:
+            data = file.read(offset + done, len(part))
+            part[: len(data)] = data
+            done += len(data)
+        return done
+
+    def pwrite(self, descriptor: int, data: Any, offset: int) -> int:
+        if descriptor < DESCRIPTORS_PER_PROCESS:
+            return real_os.pwrite(descriptor, data, offset)
+        self._named_memory(descriptor).write(offset, data)
+        return len(data)
 
     def dup(self, descriptor: int) -> int:
         if descriptor < DESCRIPTORS_PER_PROCESS:
@@ -971,6 +1004,52 @@ class Mmap(StandIn):
         if size > len(data):
             raise ValueError("mmap length is greater than file size")
         return map_memory(self.machine, descriptor, size or len(data), **options)
+
+
+class GuardedMapping:
+    """As the project's mapping of memory that a client may shrink while it is copied."""
+
+    machine: Machine
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        process = self.machine.process_of(descriptor)
+        self._file = file = self.machine.file_of(descriptor)
+        file.references += 1
+
+        def unmap() -> None:
+            if unmap in process.exit_watchers:
+                process.exit_watchers.remove(unmap)
+                file.release()
+
+        process.exit_watchers.append(unmap)
+        self._unmap = unmap
+        self.is_broken = False
+        self.size = size
+
+    def read(self, offset: int, target: int, size: int) -> bool:
+        for at in range(0, size, _COPIED_BYTES):
+            part = self._part(offset + at, min(_COPIED_BYTES, size - at))
+            ctypes.memmove(target + at, part, len(part))
+        return not self.is_broken
+
+    def write(self, offset: int, source: int, size: int) -> bool:
+        for at in range(0, size, _COPIED_BYTES):
+            count = min(_COPIED_BYTES, size - at)
+            if len(self._part(offset + at, count)) == count:
+                self._file.write(offset + at, ctypes.string_at(source + at, count))
+        return not self.is_broken
+
+    def _part(self, offset: int, size: int) -> bytes:
+        """A part, after others have run; what the file has no more of is zero."""
+        assert offset + size <= self.size
+        self.machine.sleep(_SYSTEM_CALL_NS)
+        part: bytes = b"" if self.is_broken else self._file.read(offset, size)
+        if len(part) < size:
+            self.is_broken = True
+        return part
+
+    def __del__(self) -> None:
+        self._unmap()
 
 
 class Resource(StandIn):
@@ -1400,6 +1479,7 @@ def stand_ins(machine: Machine) -> dict[Any, Any]:
         real_queue.SimpleQueue: simple_queue,
         real_futures.Future: future,
         real_futures.ThreadPoolExecutor: pool,
+        guarded_copy.GuardedMapping: type("GuardedMapping", (GuardedMapping,), of_machine),
     }
     for name in ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"):
         table[getattr(real_time, name)] = getattr(time, name)

@@ -32,7 +32,7 @@ class Tally:
         rows: rows of these.
         failed: those that the model itself refused, for sure.
         refused: those with another error, which were no successes.
-        unknown: those whose end the client did not see.
+        unknown: those whose end the client did not see, or whose outputs had no place.
         is_whole: whether the server has counted all of them; it starts anew when it loads a model.
     """
 
@@ -97,7 +97,7 @@ class Account:
             tally.rows += rows
         elif outcome.end is End.ERROR and own and own in outcome.error:
             tally.failed += 1
-        elif outcome.end is End.ERROR and outcome.status != _DEADLINE_EXCEEDED:
+        elif outcome.end is End.ERROR and outcome.status != _DEADLINE_EXCEEDED and not call.places:
             tally.refused += 1
         else:
             tally.unknown += 1

@@ -4,12 +4,48 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.workload.calls import Port
 from tests.workload.oracle import Oracle
 from tests.workload.sessions import ClientPlan, Session, Writers
+
+
+class NamedMemory:
+    """An object of POSIX shared memory; made new, and removed with `unlink`."""
+
+    def __init__(self, key: str, size: int) -> None:
+        self._path = pathlib.Path("/dev/shm") / key
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = os.open(self._path, flags, 0o600)
+        os.ftruncate(self._descriptor, size)
+        self._has_name = True
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        os.pwrite(self._descriptor, data, offset)
+
+    def resize(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def unlink(self) -> None:
+        self._has_name = False
+        self._path.unlink()
+
+    def close(self) -> None:
+        """Remove it, if it still has its name."""
+        if self._has_name:
+            self.unlink()
+        os.close(self._descriptor)
 
 
 class AsyncioWorld:
@@ -25,7 +61,18 @@ class AsyncioWorld:
         self._ports = ports
         self._host = host
         self._connecting: set[asyncio.Task[None]] = set()
+        self._memories: list[NamedMemory] = []
         self.now = self._loop.time
+
+    def memory(self, key: str, size: int) -> NamedMemory:
+        made = NamedMemory(key, size)
+        self._memories.append(made)
+        return made
+
+    def close(self) -> None:
+        """Remove the shared memory of its clients."""
+        while self._memories:
+            self._memories.pop().close()
 
     def call_later(self, delay_s: float, function: Callable[..., Any], *args: Any) -> Any:
         return self._loop.call_later(delay_s, function, *args)

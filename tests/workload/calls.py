@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 # The letter of `struct` for each datatype that the models of the workload have.
@@ -40,6 +42,9 @@ class Kind(enum.Enum):
     UNLOAD = "unload"
     STATISTICS = "statistics"
     METRICS = "metrics"
+    REGISTER = "register"  # a region of shared memory, whose name is the text of the call
+    UNREGISTER = "unregister"  # the same; without a text, all
+    REGIONS = "regions"  # which regions there are; with a text, only this one
     INVALID = "invalid"  # bytes that the protocol or the model does not allow
 
     __hash__ = object.__hash__  # that of enums takes a microsecond, and tables by kind are common
@@ -106,6 +111,40 @@ class SequenceStep:
     index: int
     is_start: bool
     is_end: bool
+
+
+class Region(NamedTuple):
+    """A part of an object of shared memory, which clients give a name."""
+
+    key: str
+    offset: int
+    byte_size: int
+
+
+class Place(NamedTuple):
+    """Where a tensor is: a part of a region."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+NO_PLACES: Mapping[str, Place] = types.MappingProxyType({})
+
+
+class MemoryAct(NamedTuple):
+    """What a client does with shared memory before it sends a call.
+
+    Args:
+        key: name of the object.
+        size: makes it, if there is none of this name, or else changes its size; None takes its name
+            away, while those that have it open keep it.
+        only_makes: changes nothing of an object that is there.
+    """
+
+    key: str
+    size: int | None
+    only_makes: bool = True
 
 
 class Cut(enum.Enum):
@@ -221,6 +260,9 @@ class Call:
         closes_lane: whether it is the last request of its ModelStreamInfer.
         stream_length: how many responses it gets, for a decoupled model.
         work_s: how long the model takes for it at least, of which it is told by its inputs.
+        region: the region that is registered, or in which the client believes its tensors to be.
+        places: of the tensors that are in a region, inputs and outputs, by name.
+        acts: what the client does with shared memory before.
         conduct: what the client does with it.
         pause_s: how long its client waits before it sends it.
         waits: whether its client waits for the end of all calls before it.
@@ -242,6 +284,9 @@ class Call:
     closes_lane: bool = False
     stream_length: int = 1
     work_s: float = 0.0
+    region: Region | None = None
+    places: Mapping[str, Place] = dataclasses.field(default_factory=lambda: NO_PLACES)
+    acts: tuple[MemoryAct, ...] = ()
     conduct: Conduct = POLITE
     pause_s: float = 0.0
     waits: bool = True
@@ -252,6 +297,13 @@ class Call:
     def id(self) -> str:
         """The id of the request; its length is fixed, so that bytes around it repeat."""
         return f"{self.number:010d}"
+
+    def output_places(self) -> list[tuple[str, Place]]:
+        """The names of outputs in a region, with their places."""
+        if not self.places:
+            return []
+        inputs = {each.name for each in self.inputs}
+        return [each for each in self.places.items() if each[0] not in inputs]
 
     def __str__(self) -> str:
         outcome = self.outcome

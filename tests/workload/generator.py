@@ -21,7 +21,10 @@ from tests.workload.calls import (
     Cut,
     Form,
     Kind,
+    MemoryAct,
+    Place,
     Port,
+    Region,
     SequenceStep,
 )
 from tests.workload.invalid import GRPC_CALLS, GRPC_FRAMES, HTTP_REQUESTS
@@ -88,6 +91,7 @@ PROFILES = {
             "chat": 2,
             "large": 1,
             "health": 1,
+            "regions": 1,
         },
         rudeness=0.02,
         slowness=0.03,
@@ -103,11 +107,13 @@ PROFILES = {
             "invalid_http": 3,
             "invalid_grpc": 3,
             "large": 1,
+            "regions": 2,
         },
         rudeness=0.3,
         slowness=0.2,
     ),
     "streams": Profile({"streams": 3, "grpc_streams": 4, "chat": 2}, rudeness=0.1, slowness=0.1),
+    "regions": Profile({"regions": 8, "http": 1, "grpc": 1}, rudeness=0.05, slowness=0.05),
     "sequences": Profile({"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03),
     "management": Profile(
         {"management": 2, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2}
@@ -118,6 +124,25 @@ ROW_MODELS = ("double", "pipeline", "limited", "caller")
 MANAGED_MODELS = ("limited", "strings", "cached", "double", "accumulate_direct", "stream")
 
 
+_SHARED_BYTES = 64 << 10  # of memory that clients share, beside a large tensor
+_LARGE_ELEMENTS = 1 << 17
+_LARGE_BYTES = 2 * 4 * _LARGE_ELEMENTS + 4096
+
+
+class _Slots:
+    """An object of shared memory, whose parts are given to calls, each once."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.used = 0
+
+    def take(self, region: str, size: int, gap: int) -> Place:
+        """A part after those that were given before; nothing lies in the gap."""
+        place = Place(region, self.used + gap, size)
+        self.used = place.offset + size
+        return place
+
+
 class Generator:
     """Makes the plans of clients.
 
@@ -126,6 +151,7 @@ class Generator:
         profile: a name of `PROFILES`, or a profile.
         served: names of the models that the server has.
         first_number: number of the first call; numbers of calls are unique in a run.
+        key_prefix: names of objects of shared memory begin with it.
     """
 
     def __init__(
@@ -134,6 +160,7 @@ class Generator:
         profile: str | Profile,
         served: Sequence[str],
         first_number: int = 1,
+        key_prefix: str = "workload",
     ) -> None:
         self.dice = Dice(source)
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
@@ -141,6 +168,9 @@ class Generator:
         self._numbers = itertools.count(first_number)
         self._sequences = itertools.count(first_number)
         self._clients = itertools.count(1)
+        self._memories = itertools.count(first_number)
+        self._key_prefix = key_prefix
+        self._shared = _Slots(self._new_key())
         self._rows = [name for name in ROW_MODELS if name in self.served]
 
     def plans(self, clients: int, calls: int, spread_s: float = 1.0) -> list[ClientPlan]:
@@ -406,6 +436,130 @@ class Generator:
                 for kind in kinds
             ]
 
+    def regions(self, port: Port) -> Iterator[list[Call]]:
+        """Shared memory: registered, used, and given up, not always in this order."""
+        for lane in itertools.count(1):
+            slots = self._shared if self.dice.chance(0.2) else _Slots(self._new_key())
+            if slots.used > _SHARED_BYTES:
+                slots = self._shared = _Slots(self._new_key())
+            yield self._episode(port, slots, lane)
+
+    def _new_key(self) -> str:
+        return f"{self._key_prefix}-{next(self._memories)}"
+
+    def _episode(self, port: Port, slots: _Slots, lane: int) -> list[Call]:
+        """The life of one region, of memory that others may share."""
+        dice = self.dice
+        is_shared = slots is self._shared
+        name = slots.key if is_shared else f"{slots.key} \u00fc{dice.integer(1, 3)}"
+        offset = 0 if is_shared else dice.choose((0, 0, 1, 4096))
+        count = dice.integer(1, 5)
+        used_lane = lane if port is Port.GRPC and dice.chance(0.3) else None
+        uses = [self._region_use(port, slots, name, used_lane) for _ in range(count)]
+        uses[-1].closes_lane = used_lane is not None
+        size = _SHARED_BYTES + _LARGE_BYTES if is_shared else slots.used + dice.integer(0, 64)
+        key = f"/{slots.key}" if dice.chance(0.5) else slots.key
+        region = Region(key, offset, size)
+        register = Call(self.number(), Kind.REGISTER, port, text=name, region=region)
+        register.acts = (MemoryAct(slots.key, offset + size),)
+        register.pause_s = self.pause_s()
+        unregister = Call(self.number(), Kind.UNREGISTER, port, text=name)
+        calls = [register, *uses, unregister]
+        if is_shared and dice.chance(0.7):
+            calls.pop()  # others go on to use it
+        elif not is_shared:
+            self._make_trouble(calls, slots.key, offset + size)
+        if dice.chance(0.5):
+            status = Call(self.number(), Kind.REGIONS, port, text=dice.choose(("", name)))
+            calls.insert(dice.integer(0, len(calls)), status)
+        return calls
+
+    def _make_trouble(self, calls: list[Call], key: str, size: int) -> None:
+        """Let something go wrong, or not, with a region that no other client uses."""
+        dice = self.dice
+        trouble = dice.integer(0, 15)
+        at = dice.integer(1, len(calls) - 1)
+        if trouble == 0:  # it is given up while requests use it
+            calls.insert(at, calls.pop())
+            calls[at].waits = False
+        elif trouble == 1:
+            smaller = dice.integer(0, size - 1)
+            calls[at].acts = (MemoryAct(key, smaller, only_makes=False),)
+            if dice.chance(0.5) and at + 1 < len(calls):
+                calls[at + 1].acts = (MemoryAct(key, size, only_makes=False),)
+        elif trouble == 2:
+            calls[at].acts = (MemoryAct(key, None),)
+        elif trouble == 3:
+            calls[-1].text = dice.choose((f"{calls[-1].text} of nobody", ""))
+        elif trouble == 4:
+            calls.pop()
+        elif trouble <= 8:
+            self._register_wrongly(calls, at, trouble, key, size)
+
+    def _register_wrongly(
+        self, calls: list[Call], at: int, trouble: int, key: str, size: int
+    ) -> None:
+        register = calls[0]
+        assert register.region is not None
+        again = Call(self.number(), Kind.REGISTER, register.port, text=register.text)
+        again.region = register.region
+        if trouble == 5:
+            calls.insert(at, again)
+        elif trouble == 6:  # the name stands for other memory later
+            calls[at].acts = (MemoryAct(key, None), MemoryAct(key, size))
+            calls.append(again)
+        elif trouble == 7:
+            wrong_size = self.dice.choose((0, size + 1))
+            register.region = register.region._replace(byte_size=wrong_size)
+        else:
+            wrong_key = self.dice.choose((f"{key}-nobody", "psm_workload"))
+            register.region = register.region._replace(key=wrong_key)
+
+    def _region_use(self, port: Port, slots: _Slots, name: str, lane: int | None) -> Call:
+        """An inference with inputs, outputs or both in a region."""
+        dice = self.dice
+        waits = dice.chance(0.5)
+        if lane is not None and dice.chance(0.5):
+            call = self.stream(port, lane=lane, waits=waits)
+        elif dice.chance(0.2):
+            call = Call(self.number(), Kind.INFER, port, "large", waits=waits, lane=lane)
+            call.inputs = models.large_inputs(call.number, dice.integer(1 << 10, _LARGE_ELEMENTS))
+        else:
+            call = self.infer(port, waits=waits, lane=lane)
+            call.kind = Kind.INFER
+        if lane is not None:
+            call.kind = Kind.STREAM
+            call.deadline_s = None
+        call.pause_s = self.pause_s()
+        where = dice.integer(1, 3)
+        places = {}
+        if where & 1:
+            # What a model is told to do is sent, as memory may have anything in it.
+            given = next(each for each in call.inputs if each.name in ("IN", "TAG"))
+            places[given.name] = slots.take(name, len(given.raw), dice.integer(0, 9))
+        if where & 2:
+            answers = [] if models.failure_of(call) else models.ANSWERS[call.model](call)
+            sizes = [len(each.raw) for outputs in answers for each in outputs]
+            room = max(sizes, default=4) + dice.choose((0, 0, 1, 100))
+            places["OUT"] = slots.take(name, room, dice.integer(0, 9))
+        if dice.chance(0.1):
+            wrong = dice.choose(list(places))
+            places[wrong] = self._wrong_place(places[wrong])
+        call.places = places
+        return call
+
+    def _wrong_place(self, place: Place) -> Place:
+        choice = self.dice.integer(0, 4)
+        if choice == 0:
+            return place._replace(region=f"{place.region} of nobody")
+        if choice == 1:
+            return place._replace(offset=1 << 40)
+        if choice == 2:
+            return place._replace(byte_size=place.byte_size - 1)
+        if choice == 3:
+            return place._replace(byte_size=1 << 40)
+        return place._replace(offset=(1 << 64) - 1)
+
     def invalid_http(self, port: Port) -> Iterator[list[Call]]:
         """What nobody should send, and good requests between."""
         while True:
@@ -443,6 +597,7 @@ HABITS: dict[str, tuple[Port | None, Habit]] = {
     "large": (None, Generator.large),
     "health": (None, Generator.health),
     "management": (None, Generator.management),
+    "regions": (None, Generator.regions),
     "invalid_http": (Port.HTTP, Generator.invalid_http),
     "invalid_grpc": (Port.GRPC, Generator.invalid_grpc),
 }

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pytriton.base.protos import service_pb2 as pb
-from tests.workload.calls import POLITE, Call, End, Form, Kind, Response, TensorData
+from tests.workload.calls import POLITE, Call, End, Form, Kind, Place, Response, TensorData
 from tests.workload.connection import ClientConnection, ViolationError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -46,6 +46,14 @@ _METHODS = {
     Kind.LOAD: ("RepositoryModelLoad", pb.RepositoryModelLoadResponse),
     Kind.UNLOAD: ("RepositoryModelUnload", pb.RepositoryModelUnloadResponse),
     Kind.STATISTICS: ("ModelStatistics", pb.ModelStatisticsResponse),
+    Kind.REGISTER: ("SystemSharedMemoryRegister", pb.SystemSharedMemoryRegisterResponse),
+    Kind.UNREGISTER: ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterResponse),
+    Kind.REGIONS: ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusResponse),
+}
+_REGION_REQUESTS = {
+    Kind.REGISTER: pb.SystemSharedMemoryRegisterRequest,
+    Kind.UNREGISTER: pb.SystemSharedMemoryUnregisterRequest,
+    Kind.REGIONS: pb.SystemSharedMemoryStatusRequest,
 }
 _CONTENTS = {
     "INT32": "int_contents",
@@ -115,6 +123,9 @@ class GrpcWriter:
             message = pb.RepositoryModelLoadRequest(model_name=call.model).SerializeToString()
         elif kind is Kind.UNLOAD:
             message = pb.RepositoryModelUnloadRequest(model_name=call.model).SerializeToString()
+        elif kind in _REGION_REQUESTS:
+            fields = {} if call.region is None else call.region._asdict()
+            message = _REGION_REQUESTS[kind](name=call.text, **fields).SerializeToString()
         else:
             message = b""
         return b"\0" + len(message).to_bytes(4, "big") + message
@@ -124,7 +135,9 @@ class GrpcWriter:
         if call.form is Form.TEXT:
             return _infer_request(call, typed=True).SerializeToString()
         inputs = call.inputs
-        if call.sequence is not None or call.priority or call.timeout_us:
+        if call.places:
+            inputs = tuple(each for each in inputs if each.name not in call.places)
+        if call.sequence is not None or call.priority or call.timeout_us or call.places:
             before, after = _parts(call)
         else:
             shapes = [each[:3] for each in inputs]
@@ -152,22 +165,38 @@ def _parts(call: Call) -> tuple[bytes, bytes]:
 
 def _infer_request(call: Call, *, typed: bool) -> Any:
     request = pb.ModelInferRequest(model_name=call.model, id=call.id)
-    if call.sequence is not None:
-        name = "string_param" if isinstance(call.sequence.id, str) else "int64_param"
-        setattr(request.parameters["sequence_id"], name, call.sequence.id)
-        request.parameters["sequence_start"].bool_param = call.sequence.is_start
-        request.parameters["sequence_end"].bool_param = call.sequence.is_end
-    if call.priority:
-        request.parameters["priority"].int64_param = call.priority
-    if call.timeout_us:
-        request.parameters["timeout"].int64_param = call.timeout_us
-    if call.kind is Kind.STREAM:
-        request.parameters["triton_enable_empty_final_response"].bool_param = True
+    _write_parameters(request.parameters, call)
     for each in call.inputs:
         tensor = request.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
-        if typed:
+        if each.name in call.places:
+            _write_place(tensor, call.places[each.name])
+        elif typed:
             getattr(tensor.contents, _CONTENTS[each.datatype]).extend(each.values())
+    for name, place in call.output_places():
+        _write_place(request.outputs.add(name=name), place)
     return request
+
+
+def _write_parameters(parameters: Any, call: Call) -> None:
+    if call.sequence is not None:
+        name = "string_param" if isinstance(call.sequence.id, str) else "int64_param"
+        setattr(parameters["sequence_id"], name, call.sequence.id)
+        parameters["sequence_start"].bool_param = call.sequence.is_start
+        parameters["sequence_end"].bool_param = call.sequence.is_end
+    if call.priority:
+        parameters["priority"].int64_param = call.priority
+    if call.timeout_us:
+        parameters["timeout"].int64_param = call.timeout_us
+    if call.kind is Kind.STREAM:
+        parameters["triton_enable_empty_final_response"].bool_param = True
+
+
+def _write_place(tensor: Any, place: Place) -> None:
+    """Write a place; numbers are signed in the message, and unsigned to the server."""
+    tensor.parameters["shared_memory_region"].string_param = place.region
+    for name, value in (("offset", place.offset), ("byte_size", place.byte_size)):
+        signed = value - (1 << 64) if value >> 63 else value
+        tensor.parameters[f"shared_memory_{name}"].int64_param = signed
 
 
 def _varint(value: int) -> bytes:
@@ -536,12 +565,16 @@ class GrpcClient(ClientConnection):
             outcome.error = document.error_message
             if len(inner.outputs):
                 raise ViolationError("an error has outputs")
-            # A request that was refused has one message, without the flag.
-            self._end_call(stream, call, End.ERROR)
+            # A request that was refused has one message, without the flag. One of a decoupled model
+            # may have several responses whose outputs have no room in shared memory.
+            if is_final or not inner.model_name or not call.output_places():
+                self._end_call(stream, call, End.ERROR)
             return
         if len(inner.outputs) or not is_final:
             outcome.responses.append(_read_response(inner, now))
-        if is_final:
+        if is_final and outcome.error:
+            self._end_call(stream, call, End.ERROR)
+        elif is_final:
             outcome.status = 0
             self._end_call(stream, call, End.ANSWERED)
 

@@ -12,10 +12,12 @@ import json
 import re
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tests.workload.calls import (
+    NO_PLACES,
     POLITE,
     STRUCT_CODES,
     Call,
@@ -23,6 +25,7 @@ from tests.workload.calls import (
     End,
     Form,
     Kind,
+    Place,
     Response,
     TensorData,
     join_texts,
@@ -50,11 +53,17 @@ _PATHS = {
     Kind.EVENTS: b"POST /v2/models/%b/infer",
     Kind.GENERATE: b"POST /v2/models/%b/generate",
     Kind.STREAM: b"POST /v2/models/%b/generate_stream",
+    Kind.REGISTER: b"POST /v2/systemsharedmemory/region/%b/register",
     Kind.CHAT: b"POST /v1/chat/completions",
     Kind.CHAT_STREAM: b"POST /v1/chat/completions",
 }
 _CHATS = (Kind.CHAT, Kind.CHAT_STREAM)
-_WITHOUT_BODY = (Kind.LIVE, Kind.READY, Kind.MODEL_READY, Kind.LOAD, Kind.UNLOAD)
+# Those about regions: the last word of their paths.
+_REGION_PATHS = {Kind.UNREGISTER: (b"POST", b"unregister"), Kind.REGIONS: (b"GET", b"status")}
+_WITHOUT_BODY = (
+    *(Kind.LIVE, Kind.READY, Kind.MODEL_READY, Kind.LOAD, Kind.UNLOAD),
+    *(Kind.REGISTER, Kind.UNREGISTER),
+)
 
 
 class Head(NamedTuple):
@@ -133,16 +142,22 @@ class RequestWriter:
 
     @staticmethod
     def _line(call: Call) -> bytes:
+        if call.kind in _REGION_PATHS:
+            method, action = _REGION_PATHS[call.kind]
+            region = f"/region/{quote(call.text)}".encode() if call.text else b""
+            return b"%b /v2/systemsharedmemory%b/%b HTTP/1.1\r\n" % (method, region, action)
         path = _PATHS[call.kind]
         if b"%b" in path:
-            path %= call.model.encode()
+            path %= (call.model or quote(call.text)).encode()
         return path + b" HTTP/1.1\r\n"
 
     def _post(self, call: Call, body: bytes) -> bytes:
         accept = b"Accept: text/event-stream\r\n" if call.kind is Kind.EVENTS else b""
-        return b"%b%b%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+        token = self._token if call.kind is Kind.REGISTER else b""
+        return b"%b%b%b%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
             self._line(call),
             self._host,
+            token,
             accept,
             len(body),
             body,
@@ -150,7 +165,9 @@ class RequestWriter:
 
     def _binary(self, call: Call) -> bytes:
         inputs = call.inputs
-        if call.sequence is not None or call.priority or call.timeout_us:
+        if call.places:
+            inputs = tuple(each for each in inputs if each.name not in call.places)
+        if call.sequence is not None or call.priority or call.timeout_us or call.places:
             before, after = self._binary_head(call)
         else:
             key = (call.model, *((each.name, each.shape, len(each.raw)) for each in inputs))
@@ -167,7 +184,8 @@ class RequestWriter:
         document = _infer_document(call)
         document.setdefault("parameters", {})["binary_data_output"] = True
         text = _dump(document)
-        size = len(text) + sum(len(each.raw) for each in call.inputs)
+        inline = (each.raw for each in call.inputs if each.name not in call.places)
+        size = len(text) + sum(map(len, inline))
         head = (
             b"%b%bContent-Type: application/octet-stream\r\n"
             b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
@@ -193,13 +211,33 @@ def _infer_document(call: Call) -> dict[str, Any]:
             "shape": list(each.shape),
             "datatype": each.datatype,
         }
-        if is_binary:
+        if each.name in call.places:
+            tensor["parameters"] = _place(call.places[each.name])
+        elif is_binary:
             tensor["parameters"] = {"binary_data_size": len(each.raw)}
         else:
             tensor["data"] = _json_values(each)
         inputs.append(tensor)
     document["inputs"] = inputs
+    outputs = call.output_places()
+    if outputs:
+        document["outputs"] = [
+            {"name": name, "parameters": _place(place)} for name, place in outputs
+        ]
     return document
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {
+        "shared_memory_region": place.region,
+        "shared_memory_offset": place.offset,
+        "shared_memory_byte_size": place.byte_size,
+    }
+
+
+def _register_document(call: Call) -> dict[str, Any]:
+    assert call.region is not None
+    return call.region._asdict()
 
 
 def _parameters(call: Call) -> dict[str, Any]:
@@ -243,17 +281,22 @@ _DOCUMENTS: dict[Kind, Callable[[Call], dict[str, Any]]] = {
     Kind.STREAM: _flat_document,
     Kind.CHAT: _chat_document,
     Kind.CHAT_STREAM: _chat_document,
+    Kind.REGISTER: _register_document,
 }
 
 
-def read_infer_response(document: Any, blobs: bytes, time_s: float) -> Response:
-    """An infer response of JSON, and of the binary tensors behind it."""
+def read_infer_response(
+    document: Any, blobs: bytes, time_s: float, places: Mapping[str, Place] = NO_PLACES
+) -> Response:
+    """An infer response of JSON, and of the binary tensors behind it; those in places are empty."""
     try:
         outputs = []
         at = 0
         for each in document["outputs"]:
             datatype, shape = each["datatype"], tuple(each["shape"])
-            if "data" in each:
+            if each["name"] in places and "data" not in each and "parameters" not in each:
+                raw = b""
+            elif "data" in each:
                 raw = _raw(datatype, each["data"])
             else:
                 size = each["parameters"]["binary_data_size"]
@@ -527,7 +570,8 @@ class HttpClient(ClientConnection):
             split = len(body) if head.json_bytes is None else head.json_bytes
             if split > len(body):
                 raise ViolationError(f"the JSON has {split} bytes of {len(body)}")
-            responses.append(read_infer_response(_load(body[:split]), body[split:], now))
+            document = _load(body[:split])
+            responses.append(read_infer_response(document, body[split:], now, call.places))
         elif kind in _WITHOUT_BODY:
             if body:
                 raise ViolationError(f"the answer has a body: {body[:200]!r}")

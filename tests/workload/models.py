@@ -38,8 +38,16 @@ REPOSITORY = pathlib.Path(__file__).parent / "model_repository"
 # What a server needs to serve all of them as they are meant.
 CACHE_CONFIG = "local,size=1048576"
 RATE_LIMIT = "execution_count"
-SERVER_FLAGS = (f"--cache-config={CACHE_CONFIG}", f"--rate-limit={RATE_LIMIT}")
-TRITON_SETTINGS = {"cache_config": [CACHE_CONFIG], "rate_limit": RATE_LIMIT}
+SERVER_FLAGS = (
+    f"--cache-config={CACHE_CONFIG}",
+    f"--rate-limit={RATE_LIMIT}",
+    "--allow-client-shm=true",
+)
+TRITON_SETTINGS = {
+    "cache_config": [CACHE_CONFIG],
+    "rate_limit": RATE_LIMIT,
+    "allow_client_shm": True,
+}
 
 WIDTH = 4  # elements of a row
 SLOW_QUEUE_SIZE = 16

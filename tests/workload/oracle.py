@@ -17,6 +17,7 @@ from typing import Any
 from tests.workload import models
 from tests.workload.account import Account
 from tests.workload.calls import INFERENCES, Call, Cut, End, Kind, Port, Response, TensorData
+from tests.workload.regions import REGION_KINDS, RegionBook
 
 
 class Cause(enum.Enum):
@@ -158,6 +159,7 @@ class Oracle:
         self._begun: dict[str, int] = {}
         self._gone: dict[str, int] = {}
         self._gone_at_begin: dict[int, int] = {}
+        self.regions = RegionBook(now, self._find)
 
     # Faults
 
@@ -169,6 +171,8 @@ class Oracle:
         self._recent.append(fault)
         if cause in (Cause.SERVER_KILLED, Cause.SERVER_STOPPING, Cause.MODEL_RELOADED):
             self.account.forget(model)
+        if cause in (Cause.SERVER_KILLED, Cause.SERVER_STOPPING):
+            self.regions.forget()
         return fault
 
     def over(self, fault: Fault) -> None:
@@ -195,8 +199,13 @@ class Oracle:
 
     # What sessions tell
 
+    def prepare(self, call: Call, world: Any) -> None:
+        self.regions.act(call.acts, world.memory)
+
     def begin(self, call: Call) -> None:
         self.open[call.number] = call
+        if call.places or call.kind in REGION_KINDS:
+            self.regions.begin(call)
         self.account.began(call)
         if call.kind in INFERENCES:
             self._begun[call.model] = self._begun.get(call.model, 0) + 1
@@ -218,7 +227,12 @@ class Oracle:
             self._find(f"a call ended {outcome.ends} times", call)
         self._overdue.pop(call.number, None)
         found = len(self.findings)
+        uses_regions = bool(call.places) or call.kind in REGION_KINDS
+        if uses_regions:
+            self.regions.end(call)
         self._judge(call)
+        if uses_regions:
+            self.regions.close(call)
         self.account.ended(call)
         if call.sequence is not None:
             call.memory.last_s = self._now()
@@ -249,6 +263,10 @@ class Oracle:
         """The run is over: whatever is open was forgotten by the server."""
         for call in self.open.values():
             self._find("a call never ended", call)
+
+    def check_memory(self) -> None:
+        """Look at all shared memory of clients, when nothing is under way."""
+        self.regions.check_all()
 
     def compare(self, statistics: Any = None, metrics: str = "") -> None:
         """Compare the account with what the server says when nothing is under way.
@@ -293,6 +311,10 @@ class Oracle:
     def _judge_inference(self, call: Call) -> None:
         end = call.outcome.end
         if end is End.ANSWERED:
+            if call.places and self.regions.is_answer_wrong(call):
+                self._find("a call was answered whose tensors are nowhere", call)
+            if self.regions.is_disturbed(call):
+                return
             expected = models.failure_of(call)
             if expected:
                 self._find(f"expected the error {expected!r}, but the call was answered", call)
@@ -314,7 +336,16 @@ class Oracle:
             self._explains_itself(call, status)
             or (call.sequence is not None and self._sequence_explains(call, status))
             or self._fault_explains(call, status)
+            or (bool(call.places) and self._region_explains(call, status))
         )
+
+    def _region_explains(self, call: Call, status: int | None) -> bool:
+        """Whether its places in shared memory explain the error of a call."""
+        if self.regions.explains(call, status):
+            return True
+        # A front end that had no descriptor for a region does without it.
+        since = self.regions.is_lost(call)
+        return since is not None and Cause.EXHAUSTED in self._causes(call, since)
 
     def _explains_itself(self, call: Call, status: int | None) -> bool:
         outcome = call.outcome
@@ -525,8 +556,21 @@ class Oracle:
                 self._find(f"an unload failed: {outcome.error!r}", call)
         elif kind in (Kind.READY, Kind.MODEL_READY):
             self._judge_ready(call)
+        elif kind in REGION_KINDS:
+            self._judge_regions(call)
         elif outcome.end is not End.ANSWERED and not self._causes(call):
             self._find(f"nothing explains the error {outcome.error!r}", call)
+
+    def _judge_regions(self, call: Call) -> None:
+        sentence = self.regions.judge(call)
+        outcome = call.outcome
+        # A front end may do without a region since there was no descriptor for it.
+        began_s = 0.0 if call.kind is Kind.REGIONS else None
+        is_explained = Cause.EXHAUSTED in self._causes(call, began_s) or (
+            outcome.end is End.ERROR and self._fault_explains(call, outcome.status)
+        )
+        if sentence and not is_explained:
+            self._find(sentence, call)
 
     def _causes_without(self, call: Call, own: Cause) -> list[Cause]:
         return [cause for cause in self._causes(call) if cause is not own]

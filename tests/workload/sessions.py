@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tests.workload.calls import Call, End, Kind, Outcome, Port
 from tests.workload.grpc_client import GrpcClient, GrpcWriter
 from tests.workload.http_client import HttpClient, RequestWriter
+from tests.workload.regions import Memory
 
 RECONNECT_S = 0.05
 LONGEST_RECONNECT_S = 2.0
@@ -38,9 +39,17 @@ class World(Protocol):
         """
         ...
 
+    def memory(self, key: str, size: int) -> Memory:
+        """Make an object of shared memory, of zeros, that the server finds by this name."""
+        ...
+
 
 class Judge(Protocol):
     """Who is told what happens to calls: see `oracle.Oracle`."""
+
+    def prepare(self, call: Call, world: World) -> None:
+        """Do with shared memory what the client does before a call."""
+        ...
 
     def begin(self, call: Call) -> None:
         """A call is given to a connection."""
@@ -183,6 +192,8 @@ class Session:
             self._world.connect(self.plan.port, self._client)
         self._open += 1
         if call.number not in self._attempts:
+            if call.acts:
+                self._judge.prepare(call, self._world)
             self._judge.begin(call)
         self._client.submit(call)
 
