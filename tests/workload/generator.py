@@ -479,6 +479,7 @@ class Generator:
         dice = self.dice
         trouble = dice.integer(0, 15)
         at = dice.integer(1, len(calls) - 1)
+        calls[1].waits |= trouble <= 8  # for the registration
         if trouble == 0:  # it is given up while requests use it
             calls.insert(at, calls.pop())
             calls[at].waits = False

@@ -206,6 +206,7 @@ class RegionBook:
                 if size is not None:
                     self._objects[key] = made = SharedObject(make(key, size), self._now())
                     self._all.append(made)
+                    self._add_late_registrations(key, made)
             elif size is None:
                 del self._objects[key]
                 known.memory.unlink()
@@ -214,6 +215,14 @@ class RegionBook:
                 for use in users:
                     use.is_disturbed = True
                 known.resize(size, self._now(), is_in_use=bool(users))
+
+    def _add_late_registrations(self, key: str, made: SharedObject) -> None:
+        """A registration whose end nobody saw may find the new object."""
+        for name, known in self._names.items():
+            for call in known.operations.values():
+                if call.region is not None and call.region.key.lstrip("/") == key:
+                    known.possible.add(State(made, call.region))
+            self._spread(name)
 
     def begin(self, call: Call) -> None:
         """A call begins: its client writes its inputs, and paints the places of its outputs."""
