@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
 
 import pytest
@@ -46,20 +47,28 @@ class Served:
             oracle = Oracle(world.now, served=self.names)
             oracle.account = self.account or oracle.account
             self.account = oracle.account
-            assert await run_sessions(plans, world, oracle, self.token)
+            try:
+                assert await run_sessions(plans, world, oracle, self.token)
+                assert await asyncio.to_thread(eventually, self.is_at_rest)
+                oracle.check_memory()
+            finally:
+                world.close()
             return oracle
 
         oracle = asyncio.run(work())
-        assert eventually(self.is_at_rest)
+        self.ask("/v2/systemsharedmemory/unregister", b"")
         page = call(self.ports[Port.METRICS], "/metrics").body.decode()
         oracle.compare(self.statistics(), page)
         return oracle
 
     account = None  # of all runs of this server
 
-    def statistics(self):
+    def ask(self, path, *body):
         headers = {"triton-access-token": self.token}
-        return json.loads(call(self.ports[Port.HTTP], "/v2/models/stats", headers=headers).body)
+        return call(self.ports[Port.HTTP], path, *body, headers=headers)
+
+    def statistics(self):
+        return json.loads(self.ask("/v2/models/stats").body)
 
     def is_at_rest(self) -> bool:
         """Whether no request waits, and two readings of the statistics are the same."""
@@ -98,7 +107,9 @@ def served(request):
 def test_population_finds_nothing_wrong(served, profile):
     first = 1 + sum(10_000 for name in sorted(PROFILES) if name < profile)
     source = random.Random(sum(profile.encode()))
-    plans = Generator(source, profile, served.names, first).plans(CLIENTS, CALLS, spread_s=0.2)
+    prefix = f"workload-{os.getpid()}"
+    made = Generator(source, profile, served.names, first, prefix)
+    plans = made.plans(CLIENTS, CALLS, spread_s=0.2)
     oracle = served.run(plans)
 
     assert [str(finding) for finding in oracle.findings] == []

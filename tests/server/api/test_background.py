@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -54,6 +56,27 @@ def test_function_for_which_there_is_no_thread_never_runs(run, monkeypatch):
     run(work)
 
     assert done == [2]
+
+
+def test_function_for_which_there_is_no_thread_is_let_go(run, monkeypatch):
+    class Tensor:
+        def read(self):
+            raise AssertionError("it never runs")
+
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def work(background):
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        tensor = Tensor()
+        kept = weakref.ref(tensor)
+        with pytest.raises(UnavailableError):
+            await background.run(tensor.read)
+        del tensor
+        gc.collect()
+        return kept() is None
+
+    assert run(work)
 
 
 def test_function_whose_caller_was_cancelled_while_it_waited_never_runs(run):

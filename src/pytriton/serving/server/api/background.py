@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from pytriton.base.errors import UnavailableError
@@ -40,20 +41,22 @@ class Background:
             UnavailableError: The system has no thread for it.
         """
         result: Future[Result] = Future()
+        waiting = [partial(function, *arguments)]
 
         def work() -> None:
             if not result.set_running_or_notify_cancel():
                 return
             try:
-                result.set_result(function(*arguments))
+                result.set_result(waiting.pop()())
             except BaseException as error:  # noqa: BLE001  the caller gets it
                 result.set_exception(error)
 
         try:
             submitted = self._threads.submit(work)
         except RuntimeError as error:
-            # The pool keeps the function, and a thread that works on another may have taken it.
+            # The pool keeps `work`, and a thread that works on another may have taken it.
             if result.cancel():
+                waiting.clear()  # else the memory of its tensors stays until a thread can be started
                 raise UnavailableError(
                     f"the server has no thread for a large request: {error}"
                 ) from error
