@@ -56,7 +56,7 @@ class Background:
         except RuntimeError as error:
             # The pool keeps `work`, and a thread that works on another may have taken it.
             if result.cancel():
-                waiting.clear()  # else the memory of its tensors stays until a thread can be started
+                waiting.clear()  # else its tensors stay until a thread can be started
                 raise UnavailableError(
                     f"the server has no thread for a large request: {error}"
                 ) from error
