@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import CancelledError, InternalError, UnavailableError
-from pytriton.base.messages import ExecutionTimes, InferTensor, TraceContext
+from pytriton.base.messages import ExecutionTimes, InferRequest, InferTensor, TraceContext
+from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.server.tracing import request_trace
 from pytriton.serving.server.tracing.request_trace import TraceFacts, TracingSink, record_tensors
 from tests.fakes import FakeClock, RecordingSink, response
@@ -62,6 +66,30 @@ def test_answer_is_passed_on_and_ends_the_trace(traced, clock):
     assert traced.facts.error is None
     assert traced.facts.answered_ns == traced.facts.end_ns == clock.now_ns
     assert traced.events == ["INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
+
+
+@pytest.mark.parametrize("end", ["on_response", "on_error", "on_refused"])
+def test_request_that_ended_is_freed_without_garbage_collection(traced, end):
+    class Exchange(RecordingSink):
+        pass
+
+    exchange = Exchange()
+    trace = TracingSink(traced.facts, exchange, traced.ended.append)
+    exchange.inference = Inference(InferRequest("m", {}), trace, trace)
+    sink = exchange.inference.end()
+    freed = weakref.ref(exchange)
+    del exchange, trace
+    gc.disable()
+    try:
+        if end == "on_response":
+            sink.on_response(None, final=True)
+        else:
+            getattr(sink, end)(InternalError("broken"))
+        del sink
+
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_time_to_send_is_in_the_outer_span_only(traced, clock):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 
 from pytriton.base.messages import TraceContext
+from pytriton.runtime.executor.inference import CLOSED_SINK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -195,7 +196,7 @@ class TracingSink:
         has_spans: bool = True,
     ) -> None:
         self._facts = facts
-        self._sink = sink
+        self._sink: ResponseSink = sink
         self._end = end
         self._has_spans = has_spans
         self._is_cancelled = False
@@ -233,7 +234,9 @@ class TracingSink:
         self._record_response(answered_ns, final=final)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        """Pass an error on."""
+        """Pass an error on, unless the request has ended already."""
+        if self._is_over:
+            return
         answered_ns = _monotonic_ns()
         self._facts.error = self._facts.error or error.message or CANCELLED
         try:
@@ -265,3 +268,5 @@ class TracingSink:
         self._facts.answered_ns = answered_ns
         self._facts.end_ns = _monotonic_ns()
         self._end(self._facts)
+        # The sink refers to the inference, and that to this trace: a cycle would keep its tensors.
+        self._sink = CLOSED_SINK
