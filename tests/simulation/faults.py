@@ -15,7 +15,7 @@ from tests.simulation.network import Network
 from tests.simulation.served import Served
 
 # One that is stopped so long hangs, as far as the server knows.
-_HANG_S = 200.0
+HANG_S = 200.0
 _HANGS = 0.8  # the share of front ends that are stopped for a shorter time
 
 # By role: the word in the names of its processes.
@@ -220,7 +220,7 @@ KINDS: dict[str, Callable[[Faults, Fault, SimulatedProcess | None], Callable[[],
 
 def _stop_s(role: str, amount: float) -> float:
     """How long a process is stopped; front ends sometimes for so long that they count as hung."""
-    return _HANG_S if role == "front end" and amount > _HANGS else 0.01 + 5 * amount**3
+    return HANG_S if role == "front end" and amount > _HANGS else 0.01 + 5 * amount**3
 
 
 def make_faults(

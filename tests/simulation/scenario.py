@@ -45,6 +45,7 @@ _FIRST_PROBE = 1 << 30  # above the numbers of clients' calls, and as long as th
 _HANG_S = 10.0  # until a front end that hangs is replaced, at the latest
 _LONGEST_S = 3600.0  # of a run, after the last client should have ended
 _WATCH_NS = SECOND_NS // 4
+_CONNECTIONS_NS = SECOND_NS // 50
 _CALM_NS = 2 * SECOND_NS  # until a system with all its processes counts as recovered
 
 
@@ -417,7 +418,7 @@ class Run:
         # Garbage is only collected here, so that runs do not depend on when Python does it.
         gc.collect()
         self._load_again(network)
-        self._probe(network)
+        self._probe(network)  # without a collection after it: no cycle may keep memory
         self._ask(network, (Kind.UNREGISTER, Port.HTTP, ""))
         machine.run_for(_REST_S)
         self._check_rest(before, network)
@@ -450,11 +451,16 @@ class Run:
 
         def watch() -> None:
             oracle.check_waiting()
-            self._check_connections()
             if open_clients:
                 machine.call_later(_WATCH_NS, watch)
 
+        def watch_connections() -> None:
+            self._check_connections()
+            if open_clients:
+                machine.call_later(_CONNECTIONS_NS, watch_connections)
+
         watch()
+        watch_connections()
         machine.run(lambda: not open_clients and faults.is_over, end_ns)
         self.ended_ns = machine.now_ns
 

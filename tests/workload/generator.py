@@ -284,8 +284,11 @@ class Generator:
         if self.profile.slowness and call.stream_length >= _LONG_STREAM and self.dice.chance(0.3):
             # Whoever stops reading here holds back what fills all buffers on the way.
             pause_s = 0.2 + self.dice.random() * 0.5
+            leaves = call.kind in INFERENCES and self.dice.chance(10 * self.profile.rudeness)
             call.conduct = Conduct(
-                read_pause_after_bytes=self.dice.integer(1, 20_000), read_pause_s=pause_s
+                read_pause_after_bytes=self.dice.integer(1, 20_000),
+                read_pause_s=pause_s,
+                cancel_after_s=0.15 if leaves else None,
             )
             return
         if self.dice.chance(self.profile.rudeness) and call.kind in INFERENCES:
