@@ -35,7 +35,6 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import BlockTracker
 from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from pytriton.serving.engine.answer_cache import CacheKeys
-from pytriton.serving.engine.batch_start import EarliestTimer
 from pytriton.serving.engine.batcher import GreedyBatcher, RequestQueue
 from pytriton.serving.engine.delivery import ResponseCredit
 from pytriton.serving.engine.ensemble.column_run import ColumnRuns, Slab
@@ -45,16 +44,16 @@ from pytriton.serving.engine.sequence.scheduler import END, SequenceScheduler
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.repository.loading.python_version import PythonVersion, RestartPolicy
 from pytriton.serving.repository.model_set import ModelSet
-from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.pool import FrontEndPool
-from pytriton.serving.server.frontend.registry_feed import RegistryFeed
-from pytriton.serving.server.frontend.session import FrontEndRequest, FrontEndSession
+from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
+from pytriton.serving.server.frontend.session import FrontEndRequest
 from pytriton.serving.server.grpc.connection import GrpcConnection
 from pytriton.serving.server.http.connection import HttpConnection
-from tests.simulation.scenario import Run, make_scenario
+from tests.simulation.faults import HANG_S
+from tests.simulation.scenario import Run, Scenario, make_scenario
 
 RECORD = pathlib.Path(__file__).with_name("planted.json")
-MOST_CALLS = 320  # of a scenario in which bugs are looked for: small ones are quick
+MOST_CALLS = 240  # of a scenario in which bugs are looked for: small ones are quick
 LONGEST_S = 600.0  # of the search for one bug
 
 
@@ -95,6 +94,8 @@ class Bug:
         sentence: what the broken code does.
         patch: breaks it.
         profile: of the clients among whom it is looked for.
+        needs: what a scenario has to have, else it is not tried: words of `words_of`. It saves the
+            time of scenarios that do not run the broken code.
         first_seed: where the search begins.
     """
 
@@ -102,6 +103,7 @@ class Bug:
     sentence: str
     patch: Patch
     profile: str = "mixed"
+    needs: tuple[str, ...] = ()
     first_seed: int = 0
 
     @contextlib.contextmanager
@@ -115,15 +117,27 @@ class Bug:
 BUGS: dict[str, Bug] = {}
 
 
-def bug(sentence: str, profile: str = "mixed", first_seed: int = 0) -> Callable[[Patch], Patch]:
+def bug(sentence: str, profile: str = "mixed", *needs: str) -> Callable[[Patch], Patch]:
     """Put a bug into the table, under the name of the function that plants it."""
 
     def add(patch: Patch) -> Patch:
-        name = patch.__name__
-        BUGS[name] = Bug(name, sentence, patch, profile, first_seed)
+        BUGS[patch.__name__] = Bug(patch.__name__, sentence, patch, profile, needs)
         return patch
 
     return add
+
+
+def words_of(scenario: Scenario) -> set[str]:
+    """What there is in a scenario: its kind of system, its faults, and those that come often."""
+    words = {"repository" if scenario.has_repository else "bound"}
+    if scenario.front_ends:
+        words.add("front ends")
+    faults = collections.Counter(f"{each.kind} {each.role}".strip() for each in scenario.faults)
+    for name, count in faults.items():
+        words |= {name, *(f"{number} x {name}" for number in range(2, count + 1))}
+    if any(each.kind == "stop" and each.for_s >= HANG_S for each in scenario.faults):
+        words.add("hang")
+    return words
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -234,43 +248,46 @@ def grpc_call_that_was_reset_is_served(patches: Patches) -> None:
 # Front ends and their sessions
 
 
-@bug("Front ends are not pinged, so that one that hangs is never replaced.")
+@bug("Front ends are not pinged, so that one that hangs is never replaced.", "mixed", "hang")
 def hung_front_end_stays(patches: Patches) -> None:
     patches.set(FrontEndPool, "_beat", _nothing)
 
 
-@bug("Cancellations of a front end reach the core after the next request of their sequence.")
-def cancellation_comes_late(patches: Patches) -> None:
-    patches.set(CoreLink, "_send_cancellations", _nothing)
-
-
-@bug("Requests of a front end that was killed go on.")
-def requests_of_dead_front_end_go_on(patches: Patches) -> None:
-    def close(original: Any) -> Any:
-        def without_cancelling(session: Any) -> None:
-            session._requests.clear()
-            original(session)
-
-        return without_cancelling
-
-    patches.wrap(FrontEndSession, "close", close)
-
-
-@bug("A load waits for ever for the answer of a front end that was killed.", "management")
-def load_waits_for_dead_front_end(patches: Patches) -> None:
-    def remove(feed: Any, reader: Any) -> None:
-        feed._readers.discard(reader)
-
-    patches.set(RegistryFeed, "remove", remove)
-
-
-@bug("Credit of a front end does not resume the model that was paused.", "streams")
+@bug("Credit of a front end does not resume the model that was paused.", "streams", "front ends")
 def stream_of_front_end_never_resumes(patches: Patches) -> None:
     def on_consumed(request: Any, count: int) -> None:
         if request._window is not None:
             request._window.add(count)
 
     patches.set(FrontEndRequest, "on_consumed", on_consumed)
+
+
+@bug(
+    "The core keeps the sockets of clients that it has passed to a front end.",
+    "mixed",
+    "front ends",
+)
+def core_keeps_passed_clients(patches: Patches) -> None:
+    kept = []
+
+    def pass_client(original: Any) -> Any:
+        def keep(pool: Any, service: Any, client: Any) -> None:
+            kept.append(client.dup())
+            original(pool, service, client)
+
+        return keep
+
+    patches.wrap(FrontEndPool, "pass_client", pass_client)
+
+
+@bug(
+    "Replies for which a front end could not get memory are lost.",
+    "mixed",
+    "front ends",
+    "leave no shared memory",
+)
+def replies_without_memory_are_lost(patches: Patches) -> None:
+    patches.set(ReplyOutbox, "_send_failures", _nothing)
 
 
 # Schedulers
@@ -298,18 +315,6 @@ def free_instance_is_not_woken(patches: Patches) -> None:
     patches.set(Model, "_use_again", use_again)
 
 
-@bug("A timer that is set is not moved to an earlier time.", "hostile")
-def earlier_time_is_ignored(patches: Patches) -> None:
-    def set_timer(original: Any) -> Any:
-        def only_once(timer: Any, at_ns: int) -> None:
-            if not timer.is_set:
-                original(timer, at_ns)
-
-        return only_once
-
-    patches.wrap(EarliestTimer, "set", set_timer)
-
-
 @bug("A batch may have one row more than the model allows.")
 def batch_is_too_large(patches: Patches) -> None:
     def init(original: Any) -> Any:
@@ -324,20 +329,44 @@ def batch_is_too_large(patches: Patches) -> None:
 # Statistics
 
 
-@bug("Requests of a batch with several requests count twice.")
-def successes_count_twice(patches: Patches) -> None:
+@bug("A request that failed counts twice.")
+def failures_count_twice(patches: Patches) -> None:
     def record(original: Any) -> Any:
-        def twice(statistics: Any, record: Any, now_ms: int) -> None:
-            original(statistics, record, now_ms)
-            if record.succeeded > 1:
-                statistics._executed.count += record.succeeded
+        def twice(statistics: Any, count: int, ns: int, reason: Any) -> None:
+            original(statistics, 2 * count, ns, reason)
 
         return twice
 
-    patches.wrap(ModelStatistics, "record_batch", record)
+    patches.wrap(ModelStatistics, "record_failures", record)
 
 
 # Sequences
+
+
+@bug("The slot of a sequence is free as soon as its last request is queued.", "sequences")
+def slot_is_freed_early(patches: Patches) -> None:
+    freed: set[Any] = set()
+
+    def add(original: Any) -> Any:
+        def free_slot(scheduler: Any, inference: Any, now_ns: int) -> None:
+            original(scheduler, inference, now_ns)
+            sequence = scheduler._owners[inference]
+            if inference.request.flags & END and sequence.slots is not None:
+                sequence.slots.release(sequence)
+                freed.add(sequence)
+
+        return free_slot
+
+    def end(original: Any) -> Any:
+        def without_release(scheduler: Any, sequence: Any) -> None:
+            if sequence in freed:
+                sequence.slots = None
+            original(scheduler, sequence)
+
+        return without_release
+
+    patches.wrap(SequenceScheduler, "add", add)
+    patches.wrap(SequenceScheduler, "_end", end)
 
 
 @bug("Cancelling a request of a sequence also removes those before it.", "sequences")
@@ -351,24 +380,7 @@ def cancelling_removes_earlier_steps(patches: Patches) -> None:
     patches.set(SequenceScheduler, "remove", remove)
 
 
-@bug("The slot of a sequence is free when its last request begins to run.", "sequences")
-def slot_is_freed_early(patches: Patches) -> None:
-    def dispatch(original: Any) -> Any:
-        def free_slots(scheduler: Any, instance: Any, choice: Any) -> Any:
-            result = original(scheduler, instance, choice)
-            for inference in choice:
-                if inference is not None and inference.request.flags & END:
-                    sequence = scheduler._owners[inference]
-                    slots, sequence.slots = sequence.slots, None
-                    slots.release(sequence)
-            return result
-
-        return free_slots
-
-    patches.wrap(SequenceScheduler, "_dispatch", dispatch)
-
-
-@bug("Sequences of an instance that ended are not ended.", "sequences")
+@bug("Sequences of an instance that ended are not ended.", "sequences", "kill worker")
 def sequences_outlive_their_instance(patches: Patches) -> None:
     def remove_instance(scheduler: Any, instance: Any) -> list[Any]:
         scheduler.retire_instance(instance)
@@ -418,7 +430,9 @@ def cancelled_member_runs_all_steps(patches: Patches) -> None:
     patches.set(ColumnRuns, "cancel", _nothing)
 
 
-@bug("Several requests that ran together leave out a step of their ensemble.")
+@bug(
+    "Several requests that ran together leave out a step of their ensemble.", "mixed", "repository"
+)
 def ensemble_drops_a_step(patches: Patches) -> None:
     def after_step(original: Any) -> Any:
         def drop(slab: Any, extent: Any, outputs: Any, row: int) -> Any:
@@ -436,7 +450,9 @@ def ensemble_drops_a_step(patches: Patches) -> None:
     patches.wrap(Slab, "after_step", after_step)
 
 
-@bug("A step's model is unloaded although requests of ensembles need it.", "management")
+@bug(
+    "A step's model is unloaded although requests of ensembles need it.", "management", "repository"
+)
 def step_is_not_waited_for(patches: Patches) -> None:
     def init(original: Any) -> Any:
         def without(models: Any, settings: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
@@ -451,7 +467,7 @@ def step_is_not_waited_for(patches: Patches) -> None:
 # Rate limiter
 
 
-@bug("Resources of an instance that died stay in use.")
+@bug("Resources of an instance that died stay in use.", "mixed", "kill zygote of workers")
 def dead_instance_keeps_resources(patches: Patches) -> None:
     def remove(turns: Any, instance: Any, *, with_seat: bool = False) -> None:
         seat = turns._taken.pop(instance, None)
@@ -490,7 +506,7 @@ def cache_mixes_up_keys(patches: Patches) -> None:
 # Loads and unloads
 
 
-@bug("An unload does not wait for the requests that run.", "management")
+@bug("An unload does not wait for the requests that run.", "management", "repository")
 def unload_does_not_drain(patches: Patches) -> None:
     async def drain(model: Any, timeout_s: float | None = None) -> None:
         """Return at once."""
@@ -498,12 +514,16 @@ def unload_does_not_drain(patches: Patches) -> None:
     patches.set(Model, "drain", drain)
 
 
-@bug("A worker whose launch was cancelled when it was forked is not ended.", "management")
+@bug(
+    "A worker whose launch was cancelled when it was forked is not ended.",
+    "management",
+    "repository",
+)
 def cancelled_launch_is_not_reaped(patches: Patches) -> None:
     patches.set(launcher, "_end_unwanted", _nothing)
 
 
-@bug("The load of an ensemble undoes a later unload of its step.", "management")
+@bug("The load of an ensemble undoes a later unload of its step.", "management", "repository")
 def load_undoes_later_unload(patches: Patches) -> None:
     class Constant(collections.Counter[str]):
         update = _nothing  # type: ignore[assignment]
@@ -521,7 +541,11 @@ def load_undoes_later_unload(patches: Patches) -> None:
 # Restart policy
 
 
-@bug("The death of the process that forks workers counts as a crash of each model.")
+@bug(
+    "The death of the process that forks workers counts as a crash of each model.",
+    "mixed",
+    "3 x kill zygote of workers",
+)
 def zygote_death_is_a_crash(patches: Patches) -> None:
     def restart(original: Any) -> Any:
         def as_crash(version: Any, plan: Any, reason: str, *, is_crash: bool = True) -> bool:
@@ -532,7 +556,12 @@ def zygote_death_is_a_crash(patches: Patches) -> None:
     patches.wrap(PythonVersion, "_restart", restart)
 
 
-@bug("A start for which the machine had no resources counts as a crash of the model.")
+@bug(
+    "A start for which the machine had no resources counts as a crash of the model.",
+    "mixed",
+    "start no process",
+    "kill zygote of workers",
+)
 def lack_of_resources_is_a_crash(patches: Patches) -> None:
     def on_lack(policy: Any) -> Any:
         return policy.on_exit(time.monotonic(), "no resources")
@@ -540,7 +569,11 @@ def lack_of_resources_is_a_crash(patches: Patches) -> None:
     patches.set(RestartPolicy, "on_lack", on_lack)
 
 
-@bug("After the process that forks workers has died, pending forks are forgotten.")
+@bug(
+    "After the process that forks workers has died, pending forks are forgotten.",
+    "mixed",
+    "2 x kill zygote of workers",
+)
 def pending_forks_are_forgotten(patches: Patches) -> None:
     def on_gone(original: Any) -> Any:
         def forget(zygote: Any) -> None:
@@ -552,7 +585,7 @@ def pending_forks_are_forgotten(patches: Patches) -> None:
     patches.wrap(RunningZygote, "_on_gone", on_gone)
 
 
-@bug("An instance that was replaced is still missed.")
+@bug("An instance that was replaced is still missed.", "mixed", "kill worker")
 def replaced_instance_is_missed(patches: Patches) -> None:
     def add_instance(original: Any) -> Any:
         def add(model: Any, instance: Any, limits: Any = None, **options: Any) -> None:
@@ -565,7 +598,12 @@ def replaced_instance_is_missed(patches: Patches) -> None:
     patches.wrap(Model, "add_instance", add_instance)
 
 
-@bug("The time limit of an outage goes on after the outage.")
+@bug(
+    "The time limit of an outage goes on after the outage.",
+    "mixed",
+    "start no process",
+    "kill zygote of workers",
+)
 def outage_limit_goes_on(patches: Patches) -> None:
     def end(outage: Any) -> None:
         outage.is_over_limit = False
@@ -576,7 +614,12 @@ def outage_limit_goes_on(patches: Patches) -> None:
 # Worker and host
 
 
-@bug("Responses are left to a helper thread that could not be started.", "streams")
+@bug(
+    "Responses are left to a helper thread that could not be started.",
+    "streams",
+    "start no thread",
+    "repository",
+)
 def helper_thread_is_taken_for_granted(patches: Patches) -> None:
     def use_helper(original: Any) -> Any:
         def claim(outbox: Any) -> bool:
@@ -588,12 +631,12 @@ def helper_thread_is_taken_for_granted(patches: Patches) -> None:
     patches.wrap(ResponseOutbox, "_use_helper", use_helper)
 
 
-@bug("The thread that has read for all does not wake the next one.")
+@bug("The thread that has read for all does not wake the next one.", "mixed", "repository")
 def next_reader_sleeps(patches: Patches) -> None:
     patches.set(Mailbox, "_wake_next_reader", _nothing)
 
 
-@bug("A decoupled function is not told that its client has left.", "streams")
+@bug("A decoupled function is not told that its client has left.", "streams", "bound")
 def host_ignores_cancellation(patches: Patches) -> None:
     def cancel(batch: Any, position: int) -> None:
         """Go on."""
@@ -601,7 +644,7 @@ def host_ignores_cancellation(patches: Patches) -> None:
     patches.set(StreamBatch, "cancel", cancel)
 
 
-@bug("A call of a model by a model is kept after its end.")
+@bug("A call of a model by a model is kept after its end.", "mixed", "repository")
 def inner_call_is_kept(patches: Patches) -> None:
     def end(call: Any) -> None:
         call._is_over = True
@@ -644,7 +687,11 @@ def credit_counts_twice(patches: Patches) -> None:
 # Channels and memory
 
 
-@bug("A list of descriptors that the kernel has cut off counts as whole.")
+@bug(
+    "A list of descriptors that the kernel has cut off counts as whole.",
+    "mixed",
+    "leave few descriptors to front end",
+)
 def truncated_descriptors_are_ignored(patches: Patches) -> None:
     def read_into(original: Any) -> Any:
         def ignore(link: Any, buffer: Any, flags: int) -> int:
@@ -666,7 +713,7 @@ def idle_memory_is_kept(patches: Patches) -> None:
     patches.set(Arena, "trim", trim)
 
 
-@bug("Memory of a third process stays mapped while nothing is sent.")
+@bug("Memory of a third process stays mapped while nothing is sent.", "mixed", "front ends")
 def forwarded_memory_stays_mapped(patches: Patches) -> None:
     def maps_memory(tracker: Any) -> bool:
         return bool(tracker.mapped_count)
@@ -674,7 +721,7 @@ def forwarded_memory_stays_mapped(patches: Patches) -> None:
     patches.set(BlockTracker, "maps_memory", property(maps_memory))
 
 
-@bug("A message that did not fit into the socket is not sent when there is room.")
+@bug("A message that did not fit into the socket is not sent when there is room.", "mixed")
 def full_socket_is_not_watched(patches: Patches) -> None:
     patches.set(LoopChannel, "_watch_unsent", _nothing)
 
@@ -739,7 +786,9 @@ class Search:
         while tried < seeds and time.process_time() - began < self.longest_s:
             seed += 1
             scenario = make_scenario(seed, each.profile)
-            if scenario.call_count > self.most_calls:
+            if scenario.call_count > self.most_calls or not words_of(scenario).issuperset(
+                each.needs
+            ):
                 continue
             tried += 1
             findings = Run(scenario).run(each.planted).findings
