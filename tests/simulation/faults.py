@@ -16,7 +16,7 @@ from tests.simulation.served import Served
 
 # One that is stopped so long hangs, as far as the server knows.
 HANG_S = 200.0
-_HANGS = 0.8  # the share of front ends that are stopped for a shorter time
+_HANGS = 0.5  # the share of front ends that are stopped for a shorter time
 
 # By role: the word in the names of its processes.
 ROLES = {

@@ -12,6 +12,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import io
 import json
 import pathlib
 import sys
@@ -791,7 +792,8 @@ class Search:
             ):
                 continue
             tried += 1
-            findings = Run(scenario).run(each.planted).findings
+            with contextlib.redirect_stdout(io.StringIO()):
+                findings = Run(scenario).run(each.planted).findings
             if findings and not self.clean(each.profile, seed):
                 return Found(each.profile, seed, tried, time.process_time() - began, findings[0])
         return Found(each.profile, None, tried, time.process_time() - began, "")
