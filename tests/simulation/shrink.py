@@ -103,6 +103,9 @@ class Shrinker:
         if self._runs >= self._max_runs or time.monotonic() > self._deadline_s:
             raise _BudgetSpentError
         self._runs += 1
+        return self._make_result(kept)
+
+    def _make_result(self, kept: Kept) -> Result:
         scenario = make_scenario(self._seed, self._profile, kept, self._length)
         return Run(scenario).run(self._planted)
 

@@ -18,6 +18,7 @@ from tests.workload.calls import POLITE, Call, End, Port
 
 _FEW_CALLS = 30  # a run with at most these is told call by call
 _MOST_FINDINGS = 5
+_ABOUT = re.compile(r" \[call (\d+) .*\]$", re.DOTALL)
 _CLOCK_TIME = re.compile(r"^(\d+\.\d+): ")
 _PORTS = {Port.HTTP: "HTTP", Port.GRPC: "gRPC", Port.METRICS: "the port of metrics"}
 
@@ -66,12 +67,12 @@ def _count(count: int, noun: str) -> str:
 
 
 def _with_time(finding: str, began_ns: int) -> str:
-    """A finding with its time after the start of the clients."""
+    """A finding with its time after the start of the clients; its call was told before."""
 
     def shift(found: re.Match[str]) -> str:
         return f"at {float(found[1]) - began_ns / SECOND_NS:.6f} s: "
 
-    return _CLOCK_TIME.sub(shift, finding)
+    return _ABOUT.sub(r" (call \1)", _CLOCK_TIME.sub(shift, finding))
 
 
 def _of_machine(result: Result) -> Iterator[tuple[float, str]]:
