@@ -125,6 +125,9 @@ class InlineProcess:
             memory = memory[size:]
         return parts
 
+    def has_ended(self) -> bool:
+        return False
+
     def kill(self) -> None:
         self.pid = -1
 

@@ -17,7 +17,8 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, Unavailabl
 from pytriton.protocol.kserve_json import parse_infer
 from pytriton.serving.server.api.background import WORKERS
 from pytriton.serving.server.codec import child, pool
-from pytriton.serving.server.codec.pool import CodecPool
+from pytriton.serving.server.codec.pool import CodecPool, CodecProcess
+from tests.e2e.waiting import eventually
 from tests.server.http_models import InlineProcess
 from tests.wire.specs import model_spec, tensor_spec
 
@@ -148,6 +149,27 @@ def test_process_that_ends_fails_its_job_only():
         return await codec.generate(b'{"a":1}', SPEC)
 
     assert run(read, DyingProcess).inputs.keys() == {"a"}
+
+
+def test_idle_process_that_was_killed_fails_no_job():
+    made = []
+
+    def make():
+        made.append(CodecProcess())
+        return made[-1]
+
+    async def read(codec):
+        await codec.generate(b'{"a":1}', SPEC)
+        killed = psutil.Process(made[0].pid)
+        killed.kill()
+        # It is a zombie until its parent has looked after it.
+        assert eventually(lambda: killed.status() == psutil.STATUS_ZOMBIE)
+        answer = await codec.generate(b'{"a":1}', SPEC)
+        assert not killed.is_running()
+        return answer
+
+    assert run(read, make).inputs.keys() == {"a"}
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("error", [BlockingIOError, MemoryError])

@@ -120,6 +120,10 @@ class CodecProcess:
             raise EOFError
         return data
 
+    def has_ended(self) -> bool:
+        """Whether the process is gone, for example because the system lacked memory."""
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         """Kill the process; a thread that waits for it gets EOFError."""
         self._process.kill()
@@ -307,10 +311,7 @@ class CodecPool:
             raise
 
     def _acquire(self) -> CodecProcess:
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
-            if process is not None:
-                self._busy[process] = None
+        process = self._take_idle()
         if process is None:
             try:
                 process = self._make_process()
@@ -323,6 +324,18 @@ class CodecPool:
                 if self._is_closed:
                     process.kill()
         return process
+
+    def _take_idle(self) -> CodecProcess | None:
+        """An idle process; one that has ended meanwhile must not fail the next job."""
+        while True:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+                if process is None:
+                    return None
+                if not process.has_ended():
+                    self._busy[process] = None
+                    return process
+            process.close()
 
     def _release(self, process: CodecProcess, *, is_reusable: bool) -> None:
         with self._lock:
