@@ -72,7 +72,9 @@ class LoggedHttpConnection(HttpConnection):
     def __init__(self, handler: HttpHandler) -> None:
         super().__init__(handler)
         self._client = ""
-        self._entered: HttpRequest | None = None  # the last request that has its entry
+        # Whether the current request has its entry. The request itself is not kept here: its body
+        # may be shared memory, which would be in use as long as the client stays connected.
+        self._is_entered = False
         self._began_ns = 0
         self._stream_status = 0
         self._streamed_bytes = 0
@@ -85,6 +87,7 @@ class LoggedHttpConnection(HttpConnection):
         super().connection_made(transport)
 
     def _handle(self, request: HttpRequest) -> None:
+        self._is_entered = False
         self._began_ns = request.began_ns or time.monotonic_ns()
         self._stream_status = self._streamed_bytes = 0
         self.model = self.version = self.request_id = ""
@@ -145,8 +148,8 @@ class LoggedHttpConnection(HttpConnection):
 
     def _enter(self, request: HttpRequest, status: int, bytes_out: int) -> None:
         """Add the entry of a request, unless it has one."""
-        if request is not self._entered:
-            self._entered = request
+        if not self._is_entered:
+            self._is_entered = True
             duration_ns = time.monotonic_ns() - self._began_ns
             self._add(request.head, status, len(request.body), bytes_out, duration_ns)
 
