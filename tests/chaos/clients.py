@@ -102,7 +102,8 @@ def plans(scene: Scene, served: Sequence[str]) -> Iterator[ClientPlan]:
     while True:
         plan = generator.plan(generator.dice.integer(1, 2 * _CALLS_OF_A_CLIENT))
         for call in plan.calls:
-            if call.model == "large":
+            # A client that sends in pieces has chosen them for the size of its request.
+            if call.model == "large" and not call.conduct.piece_bytes:
                 _vary_size(generator, call)
         yield plan
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable
 
-from tests.workload.calls import Call, End, Kind
+from tests.workload.calls import INFERENCES, Call, End, Kind
 from tests.workload.oracle import Bounds, Cause, Oracle
 
 _SENT = "sent"
@@ -70,9 +70,17 @@ class ChaosOracle(Oracle):
         row = self.rows.get(f"{call.port.value} {call.kind.value}")
         if row is None:
             row = self.rows[f"{call.port.value} {call.kind.value}"] = collections.Counter()
+        # A queue that was full is known only as long as the call is open.
+        is_own_error = (
+            call.outcome.end is End.ERROR
+            and call.kind in INFERENCES
+            and call.number in self.open
+            and self._explains_itself(call, call.outcome.status)
+        )
         super().finish(call)
         row[_SENT] += 1
-        row[self._column(call, is_finding=len(self.findings) > before)] += 1
+        is_finding = len(self.findings) > before
+        row[_column(call, is_finding=is_finding, is_own_error=is_own_error)] += 1
 
     def table(self) -> dict[str, dict[str, int]]:
         """The account, by kind of call and by how calls ended."""
@@ -81,16 +89,17 @@ class ChaosOracle(Oracle):
             for kind, row in self.rows.items()
         }
 
-    def _column(self, call: Call, *, is_finding: bool) -> str:
-        outcome = call.outcome
-        if is_finding:
-            if outcome.ends != 1:
-                return "double"
-            return "lost" if outcome.end in _LOSSES else "wrong"
-        if call.kind is Kind.INVALID:
-            return "invalid"
-        if outcome.end is End.ANSWERED:
-            return "answered"
-        if outcome.end is End.ERROR:
-            return "refused" if self._explains_itself(call, outcome.status) else "failed by fault"
-        return "lost by fault" if outcome.end in _LOSSES else "client left"
+
+def _column(call: Call, *, is_finding: bool, is_own_error: bool) -> str:
+    outcome = call.outcome
+    if is_finding:
+        if outcome.ends != 1:
+            return "double"
+        return "lost" if outcome.end in _LOSSES else "wrong"
+    if call.kind is Kind.INVALID:
+        return "invalid"
+    if outcome.end is End.ANSWERED:
+        return "answered"
+    if outcome.end is End.ERROR:
+        return "refused" if is_own_error else "failed by fault"
+    return "lost by fault" if outcome.end in _LOSSES else "client left"
