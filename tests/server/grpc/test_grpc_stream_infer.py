@@ -197,6 +197,17 @@ def test_decoupled_failure_ends_only_its_request(client, stream):
     assert client.response(stream).status == "0"
 
 
+def test_request_that_is_cancelled_with_its_sequence_has_an_error_with_a_text(client, stream):
+    ask(client, stream, "coupled", "failed")
+    client.engine.fail(CancelledError(""), "failed")
+    client.engine.refusal = CancelledError("")
+    ask(client, stream, "coupled", "refused")
+
+    texts = [answer.error_message for answer in answers(client, stream)]
+
+    assert texts == ["the request was cancelled"] * 2
+
+
 def test_answer_that_cannot_be_encoded_holds_up_no_later_one(client, stream):
     ask(client, stream, "coupled", "bad", "good", end=True)
     client.engine.answer("bad", None)

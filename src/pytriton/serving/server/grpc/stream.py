@@ -275,7 +275,7 @@ class StreamInferCall(GrpcCall):
 
     def refuse_request(self, streamed: StreamedRequest, error: ServerError) -> None:
         """Send the error of a request that was not passed to a model."""
-        parts = encode_stream_refusal(error.message, streamed.parsed.id)
+        parts = encode_stream_refusal(_text(error), streamed.parsed.id)
         self.deliver(streamed, parts, final=True)
 
     def fail_request(
@@ -288,7 +288,7 @@ class StreamInferCall(GrpcCall):
             return
         parsed = streamed.parsed
         parts = encode_stream_failure(
-            error.message, parsed.id, parsed.model_name, parsed.model_version, is_final=final
+            _text(error), parsed.id, parsed.model_name, parsed.model_version, is_final=final
         )
         self.deliver(streamed, parts, final=final)
 
@@ -335,6 +335,11 @@ class StreamInferCall(GrpcCall):
             or self._answer_bytes >= MAX_ANSWER_BYTES
         )
         self.resume_input()
+
+
+def _text(error: ServerError) -> str:
+    """The text of an error; a message of a stream without one would read as an empty answer."""
+    return error.message or "the request was cancelled"
 
 
 def _path(model: ServedModel, *, has_columns: bool) -> RequestPath:
