@@ -7,6 +7,7 @@ import collections
 from collections.abc import Callable, Iterable
 
 from tests.workload.calls import INFERENCES, Call, End, Kind
+from tests.workload.models import SEQUENCE_IDLE_US as _SEQUENCE_IDLE_US
 from tests.workload.oracle import Bounds, Cause, Oracle
 
 _SENT = "sent"
@@ -64,6 +65,16 @@ class ChaosOracle(Oracle):
     def _judge_loss(self, call: Call) -> None:
         if not (self._is_stopping and call.outcome.end is End.UNSENT):
             super()._judge_loss(call)
+
+    def _sequence_explains(self, call: Call, status: int | None) -> bool:
+        if super()._sequence_explains(call, status):
+            return True
+        # A server that was stopped for longer than a sequence may idle ends it before it reads the
+        # step that came meanwhile.
+        since_s = call.memory.last_s
+        waited_us = ((call.outcome.ended_s or 0.0) - since_s) * 1e6
+        is_stalled = Cause.STALLED in self._causes(call, since_s)
+        return is_stalled and "START flag" in call.outcome.error and waited_us >= _SEQUENCE_IDLE_US
 
     def finish(self, call: Call) -> None:
         before = len(self.findings)
