@@ -64,7 +64,7 @@ class Faults:
         )
         self._model_locks: dict[str, asyncio.Lock] = collections.defaultdict(asyncio.Lock)
         self._disk_lock = asyncio.Lock()
-        self._zygote_lock = asyncio.Lock()  # who stops the zygote of workers lets it run again
+        self._zygote_lock = asyncio.Lock()  # of workers: who stops it lets it run again
         self._rotations = 0
 
     async def run(self, faults: Sequence[Fault]) -> None:
@@ -152,14 +152,15 @@ class Faults:
         return True
 
     async def _kill_worker_zygote(self, fault: Fault) -> bool:
-        zygote = await self._pick(fault, Role.WORKER_ZYGOTE)
-        if zygote is None:
-            return False
-        with self._line.event(f"kill {zygote.key} ({zygote.pid})", Cause.WORKER_KILLED):
-            if not zygote.send(signal.SIGKILL):
+        async with self._zygote_lock:
+            zygote = await self._pick(fault, Role.WORKER_ZYGOTE)
+            if zygote is None:
                 return False
-            await self._until(lambda: self._has_successor(zygote), "its replacement")
-            await self._until(self._all_ready_or_unloaded, "readiness")
+            with self._line.event(f"kill {zygote.key} ({zygote.pid})", Cause.WORKER_KILLED):
+                if not zygote.send(signal.SIGKILL):
+                    return False
+                await self._until(lambda: self._has_successor(zygote), "its replacement")
+                await self._until(self._all_ready_or_unloaded, "readiness")
         return True
 
     def _all_ready_or_unloaded(self) -> bool:
@@ -346,7 +347,8 @@ class Faults:
         name = self._pick_model(fault)
         if name is None or not self._code(name).exists():
             return False
-        async with self._model_locks[name]:
+        # An instance of the old version that has to be started again would find the broken file.
+        async with self._zygote_lock, self._model_locks[name]:
             self._forget(name)
             with self._line.event(
                 f"reload {name} with a broken file", Cause.MODEL_RELOADED, models=[name]
