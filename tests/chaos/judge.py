@@ -25,7 +25,9 @@ _COLUMNS = (
     "double",
 )
 # A machine that does other things as well, and faults that overlap.
-_BOUNDS = Bounds(health_s=30.0, answer_s=60.0, gap_s=60.0, management_s=120.0, fault_s=120.0)
+_BOUNDS = Bounds(
+    health_s=30.0, answer_s=60.0, gap_s=60.0, management_s=120.0, fault_s=120.0, late_s=15.0
+)
 
 
 class ChaosOracle(Oracle):
