@@ -8,15 +8,21 @@ import contextvars
 import heapq
 from asyncio import events as asyncio_events
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from greenlet import GreenletExit
+
 from tests.simulation.files import File, SocketFile
-from tests.simulation.machine import SECOND_NS, Machine
+from tests.simulation.machine import SECOND_NS, Machine, ProcessEnd
+from tests.simulation.system import thread_pool
 
 _HIGH_WATER_BYTES = 64 << 10
-_LOW_WATER_BYTES = 16 << 10
-_READ_BYTES = 256 << 10
+_LOW_WATER_BYTES = 16  # of uvloop, where asyncio has a quarter of the other
+_READ_BYTES = 256_000
+_HINT_BYTES = 64 << 10  # what uvloop tells `get_buffer`
+_MOST_READS = 32  # of a connection that fills its buffer, in one iteration
+_MILLISECOND_NS = 1_000_000
 _MOST_ITERATIONS = 10_000  # without waiting for anything
 _ITERATION_NS = 2000  # what an iteration takes
 
@@ -56,17 +62,23 @@ class Handle:
 class _Watch:
     """The callbacks of one descriptor."""
 
-    __slots__ = ("file", "on_event", "reader", "writer")
+    __slots__ = ("file", "is_stopped", "is_transport", "on_event", "reader", "writer")
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, *, is_transport: bool) -> None:
         self.file = file
+        self.is_transport = is_transport
+        self.is_stopped = False  # by an error
         self.reader: Handle | None = None
         self.writer: Handle | None = None
         self.on_event: Callable[[File], None]
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The event loop of a simulated thread."""
+    """The event loop of a simulated thread.
+
+    As uvloop's: an iteration runs what was queued, then callbacks of descriptors, then timers. Its
+    clock and its timers count milliseconds.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -81,13 +93,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._iterations = 0  # since it last waited
         self._signals: dict[int, Handle] = {}
         self._executor: Any = None
+        self._exception_handler: Callable[[SimulatedLoop, dict[str, Any]], object] | None = None
         self.transports: dict[SimulatedTransport, None] = {}
         self.unhandled: list[dict[str, Any]] = []  # what reached the exception handler
 
     # Time and calls
 
     def time(self) -> float:
-        return self.machine.now_ns / SECOND_NS
+        return self.machine.now_ns // _MILLISECOND_NS / 1000
 
     def call_soon(
         self,
@@ -118,8 +131,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> Any:
-        when_ns = self.machine.now_ns + max(0, round(delay * SECOND_NS))
-        return self._call_at_ns(when_ns, callback, args, context)
+        delay_ms = round(delay * 1000)
+        if delay_ms <= 0:
+            return self.call_soon(callback, *args, context=context)
+        when_ns = (self.machine.now_ns // _MILLISECOND_NS + delay_ms) * _MILLISECOND_NS
+        self._check_open()
+        handle = Handle(callback, args, context, when_ns / SECOND_NS)
+        heapq.heappush(self._timers, (when_ns, self.machine.next_number(), handle))
+        return handle
 
     def call_at(
         self,
@@ -128,18 +147,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> Any:
-        return self._call_at_ns(round(when * SECOND_NS), callback, args, context)
-
-    def _call_at_ns(
-        self,
-        when_ns: int,
-        callback: Callable[..., object],
-        arguments: tuple[Any, ...],
-        context: contextvars.Context | None,
-    ) -> Handle:
-        handle = Handle(callback, arguments, context, when_ns / SECOND_NS)
-        heapq.heappush(self._timers, (when_ns, self.machine.next_number(), handle))
-        return handle
+        return self.call_later(when - self.time(), callback, *args, context=context)
 
     @property
     def timer_count(self) -> int:
@@ -149,6 +157,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # Running
 
     def run_forever(self) -> None:
+        self._check_open()
+        if self._is_running:
+            raise RuntimeError("this event loop is already running.")
         machine = self.machine
         self._thread = machine.current
         self._is_running = True
@@ -163,13 +174,25 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run_until_complete(self, future: Any) -> Any:
         task = asyncio.ensure_future(future, loop=self)
-        task.add_done_callback(lambda _: self.stop())
-        self.run_forever()
+
+        def on_done(_: Any) -> None:
+            self.stop()
+
+        task.add_done_callback(on_done)
+        try:
+            self.run_forever()
+        finally:
+            task.remove_done_callback(on_done)
+        if not task.done():
+            raise RuntimeError("Event loop stopped before Future completed.")
         return task.result()
 
     def stop(self) -> None:
-        self._is_stopping = True
+        self.call_soon(self._stop)
         self._wake()
+
+    def _stop(self) -> None:
+        self._is_stopping = True
 
     def is_running(self) -> bool:
         return self._is_running
@@ -178,59 +201,95 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
+        if self._is_running:
+            raise RuntimeError("Cannot close a running event loop")
+        if self._is_closed:
+            return
+        for number in list(self._signals):
+            self.remove_signal_handler(number)
         self._is_closed = True
         for descriptor in list(self._watches):
             self._forget(descriptor)
         self._ready.clear()
         self._timers.clear()
+        self.call_soon = self._refuse  # type: ignore[method-assign]  costs less than a check
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise RuntimeError("Event loop is closed")
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            self._refuse()
 
     def _run_once(self) -> None:
         machine = self.machine
         machine.now_ns += _ITERATION_NS
-        ready = self._ready
-        self._poll()
+        ready, timers = self._ready, self._timers
         self._iterations += 1
         if self._iterations > _MOST_ITERATIONS:
             calls = [handle._callback for handle in ready]
             machine.give_up(f"an event loop of {machine.process.name} spins: it calls {calls}")
-        while not ready:
-            self._iterations = 0
-            timers = self._timers
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-            machine.wait(timers[0][0] if timers else None)
-            if self._is_stopping:
-                return
-            self._poll()
         for _ in range(len(ready)):
             handle = ready.popleft()
-            try:
-                handle.run()
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except Exception as error:  # noqa: BLE001  as every event loop does
-                self.call_exception_handler(
-                    {"message": f"Exception in callback {handle._callback!r}", "exception": error}
-                )
+            if handle._callback is not None:
+                self._run(handle)
+        found = self._poll() if self._hot else ()
+        if not found and not ready and not self._is_stopping:
+            found = self._wait()
+        for watch, is_readable, is_writable in found:
+            if is_readable and watch.reader is not None:
+                self._run(watch.reader)
+            if is_writable and watch.writer is not None:
+                self._run(watch.writer)
+        while timers and timers[0][0] <= machine.now_ns:
+            handle = heapq.heappop(timers)[2]
+            if handle._callback is not None:
+                self._run(handle)
 
-    def _poll(self) -> None:
-        """Queue what has become due or ready."""
-        ready, now_ns, timers = self._ready, self.machine.now_ns, self._timers
+    def _wait(self) -> Sequence[tuple[_Watch, bool, bool]]:
+        """Wait for a call, a descriptor or a timer; returns the descriptors."""
+        machine, ready, timers = self.machine, self._ready, self._timers
+        while True:
+            while timers and timers[0][2]._callback is None:
+                heapq.heappop(timers)
+            if timers and timers[0][0] <= machine.now_ns:
+                return ()
+            self._iterations = 0
+            machine.wait(timers[0][0] if timers else None)
+            found = self._poll() if self._hot else ()
+            if found or ready:
+                return found
+
+    def _run(self, handle: Handle) -> None:
+        callback = handle._callback
+        assert callback is not None
+        try:
+            handle._context.run(callback, *handle._arguments)
+        except (SystemExit, KeyboardInterrupt, GreenletExit, ProcessEnd):
+            raise
+        except BaseException as error:  # noqa: BLE001  as every event loop does
+            self.call_exception_handler(
+                {"message": f"Exception in callback {callback!r}", "exception": error}
+            )
+
+    def _poll(self) -> list[tuple[_Watch, bool, bool]]:
+        """Returns the descriptors that are ready, and what for."""
+        found = []
         for descriptor in list(self._hot):
             watch = self._watches[descriptor]
-            is_ready = False
-            if watch.reader is not None and watch.file.is_readable:
-                ready.append(watch.reader)
-                is_ready = True
-            if watch.writer is not None and watch.file.is_writable:
-                ready.append(watch.writer)
-                is_ready = True
-            if not is_ready:
+            file = watch.file
+            is_readable = watch.reader is not None and file.is_readable
+            is_writable = watch.writer is not None and file.is_writable
+            if file.is_reset and not watch.is_transport:
+                # libuv stops to watch a descriptor with an error, after it has told everybody.
+                watch.is_stopped = True
+                found.append((watch, True, True))
                 del self._hot[descriptor]
-        while timers and timers[0][0] <= now_ns:
-            handle = heapq.heappop(timers)[2]
-            if not handle.cancelled():
-                ready.append(handle)
+            elif is_readable or is_writable:
+                found.append((watch, is_readable, is_writable))
+            else:
+                del self._hot[descriptor]
+        return found
 
     def _wake(self) -> None:
         if self._thread is not None:
@@ -238,23 +297,30 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     # Descriptors
 
-    def _watch(self, descriptor: int) -> _Watch:
+    def _watch(self, descriptor: int, *, is_transport: bool = False) -> _Watch:
+        # A descriptor that was closed before it was removed stays that of its old file, also if the
+        # number is used again: libuv does not know of it, and the new file is not watched.
         watch = self._watches.get(descriptor)
         if watch is None:
+            self._check_open()
             file = self.machine.file_of(descriptor)
-            self._watches[descriptor] = watch = _Watch(file)
+            self._watches[descriptor] = watch = _Watch(file, is_transport=is_transport)
 
             def on_event(_: File) -> None:
-                self._hot[descriptor] = None
-                self._wake()
+                if not watch.is_stopped:
+                    self._hot[descriptor] = None
+                    self._wake()
 
             watch.on_event = on_event
             file.watchers.append(on_event)
+        elif watch.is_stopped:
+            raise RuntimeError("unable to perform operation on a handle; the handler is closed")
         self._hot[descriptor] = None
         return watch
 
     def _forget(self, descriptor: int) -> None:
         watch = self._watches.pop(descriptor)
+        watch.reader = watch.writer = None
         self._hot.pop(descriptor, None)
         if watch.on_event in watch.file.watchers:
             watch.file.watchers.remove(watch.on_event)
@@ -265,21 +331,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
         self._watch(_number(fd)).writer = Handle(callback, args, None)
 
-    def remove_reader(self, fd: Any) -> bool:
-        return self._remove(_number(fd), "reader")
+    def remove_reader(self, fd: Any) -> None:  # type: ignore[override]  uvloop does not tell
+        watch = self._watches.get(descriptor := _number(fd))
+        if watch is not None and watch.reader is not None:
+            watch.reader = None
+            if watch.writer is None:
+                self._forget(descriptor)
 
-    def remove_writer(self, fd: Any) -> bool:
-        return self._remove(_number(fd), "writer")
-
-    def _remove(self, descriptor: int, side: str) -> bool:
-        watch = self._watches.get(descriptor)
-        if watch is None or getattr(watch, side) is None:
-            return False
-        getattr(watch, side).cancel()
-        setattr(watch, side, None)
-        if watch.reader is None and watch.writer is None:
-            self._forget(descriptor)
-        return True
+    def remove_writer(self, fd: Any) -> None:  # type: ignore[override]
+        watch = self._watches.get(descriptor := _number(fd))
+        if watch is not None and watch.writer is not None:
+            watch.writer = None
+            if watch.reader is None:
+                self._forget(descriptor)
 
     @property
     def watch_count(self) -> int:
@@ -292,53 +356,48 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
-        return asyncio.Task(coro, loop=self, name=name)
+        if context is None:
+            return asyncio.Task(coro, loop=self, name=name)
+        return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a simulated thread."""
-        future = self.create_future()
-        process = self.machine.process
-        context = contextvars.copy_context()
-
-        def finish(result: Any, error: BaseException | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = context.run(func, *args)
-            except Exception as raised:  # noqa: BLE001  the caller gets it
-                error = raised
-            if not self._is_closed:
-                self.call_soon_threadsafe(finish, result, error)
-
-        if self.machine.thread_limit is not None and len(process.threads) >= (
-            self.machine.thread_limit
-        ):
-            raise RuntimeError("can't start new thread")
-        process.start_thread(work, "executor")
-        return future
+        self._check_open()
+        if executor is None:
+            if self._executor is None:
+                self._executor = thread_pool(self.machine)
+            executor = self._executor
+        return asyncio.wrap_future(executor.submit(func, *args), loop=self)
 
     def set_default_executor(self, executor: Any) -> None:
         self._executor = executor
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Simulated threads end with their work."""
+        """Wait for the calls of the default executor."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            await self.run_in_executor(thread_pool(self.machine), executor.shutdown)
 
     async def shutdown_asyncgens(self) -> None:
         """Asynchronous generators of the project are closed by those that made them."""
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
-        self.machine.process.signal_handlers[int(sig)] = lambda number, frame: (
-            self.call_soon_threadsafe(callback, *args)
-        )
+        handle = Handle(callback, args, None)
+        self._signals[int(sig)] = handle
+
+        def on_signal(_number: int, _frame: Any) -> None:
+            self._ready.append(handle)
+            self._wake()
+
+        self.machine.process.signal_handlers[int(sig)] = on_signal
 
     def remove_signal_handler(self, sig: int) -> bool:
-        return self.machine.process.signal_handlers.pop(int(sig), None) is not None
+        if self._signals.pop(int(sig), None) is None:
+            return False
+        current = self.machine.current
+        if current is not None:  # or its process has ended
+            current.process.signal_handlers.pop(int(sig), None)
+        return True
 
     def get_debug(self) -> bool:
         return False
@@ -354,6 +413,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.machine.note("loop", context.get("message"), repr(context.get("exception")))
+        if self._exception_handler is not None:
+            self._exception_handler(self, context)
+            return
         self.machine.unhandled.append(context)
         self.unhandled.append(context)
 
@@ -363,7 +425,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Make a transport and a protocol for an accepted client."""
         assert ssl is None, "the simulation has no TLS"
         protocol = protocol_factory()
-        return SimulatedTransport(self, sock, protocol), protocol
+        waiter = self.create_future()
+        transport = SimulatedTransport(self, sock, protocol, waiter)
+        try:
+            await waiter
+        except BaseException:
+            transport.close_silently()
+            raise
+        return transport, protocol
 
 
 def _number(descriptor: Any) -> int:
@@ -371,109 +440,142 @@ def _number(descriptor: Any) -> int:
 
 
 class SimulatedTransport(asyncio.Transport):
-    """The server's end of a client's connection."""
+    """The server's end of a client's connection, as uvloop's transport of a TCP socket."""
 
-    def __init__(self, loop: SimulatedLoop, sock: Any, protocol: Any) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, sock: Any, protocol: Any, waiter: asyncio.Future[None]
+    ) -> None:
         self._loop = loop
         self._socket = sock
         self._descriptor = sock.fileno()
         self._file: SocketFile = sock.file
+        self._addresses = {"peername": sock.getpeername(), "sockname": sock.getsockname()}
         self._protocol: Any = None
+        self._waiter = waiter  # of `connection_made`
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
+        self._high_bytes, self._low_bytes = _HIGH_WATER_BYTES, _LOW_WATER_BYTES
         self._is_closing = False
         self._is_paused = False  # the protocol was told to pause
-        self._is_reading = True
+        self._is_reading = False
+        self._saw_end = False
         self._sends_end = False
-        self._lost = False
+        self._is_lost = False  # what is sent is dropped, and the protocol will be told
+        self._is_closed = False
         loop.transports[self] = None
         self.set_protocol(protocol)
         loop.call_soon(self._start)
 
     def set_protocol(self, protocol: Any) -> None:
         self._protocol = protocol
-        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
+        self._is_buffered = hasattr(protocol, "get_buffer") and not isinstance(
+            protocol, asyncio.Protocol
+        )
 
     def get_protocol(self) -> Any:
         return self._protocol
 
     def _start(self) -> None:
-        if self._lost:
-            return
-        self._protocol.connection_made(self)
-        if self._is_reading and not self._is_closing:
-            self._loop.add_reader(self._descriptor, self._on_readable)
+        try:
+            self._protocol.connection_made(self)
+        finally:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+        self.resume_reading()  # even if it was paused meanwhile
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":
-            return self._socket
-        if name == "peername":
-            return self._socket.getpeername()
-        if name == "sockname":
-            return self._socket.getsockname()
-        return default
+            return default if self._is_closed else self._socket
+        return self._addresses.get(name, default)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError(f"unable to perform operation on {self!r}; the handler is closed")
 
     # Reading
 
     def pause_reading(self) -> None:
-        if self._is_reading and not self._is_closing:
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._descriptor)
 
     def resume_reading(self) -> None:
-        if not self._is_reading and not self._is_closing:
+        if not self._is_reading and not self._is_closing and not self._saw_end:
             self._is_reading = True
-            self._loop.add_reader(self._descriptor, self._on_readable)
+            watch = self._loop._watch(self._descriptor, is_transport=True)
+            watch.reader = Handle(self._on_readable, (), None)
 
     def is_reading(self) -> bool:
         return self._is_reading
 
     def _on_readable(self) -> None:
-        if self._is_closing:
-            return
-        protocol = self._protocol
-        buffer = memoryview(protocol.get_buffer(-1)) if self._is_buffered else None
         try:
-            data = self._socket.recv(_READ_BYTES if buffer is None else len(buffer))
-        except BlockingIOError:
-            return
+            for _ in range(_MOST_READS):
+                if not self._read() or not self._is_reading:
+                    break
         except OSError as error:
             self._lose(error)
-            return
-        if not data:
-            self._on_end()
-        elif buffer is None:
-            protocol.data_received(data)
+        except Exception as error:  # noqa: BLE001  every error of a protocol ends the connection
+            self._loop.call_exception_handler(
+                {"message": "Fatal error on transport TCPTransport", "exception": error}
+            )
+            self._lose(error)
+
+    def _read(self) -> bool:
+        """Read once; returns whether there may be more."""
+        protocol = self._protocol
+        if self._is_buffered:
+            buffer = memoryview(protocol.get_buffer(_HINT_BYTES))
+            size = len(buffer)
+            if not size:
+                raise RuntimeError("unhandled error (or an empty buffer) in get_buffer()")
         else:
+            size = _READ_BYTES
+        try:
+            data = self._socket.recv(size)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._saw_end = True
+            self._stop_reading()
+            if not protocol.eof_received():
+                self.close()
+            return False
+        if self._is_buffered:
             buffer[: len(data)] = data
             protocol.buffer_updated(len(data))
-
-    def _on_end(self) -> None:
-        self._loop.remove_reader(self._descriptor)
-        self._is_reading = False
-        if not self._protocol.eof_received():
-            self.close()
+        else:
+            protocol.data_received(data)
+        return len(data) == size
 
     # Writing
 
     def write(self, data: Any) -> None:
-        if self._lost or self._sends_end:
+        self._check_open()
+        if self._sends_end:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._is_lost:
             return
         if not self._unsent:
             data = self._send(data)
-            if not len(data):
+            if not len(data) or self._is_lost:
                 return
-        if self._lost:
-            return
         kept = bytes(data)
         self._unsent.append(kept)
         self._unsent_bytes += len(kept)
-        self._loop.add_writer(self._descriptor, self._on_writable)
-        if self._unsent_bytes > _HIGH_WATER_BYTES and not self._is_paused:
+        watch = self._loop._watch(self._descriptor, is_transport=True)
+        if watch.writer is None:
+            watch.writer = Handle(self._on_writable, (), None)
+        if self._unsent_bytes > self._high_bytes and not self._is_paused:
             self._is_paused = True
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
+        if self._sends_end:
+            raise RuntimeError("Cannot call writelines() after write_eof()")
         self.write(b"".join(list_of_data))
 
     def _send(self, data: Any) -> Any:
@@ -494,18 +596,19 @@ class SimulatedTransport(asyncio.Transport):
         while self._unsent:
             first = self._unsent[0]
             rest = self._send(first)
-            if self._lost:
+            if self._is_lost:
                 return
             self._unsent_bytes -= len(first) - len(rest)
             if len(rest):
                 self._unsent[0] = bytes(rest)
                 break
             self._unsent.popleft()
-        if self._is_paused and self._unsent_bytes <= _LOW_WATER_BYTES:
+        if not self._unsent:
+            self._loop.remove_writer(self._descriptor)
+        if self._is_paused and self._unsent_bytes <= self._low_bytes:
             self._is_paused = False
             self._protocol.resume_writing()
-        if not self._unsent and not self._lost:
-            self._loop.remove_writer(self._descriptor)
+        if not self._unsent and not self._is_lost:
             if self._is_closing:
                 self._lose(None)
             elif self._sends_end:
@@ -515,15 +618,18 @@ class SimulatedTransport(asyncio.Transport):
         return self._unsent_bytes
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
+        if high is None:
+            high = _HIGH_WATER_BYTES if low is None else 4 * low
+        self._high_bytes, self._low_bytes = high, high // 4 if low is None else low
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return _LOW_WATER_BYTES, _HIGH_WATER_BYTES
+        return self._low_bytes, self._high_bytes
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
+        self._check_open()
         if not self._sends_end and not self._is_closing:
             self._sends_end = True
             if not self._unsent:
@@ -538,26 +644,42 @@ class SimulatedTransport(asyncio.Transport):
         if self._is_closing:
             return
         self._is_closing = True
-        self._loop.remove_reader(self._descriptor)
+        self._stop_reading()
         if not self._unsent:
             self._lose(None)
 
     def abort(self) -> None:
-        self._lose(None, with_reset=True)
+        self._lose(None)
 
-    def _lose(self, error: Exception | None, *, with_reset: bool = False) -> None:
-        if self._lost:
+    def _lose(self, error: Exception | None) -> None:
+        if self._is_lost:
             return
-        self._lost = self._is_closing = True
-        self._loop.remove_reader(self._descriptor)
+        self._is_lost = self._is_closing = True
+        self._stop_reading()
         self._loop.remove_writer(self._descriptor)
         self._unsent.clear()
         self._unsent_bytes = 0
-        if with_reset:
-            self._file.reset()
         self._loop.call_soon(self._end, error)
 
     def _end(self, error: Exception | None) -> None:
         self._loop.transports.pop(self, None)
-        self._protocol.connection_lost(error)
+        if self._is_closed:
+            return
+        try:
+            self._protocol.connection_lost(error)
+        finally:
+            self._is_closed = True
+            self._socket.close()
+
+    def close_silently(self) -> None:
+        """Close it without a word to the protocol, as uvloop does if its opening is cancelled."""
+        self._is_lost = self._is_closing = self._is_closed = True
+        self._stop_reading()
+        self._loop.remove_writer(self._descriptor)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._loop.transports.pop(self, None)
         self._socket.close()
+
+    def __repr__(self) -> str:
+        return f"<TCPTransport closed={self._is_closed} reading={self._is_reading}>"

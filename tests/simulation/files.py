@@ -31,6 +31,8 @@ def system_error(number: int) -> OSError:
 class File:
     """An open file; it is closed with its last reference: a descriptor, or a message under way."""
 
+    is_reset = False  # an error is to be reported, once
+
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.references = 0
@@ -59,11 +61,6 @@ class File:
     @property
     def is_hung_up(self) -> bool:
         """Whether nothing can be sent or received any more."""
-        return False
-
-    @property
-    def has_error(self) -> bool:
-        """Whether an error is to be reported."""
         return False
 
     def changed(self) -> None:
@@ -127,7 +124,7 @@ class SocketFile(File):
         self.inbox_bytes = 0  # the charges of the inbox, and of messages on their way to it
         self.saw_end = False  # nothing more comes
         self.is_shut = False  # nothing more can be sent
-        self.is_reset = False  # to be reported once
+        self.is_reset = False
         self.is_cut = False  # the packet that was read last was longer than the reader's buffer
         self._arrival_ns = 0  # of the last message that was sent: none overtakes another
 
@@ -147,10 +144,6 @@ class SocketFile(File):
     @property
     def is_hung_up(self) -> bool:
         return self.saw_end and self.is_shut
-
-    @property
-    def has_error(self) -> bool:
-        return self.is_reset
 
     @property
     def unread_bytes(self) -> int:

@@ -69,6 +69,7 @@ _CONTROL_HEAD_BYTES = real_socket.CMSG_LEN(0)
 _TRUNCATED, _CONTROL_TRUNCATED = int(real_socket.MSG_TRUNC), int(real_socket.MSG_CTRUNC)
 _MOST_FILES = 253  # of one message
 _LEAST_BUFFER_BYTES = 4608
+_POOL_THREADS = 6  # of a pool that was not told; four more than processors
 _POLL_ALL = real_select.POLLIN | real_select.POLLPRI | real_select.POLLOUT
 _SCM = (real_socket.SOL_SOCKET, real_socket.SCM_RIGHTS)
 
@@ -525,7 +526,7 @@ class ThreadPool:
     future: type[Future]
 
     def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "") -> None:
-        self._limit = max_workers or 8
+        self._limit = max_workers or _POOL_THREADS
         self._name = thread_name_prefix
         self._waiting: deque[tuple[Future, Callable[[], Any]]] = deque()
         self._running = 0
@@ -904,7 +905,7 @@ class Poll:
                 found |= real_select.POLLOUT
             if file.is_hung_up:
                 found |= real_select.POLLHUP
-            if file.has_error:
+            if file.is_reset:
                 found |= real_select.POLLERR
             if found:
                 ready.append((descriptor, found))
@@ -1143,7 +1144,7 @@ class Socket:
         if option == real_socket.SO_SNDBUF:
             peer = getattr(file, "peer", None)
             return STREAM_BYTES if peer is None else peer.capacity
-        if option == real_socket.SO_ERROR and file.has_error:
+        if option == real_socket.SO_ERROR and file.is_reset:
             file.is_reset = False
             return errno.ECONNRESET
         if option == getattr(real_socket, "SO_PEERCRED", -1):
@@ -1440,6 +1441,15 @@ class Popen:
 
     def terminate(self) -> None:
         self.send_signal(real_signal.SIGTERM)
+
+
+def thread_pool(machine: Machine) -> ThreadPool:
+    """Returns the executor that an event loop has if it was given none."""
+    future = type("Future", (Future,), {"machine": machine})
+    made: ThreadPool = type(
+        "ThreadPoolExecutor", (ThreadPool,), {"machine": machine, "future": future}
+    )(thread_name_prefix="asyncio")
+    return made
 
 
 class Secrets(StandIn):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import inspect
 import mmap
 import os
 import pathlib
@@ -33,7 +34,7 @@ from typing import Any
 
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.files import TcpFile, connect
-from tests.simulation.machine import SECOND_NS, Machine, SimulatedProcess
+from tests.simulation.machine import SECOND_NS, Machine
 from tests.simulation.system import stand_ins
 
 _LONGEST_S = 60  # of a test
@@ -270,4 +271,27 @@ class SimulatedSystem(System):
         return SimulatedLoop(self.machine)
 
 
-__all__ = ["RealSystem", "SimulatedProcess", "SimulatedSystem", "System"]
+def on_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run a coroutine function as a test, on a loop of the system, which is its second argument."""
+
+    def run(system: System, **values: Any) -> None:
+        loop = system.new_event_loop()
+        try:
+            loop.run_until_complete(test(system, loop, **values))
+        finally:
+            loop.close()
+
+    signature = inspect.signature(test)
+    kept = [each for name, each in signature.parameters.items() if name != "loop"]
+    run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    run.__name__, run.__module__ = test.__name__, test.__module__
+    return run
+
+
+async def turns(count: int = 10) -> None:
+    """Let the loop look at its descriptors so often, whatever time that takes."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+__all__ = ["RealSystem", "SimulatedSystem", "System", "on_loop", "turns"]
