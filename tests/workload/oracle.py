@@ -49,6 +49,7 @@ _ENDS_SEQUENCES = frozenset((Cause.WORKER_KILLED, Cause.MODEL_UNLOADED, Cause.MO
 _SEQUENCE_STATUSES = frozenset((400, 503, 1, 3, 14))
 _QUEUE_FULL = "Exceeds maximum queue size"
 _QUEUE_TIMEOUT = "Request timeout expired"
+_EARLY_S = 0.002  # timers of uvloop count milliseconds, from the beginning of one
 _MISSING_START = "must specify the START flag"
 _NO_SEQUENCE = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 _REMEMBERED_S = 3600.0  # how long a fault may explain what comes after it
@@ -357,9 +358,9 @@ class Oracle:
             return status in (None, 503, 429, 14) and self._may_be_full(call)
         if outcome.error.endswith(_QUEUE_TIMEOUT):
             limit_us = min(filter(None, (call.timeout_us, _default_timeout_us(call))), default=0)
-            return status in (None, 503, 14) and 0 < limit_us <= waited_s * 1e6 + 1
+            return status in (None, 503, 14) and 0 < limit_us <= (waited_s + _EARLY_S) * 1e6
         if status == 4 and call.port is Port.GRPC:
-            return call.deadline_s is not None and waited_s >= call.deadline_s - 1e-6
+            return call.deadline_s is not None and waited_s >= call.deadline_s - _EARLY_S
         return False
 
     def _fault_explains(self, call: Call, status: int | None) -> bool:
