@@ -233,6 +233,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             handle = ready.popleft()
             if handle._callback is not None:
                 self._run(handle)
+            del handle  # or what it refers to would live as long as the loop waits
         found = self._poll() if self._hot else ()
         if not found and not ready and not self._is_stopping:
             found = self._wait()
@@ -255,7 +256,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             if timers and timers[0][0] <= machine.now_ns:
                 return ()
             self._iterations = 0
-            machine.wait(timers[0][0] if timers else None)
+            # libuv waits for whole milliseconds from now on. A timer may be early by less than one,
+            # if something else ends the wait.
+            late_ns = machine.now_ns % _MILLISECOND_NS
+            machine.wait(timers[0][0] + late_ns if timers else None)
             found = self._poll() if self._hot else ()
             if found or ready:
                 return found
