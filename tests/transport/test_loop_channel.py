@@ -24,9 +24,9 @@ DEADLINE_S = 30.0
 class Rig:
     """An end on an event loop, the far end in the test's hands."""
 
-    def __init__(self, channels):
+    def __init__(self, channels, make_loop=asyncio.new_event_loop):
         ours, self.far = channels
-        self.loop = asyncio.new_event_loop()
+        self.loop = make_loop()
         self.trimmer = MemoryTrimmer(self.loop, ours.arena)
         self.heard = []
         self.losses = []
@@ -63,6 +63,15 @@ class Rig:
 @pytest.fixture
 def rig(channels):
     made = Rig(channels)
+    yield made
+    made.near.close()
+    made.trimmer.stop()
+    made.loop.close()
+
+
+@pytest.fixture
+def uvloop_rig(channels):
+    made = Rig(channels, pytest.importorskip("uvloop").new_event_loop)
     yield made
     made.near.close()
     made.trimmer.stop()
@@ -309,3 +318,18 @@ def test_closed_channel_keeps_no_spinner(spinner, rig):
     rig.near.close()
 
     assert rig.near._spinner is None
+
+
+@pytest.mark.parametrize("reads_ahead", [False, True])
+def test_loss_of_a_peer_that_did_not_read_is_reported(uvloop_rig, reads_ahead):
+    rig = uvloop_rig
+    rig.near.reads_ahead = reads_ahead
+    rig.near.send(Cancel(0, 0))
+    for batch in range(3):
+        rig.far.send(Cancel(batch, 0))
+    rig.far.close()
+    rig.until(lambda: rig.losses)
+    rig.near.read_to_end()
+
+    assert [type(each) for each in rig.losses] == [EOFError]
+    assert [frame.batch for frame in rig.heard] == [0, 1, 2]

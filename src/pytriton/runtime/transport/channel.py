@@ -72,6 +72,10 @@ class Channel(Protocol):
         """Whether a message is buffered already, so that polling does not report it."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the connection was reset; of packets, reading tells that before all else."""
+
+    @property
     def has_unsent(self) -> bool:
         """Whether there is queued data for `flush`."""
 

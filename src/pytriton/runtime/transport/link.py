@@ -110,6 +110,11 @@ class Link:
         """Whether a message is buffered already, so that polling the socket does not report it."""
         return False
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the connection was reset, which is told once; of packets `receive` tells it."""
+        return False
+
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send one message, after those that are still queued; returns whether any data is.
 
@@ -293,6 +298,11 @@ class StreamLink(Link):
                 f"expected a message of at most {self._limit_bytes} bytes, got one of {length}"
             )
         return len(received) >= 4 + length
+
+    @property
+    def has_failed(self) -> bool:
+        """See `Link.has_failed`; a stream has it read only after what was received."""
+        return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def receive(self, flags: int = 0) -> bytearray | None:
         """See `Link.receive`."""

@@ -151,6 +151,10 @@ class LoopChannel:
         try:
             if self._is_watched:  # it may have ended since this callback was scheduled
                 self._read()
+            if self._is_watched and self.channel.has_failed:
+                # uvloop reports a socket with an error once, and does not watch it any more.
+                self._read_all()
+                raise EOFError  # noqa: TRY301  as if it had been read
         except EOFError as error:
             self._report_lost(error)
         except Exception as error:

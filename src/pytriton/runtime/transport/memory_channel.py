@@ -342,6 +342,11 @@ class MemoryChannel:
         return self.link.has_message
 
     @property
+    def has_failed(self) -> bool:
+        """See `Channel`."""
+        return self.link.has_failed
+
+    @property
     def has_unsent(self) -> bool:
         """See `Channel`."""
         return self.link.has_unsent

@@ -305,6 +305,11 @@ class StreamChannel:
         return self._reader.has_message
 
     @property
+    def has_failed(self) -> bool:
+        """See `Channel`."""
+        return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    @property
     def has_unsent(self) -> bool:
         """See `Channel`."""
         return bool(self._unsent)
