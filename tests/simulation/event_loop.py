@@ -328,6 +328,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._hot.pop(descriptor, None)
         if watch.on_event in watch.file.watchers:
             watch.file.watchers.remove(watch.on_event)
+        del watch.on_event  # which refers to it: nothing is left for the collector
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
         self._watch(_number(fd)).reader = Handle(callback, args, None)
