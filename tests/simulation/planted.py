@@ -26,9 +26,7 @@ from pytriton.protocol.http2.core import ConnectionCore
 from pytriton.runtime.executor import launcher
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.call_server import _InferenceCall
-from pytriton.runtime.executor.launcher import RunningZygote
 from pytriton.runtime.functions.host import StreamBatch
-from pytriton.runtime.python_backend.mailbox import Mailbox
 from pytriton.runtime.transport import credit
 from pytriton.runtime.transport.arena import Arena, MemoryTrimmer
 from pytriton.runtime.transport.link import _MISSING, Link
@@ -38,7 +36,7 @@ from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from pytriton.serving.engine.answer_cache import CacheKeys
 from pytriton.serving.engine.batcher import GreedyBatcher, RequestQueue
 from pytriton.serving.engine.delivery import ResponseCredit
-from pytriton.serving.engine.ensemble.column_run import ColumnRuns, Slab
+from pytriton.serving.engine.ensemble.column_run import Slab
 from pytriton.serving.engine.model import Model, Outage
 from pytriton.serving.engine.rate_limiter import ModelTurns
 from pytriton.serving.engine.sequence.scheduler import END, SequenceScheduler
@@ -180,19 +178,6 @@ def http_stream_never_resumes(patches: Patches) -> None:
 
 
 # gRPC
-
-
-@bug("After one deadline of a connection, the timer of the next one is not set.", "hostile")
-def later_grpc_deadlines_are_lost(patches: Patches) -> None:
-    def on_deadline(original: Any) -> Any:
-        def only_this(connection: Any) -> None:
-            original(connection)
-            if connection._deadline is not None:
-                connection._deadline.cancel()
-
-        return only_this
-
-    patches.wrap(GrpcConnection, "_on_deadline", on_deadline)
 
 
 @bug("A gRPC stream that was paused counts as writable as soon as its queue is shorter.", "streams")
@@ -370,17 +355,6 @@ def slot_is_freed_early(patches: Patches) -> None:
     patches.wrap(SequenceScheduler, "_end", end)
 
 
-@bug("Cancelling a request of a sequence also removes those before it.", "sequences")
-def cancelling_removes_earlier_steps(patches: Patches) -> None:
-    def remove(scheduler: Any, inference: Any) -> Any:
-        sequence = scheduler._owners.get(inference)
-        if sequence is None or sequence.running is inference:
-            return ()
-        return scheduler._abort(sequence)
-
-    patches.set(SequenceScheduler, "remove", remove)
-
-
 @bug("Sequences of an instance that ended are not ended.", "sequences", "kill worker")
 def sequences_outlive_their_instance(patches: Patches) -> None:
     def remove_instance(scheduler: Any, instance: Any) -> list[Any]:
@@ -396,8 +370,8 @@ def idle_sequences_stay(patches: Patches) -> None:
     patches.set(SequenceScheduler, "_end_idle", _nothing)
 
 
-@bug("A request of a sequence that is running lets the next one run beside it.", "sequences")
-def steps_run_side_by_side(patches: Patches) -> None:
+@bug("A request of a sequence overtakes those that wait before it.", "sequences")
+def steps_are_reordered(patches: Patches) -> None:
     def add(original: Any) -> Any:
         def at_once(scheduler: Any, inference: Any, now_ns: int) -> None:
             original(scheduler, inference, now_ns)
@@ -424,11 +398,6 @@ def null_requests_count_as_queued_again(patches: Patches) -> None:
 
 
 # Ensembles
-
-
-@bug("Cancelling a member of a chunk of an ensemble is ignored.", "hostile")
-def cancelled_member_runs_all_steps(patches: Patches) -> None:
-    patches.set(ColumnRuns, "cancel", _nothing)
 
 
 @bug(
@@ -524,21 +493,6 @@ def cancelled_launch_is_not_reaped(patches: Patches) -> None:
     patches.set(launcher, "_end_unwanted", _nothing)
 
 
-@bug("The load of an ensemble undoes a later unload of its step.", "management", "repository")
-def load_undoes_later_unload(patches: Patches) -> None:
-    class Constant(collections.Counter[str]):
-        update = _nothing  # type: ignore[assignment]
-
-    def init(original: Any) -> Any:
-        def constant(models: Any, *args: Any, **kwargs: Any) -> None:
-            original(models, *args, **kwargs)
-            models._unload_counts = Constant()
-
-        return constant
-
-    patches.wrap(ModelSet, "__init__", init)
-
-
 # Restart policy
 
 
@@ -568,22 +522,6 @@ def lack_of_resources_is_a_crash(patches: Patches) -> None:
         return policy.on_exit(time.monotonic(), "no resources")
 
     patches.set(RestartPolicy, "on_lack", on_lack)
-
-
-@bug(
-    "After the process that forks workers has died, pending forks are forgotten.",
-    "mixed",
-    "2 x kill zygote of workers",
-)
-def pending_forks_are_forgotten(patches: Patches) -> None:
-    def on_gone(original: Any) -> Any:
-        def forget(zygote: Any) -> None:
-            zygote._pending.clear()
-            original(zygote)
-
-        return forget
-
-    patches.wrap(RunningZygote, "_on_gone", on_gone)
 
 
 @bug("An instance that was replaced is still missed.", "mixed", "kill worker")
@@ -632,11 +570,6 @@ def helper_thread_is_taken_for_granted(patches: Patches) -> None:
     patches.wrap(ResponseOutbox, "_use_helper", use_helper)
 
 
-@bug("The thread that has read for all does not wake the next one.", "mixed", "repository")
-def next_reader_sleeps(patches: Patches) -> None:
-    patches.set(Mailbox, "_wake_next_reader", _nothing)
-
-
 @bug("A decoupled function is not told that its client has left.", "streams", "bound")
 def host_ignores_cancellation(patches: Patches) -> None:
     def cancel(batch: Any, position: int) -> None:
@@ -673,16 +606,6 @@ def first_response_grants_no_credit(patches: Patches) -> None:
             self._grant(inference)
 
     patches.set(ResponseCredit, "_count_taken", count_taken)
-
-
-@bug("Responses that were taken are granted again and again.", "streams")
-def credit_counts_twice(patches: Patches) -> None:
-    def grant(_: Any, inference: Any) -> None:
-        count = inference.taken_count
-        if count and not inference.is_paused and inference.instance is not None:
-            inference.instance.grant(inference, count)
-
-    patches.set(ResponseCredit, "_grant", grant)
 
 
 # Channels and memory

@@ -174,6 +174,8 @@ def make_scenario(
         names_of_models(has_repository=has_repository),
     )
     length_s = 1.0 + 4.0 * source.random()
+    if source.random() < 0.5:
+        length_s /= 20  # all at once: requests wait for one another, and faults hit many of them
     clients = made.plans(4 + int(40 * source.random() ** 2), length.calls, length_s)
     bound = () if has_repository else names_of_models(has_repository=False)
     faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles, bound)

@@ -121,7 +121,7 @@ PROFILES = {
 }
 _LONG_STREAM = 200
 ROW_MODELS = ("double", "pipeline", "limited", "caller")
-MANAGED_MODELS = ("limited", "strings", "cached", "double", "accumulate_direct", "stream")
+MANAGED_MODELS = ("slow", "limited", "strings", "cached", "double", "accumulate_direct", "stream")
 
 
 _SHARED_BYTES = 64 << 10  # of memory that clients share, beside a large tensor
