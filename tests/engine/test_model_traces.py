@@ -51,12 +51,28 @@ def test_trace_hears_when_its_request_was_executed(scene, clock):
 def test_only_the_traced_requests_of_a_batch_have_traces(scene):
     one = scene()
     (first, second) = one.submit(2)
-    second.trace = RecordingTrace()
+    trace = second.trace = RecordingTrace()
     report(one, Outcome(0, response()), Outcome(1, response()))
 
     assert first.trace is None
-    assert len(second.trace.executions) == 1
+    assert len(trace.executions) == 1
     one.check_all_answered()
+
+
+def test_request_that_was_answered_keeps_no_trace(scene):
+    one = scene()
+    (made,) = one.submit(trace=RecordingTrace())
+    report(one, Outcome(0, response()))
+
+    assert made.trace is None  # it has the sink, which has the request: a cycle keeps tensors
+
+
+def test_request_that_was_refused_keeps_no_trace(scene):
+    one = scene()
+    (made,) = one.submit(trace=RecordingTrace())
+    made.end()
+
+    assert made.trace is None
 
 
 def test_trace_hears_of_every_response_of_a_stream(scene):

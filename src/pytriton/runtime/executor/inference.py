@@ -83,10 +83,11 @@ class Inference(msgspec.Struct, eq=False):
     def end(self) -> ResponseSink:
         """Mark the inference as ended; returns the sink, which must still be notified of the end.
 
-        The handle drops its reference to the sink: the sink usually refers to the handle, and a
-        cycle would keep large tensors in memory until the next garbage collection.
+        The handle drops its references to the sink and to the trace, which has the sink: the sink
+        usually refers to the handle, and a cycle would keep large tensors in memory until the next
+        garbage collection.
         """
-        sink, self.sink = self.sink, CLOSED_SINK
+        sink, self.sink, self.trace = self.sink, CLOSED_SINK, None
         self.is_over = True
         return sink if self.chunk is None else self.chunk.member_sink(self.index)
 

@@ -42,6 +42,7 @@ def deliver(inference: Inference, outcome: Outcome) -> None:
     if is_final:  # the same as `Inference.end`, without a call
         inference.is_over = True
         inference.sink = CLOSED_SINK
+        inference.trace = None
     try:
         if outcome.error is not None:
             sink.on_error(outcome.error, final=is_final)
