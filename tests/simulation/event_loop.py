@@ -25,6 +25,7 @@ _MOST_READS = 32  # of a connection that fills its buffer, in one iteration
 _MILLISECOND_NS = 1_000_000
 _MOST_ITERATIONS = 10_000  # without waiting for anything
 _ITERATION_NS = 2000  # what an iteration takes
+_FREE_ITERATIONS = 32  # after each event: how many asyncio needs depends on the version of Python
 
 
 class Handle:
@@ -223,9 +224,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def _run_once(self) -> None:
         machine = self.machine
-        machine.now_ns += _ITERATION_NS
         ready, timers = self._ready, self._timers
         self._iterations += 1
+        if self._iterations > _FREE_ITERATIONS:
+            machine.now_ns += _ITERATION_NS
         if self._iterations > _MOST_ITERATIONS:
             calls = [handle._callback for handle in ready]
             machine.give_up(f"an event loop of {machine.process.name} spins: it calls {calls}")
@@ -235,8 +237,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 self._run(handle)
             del handle  # or what it refers to would live as long as the loop waits
         found = self._poll() if self._hot else ()
-        if not found and not ready and not self._is_stopping:
+        if found:
+            machine.now_ns += _ITERATION_NS
+        elif not ready and not self._is_stopping:
             found = self._wait()
+            machine.now_ns += _ITERATION_NS
         for watch, is_readable, is_writable in found:
             if is_readable and watch.reader is not None:
                 self._run(watch.reader)

@@ -15,6 +15,7 @@ import importlib
 import logging
 import os as real_os
 import pkgutil
+import random
 import subprocess
 import sys
 import threading as real_threading
@@ -284,10 +285,13 @@ def installed(machine: Machine) -> Iterator[None]:
     sys.modules["fcntl"] = table[fcntl]
     machine.process_variables.append((runtime, "_current", runtime._current))
     path, argv, handlers = list(sys.path), list(sys.argv), list(logging.getLogger().handlers)
+    random_state = random.getstate()
+    random.seed(machine.seed)
     real_gc.disable()
     try:
         yield
     finally:
+        random.setstate(random_state)
         machine.close()
         changes.undo()
         sys.modules["fcntl"] = fcntl
