@@ -22,7 +22,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.messages import ChunkOrigins, InferResponse, ResponseBurst
 from pytriton.runtime.executor.batch_tensors import make_tensor, split_rows
-from pytriton.runtime.executor.inference import CLOSED_SINK, Outcome
+from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.credit import is_grant_due
 from pytriton.runtime.transport.frontend_frames import (
@@ -579,29 +579,20 @@ class RemoteTrace:
     ) -> None:
         self.origin = origin
         self.is_sent = False  # True: the core has the request, and records its trace
-        self._sink: ResponseSink = sink
+        self._sink = sink
         self._report_refusal = report_refusal
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         self._sink.on_response(response, final=final)
-        if final:
-            self._let_go()
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         self._sink.on_error(error, final=final)
-        if final:
-            self._let_go()
 
     def on_refused(self, error: ServerError) -> None:
         """Pass a refusal on, and tell the core about one of this process."""
         if not self.is_sent:
             self._report_refusal(error)
         self._sink.on_refused(error)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        # The sink refers to the inference, and that to this trace: a cycle would keep its tensors.
-        self._sink = CLOSED_SINK
 
     # The core's trace of the request records these
 

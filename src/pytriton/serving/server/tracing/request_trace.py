@@ -14,7 +14,6 @@ import msgspec
 from msgspec import structs
 
 from pytriton.base.messages import TraceContext
-from pytriton.runtime.executor.inference import CLOSED_SINK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -268,5 +267,3 @@ class TracingSink:
         self._facts.answered_ns = answered_ns
         self._facts.end_ns = _monotonic_ns()
         self._end(self._facts)
-        # The sink refers to the inference, and that to this trace: a cycle would keep its tensors.
-        self._sink = CLOSED_SINK
