@@ -183,7 +183,8 @@ class Faults:
         target.descriptor_limit = max(8, len(target.files) + 3 + int(fault.amount))
 
         def end() -> None:
-            target.descriptor_limit = self.served.plan.descriptor_limit
+            for each in (target, *target.children):  # which have its limit if they are new
+                each.descriptor_limit = self.served.plan.descriptor_limit
 
         return end
 
