@@ -225,12 +225,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _run_once(self) -> None:
         machine = self.machine
         ready, timers = self._ready, self._timers
-        self._iterations += 1
-        if self._iterations > _FREE_ITERATIONS:
-            machine.now_ns += _ITERATION_NS
-        if self._iterations > _MOST_ITERATIONS:
-            calls = [handle._callback for handle in ready]
-            machine.give_up(f"an event loop of {machine.process.name} spins: it calls {calls}")
+        self._count_iteration()
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._callback is not None:
@@ -251,6 +246,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             handle = heapq.heappop(timers)[2]
             if handle._callback is not None:
                 self._run(handle)
+
+    def _count_iteration(self) -> None:
+        """Let time pass in a loop that does not wait, and end the run of one that never does."""
+        machine = self.machine
+        self._iterations += 1
+        if self._iterations > _FREE_ITERATIONS:
+            machine.now_ns += _ITERATION_NS
+        if self._iterations > _MOST_ITERATIONS:
+            calls = [handle._callback for handle in self._ready]
+            machine.give_up(f"an event loop of {machine.process.name} spins: it calls {calls}")
 
     def _wait(self) -> Sequence[tuple[_Watch, bool, bool]]:
         """Wait for a call, a descriptor or a timer; returns the descriptors."""
