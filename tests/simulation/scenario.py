@@ -495,7 +495,9 @@ class Run:
         def look() -> None:
             nonlocal calm_since
             stock = [each.name for each in machine.processes if not each.is_over]
-            is_whole = all(stock.count(role) >= count for role, count in wanted.items())
+            is_whole = not self.served.is_binding and all(
+                stock.count(role) >= count for role, count in wanted.items()
+            )
             if machine.now_ns / SECOND_NS < end_s or not is_whole:
                 calm_since = machine.now_ns
             if machine.now_ns - calm_since >= _CALM_NS:

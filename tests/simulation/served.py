@@ -121,11 +121,12 @@ class Served:
         self.is_ready = True
         while not self.is_stopped:
             while self._rebound:
-                name = self._rebound.pop()
+                name = self._rebound[0]
                 server.unbind(bound[name], 60.0)
                 bound[name].close(5.0)
                 (model,) = (each for each in models.bound_models() if each.name == name)
                 bound[name] = self._bind_in_time(server, model)
+                self._rebound.remove(name)
             self.machine.wait()
         server.stop(30.0)
         for each in bound.values():
@@ -146,6 +147,11 @@ class Served:
             except (OSError, RuntimeError, PyTritonRuntimeError) as error:  # noqa: PERF203
                 self.machine.note("program", f"could not bind '{model.name}': {error}")
                 self.machine.sleep(SECOND_NS // 10)
+
+    @property
+    def is_binding(self) -> bool:
+        """Whether the program has models to bind again."""
+        return bool(self._rebound)
 
     def bind_again(self, name: str) -> None:
         """Let the program remove a model and bind a new one in its place."""

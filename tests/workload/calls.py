@@ -229,6 +229,7 @@ class Outcome:
     first_s: float | None = None  # the first response came
     last_s: float | None = None  # the last response came
     ended_s: float | None = None
+    read_on_s: float | None = None  # when its client last read again, after it had stopped to
     end: End | None = None
     status: int | None = None  # of HTTP or gRPC
     error: str = ""

@@ -56,6 +56,7 @@ class ClientConnection:
         self._is_held = False  # the transport has enough for now
         self._is_half_closed = False
         self._saw_eof = False
+        self._read_on_s: float | None = None
         self._paused_for = -1  # number of the last call for which reading paused
         self.is_lost = False
         self.is_cut = False  # this client has ended the connection, or one half of it
@@ -249,6 +250,7 @@ class ClientConnection:
 
     def _resume_reading(self) -> None:
         if not self.is_lost and not (self.is_cut and not self._is_half_closed):
+            self._read_on_s = self._now()
             self._transport.resume_reading()
 
     # Ends
@@ -289,5 +291,6 @@ class ClientConnection:
         outcome = call.outcome
         outcome.ends += 1
         outcome.ended_s = self._now()
+        outcome.read_on_s = self._read_on_s
         outcome.end = end
         self._on_end(call)

@@ -399,8 +399,10 @@ class Oracle:
             limit_s = min(limits_us, default=0) / 1e6
         if limit_s is None or outcome.ended_s is None or outcome.sent_s is None:
             return
+        if outcome.read_on_s is not None and outcome.read_on_s > outcome.sent_s:
+            return  # its client did not read meanwhile
         late_s = outcome.ended_s - outcome.sent_s - limit_s
-        if late_s > self.bounds.late_s and not call.conduct.read_pause_s and not self._causes(call):
+        if late_s > self.bounds.late_s and not self._causes(call):
             self._find(f"a call ended {late_s:.3f} s after its deadline or queue timeout", call)
 
     def _check_wait(self, call: Call) -> None:
