@@ -65,7 +65,7 @@ class ClientTransport:
         self.protocol = protocol
         self.on_lost = on_lost
         self.end = ClientEnd(machine, f"{name} client", self)
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[memoryview] = deque()
         self._is_reading = True
         self._is_closing = False
         self._is_paused = False
@@ -113,7 +113,7 @@ class ClientTransport:
     def write(self, data: Any) -> None:
         if self.is_lost or self._is_closing:
             return
-        self._unsent.append(bytes(data))
+        self._unsent.append(memoryview(bytes(data)))  # a rest of it is no copy
         self._flush()
         if self._unsent and not self._is_paused and not self.is_lost:
             self._is_paused = True
