@@ -237,6 +237,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         elif not ready and not self._is_stopping:
             found = self._wait()
             machine.now_ns += _ITERATION_NS
+        # Not for each call: how many asyncio makes depends on the version of Python.
+        machine.now_ns += machine.callback_ns * len(found)
         for watch, is_readable, is_writable in found:
             if is_readable and watch.reader is not None:
                 self._run(watch.reader)

@@ -300,6 +300,7 @@ class Machine:
         self.process_limit: int | None = None
         self.listeners: dict[Any, Any] = {}  # by port or path
         self.named_memory: dict[str, Any] = {}  # of clients, by its name in /dev/shm
+        self.callback_ns = 0  # what an event loop needs for each descriptor that is ready
         self.pause_share = 0.0  # of system calls, after which the caller loses its processor
         self._sockets = 0
         self.process_variables: list[tuple[Any, str, Any]] = []  # module, name, initial value

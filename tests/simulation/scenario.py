@@ -79,6 +79,7 @@ class Scenario:
     writes_files: bool  # the access log, and traces of some requests
     split_share: float
     pause_share: float
+    callback_ns: int  # what each call of an event loop takes
     client_buffer_bytes: int
     clients: list[ClientPlan]
     faults: list[Fault]
@@ -103,6 +104,7 @@ class Scenario:
             self.writes_files,
             self.split_share,
             self.pause_share,
+            self.callback_ns,
         )
         text = "\n".join(map(repr, (parts, starts, self.faults, calls)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -176,10 +178,13 @@ def make_scenario(
     length_s = 1.0 + 4.0 * source.random()
     if source.random() < 0.5:
         length_s /= 20  # all at once: requests wait for one another, and faults hit many of them
+    length_s *= generator.PROFILES[profile].spread
     clients = made.plans(4 + int(40 * source.random() ** 2), length.calls, length_s)
     bound = () if has_repository else names_of_models(has_repository=False)
     faults = make_faults(random.Random(f"{seed} {profile} faults"), count, length_s, roles, bound)
     # Clients with small buffers make the server feel sooner that they read slowly.
+    # Where servers take their time, requests wait for one another and travel together.
+    callback_ns = (0, 0, 10_000, 50_000)[int(4 * source.random())]
     buffer_bytes = (STREAM_BYTES, STREAM_BYTES, 1 << 14, 1 << 12)[int(4 * source.random())]
     scenario = Scenario(
         seed=seed,
@@ -191,6 +196,7 @@ def make_scenario(
         writes_files=writes_files,
         split_share=split_share,
         pause_share=pause_share,
+        callback_ns=callback_ns,
         client_buffer_bytes=buffer_bytes,
         clients=clients,
         faults=faults,
@@ -411,12 +417,14 @@ class Run:
         machine.run_for(_REST_S)
         before = take_stock(machine, self.books)
         machine.pause_share = scenario.pause_share
+        machine.callback_ns = scenario.callback_ns
         network = Network(machine)
         faults = Faults(machine, self.served, network)
         faults.on_happened = functools.partial(self._tell, before)
         faults.schedule(scenario.faults)
         self._work_through(network, faults)
         machine.pause_share = 0.0
+        machine.callback_ns = 0
         # Garbage is only collected here, so that runs do not depend on when Python does it.
         gc.collect()
         self._load_again(network)

@@ -69,6 +69,7 @@ class Profile:
         slowness: share of the calls whose client sends in pieces or stops reading.
         longest_pause_s: of a client between two calls.
         longest_work_s: that a client asks of `slow` and of a stream.
+        spread: how far apart clients begin, as a share of what is usual.
     """
 
     habits: dict[str, float]
@@ -76,6 +77,7 @@ class Profile:
     slowness: float = 0.0
     longest_pause_s: float = 0.02
     longest_work_s: float = 0.02
+    spread: float = 1.0
 
 
 PROFILES = {
@@ -111,6 +113,15 @@ PROFILES = {
         },
         rudeness=0.3,
         slowness=0.2,
+    ),
+    # Many requests at the same moment, which wait for one another and travel together.
+    "crowd": Profile(
+        {"alike": 12, "http": 2, "grpc": 2, "pipelining": 1, "sequences": 2, "streams": 1},
+        rudeness=0.05,
+        slowness=0.02,
+        longest_pause_s=0.0002,
+        longest_work_s=0.002,
+        spread=0.01,
     ),
     "streams": Profile({"streams": 3, "grpc_streams": 4, "chat": 2}, rudeness=0.1, slowness=0.1),
     "regions": Profile({"regions": 8, "http": 1, "grpc": 1}, rudeness=0.05, slowness=0.05),
@@ -172,6 +183,7 @@ class Generator:
         self._key_prefix = key_prefix
         self._shared = _Slots(self._new_key())
         self._rows = [name for name in ROW_MODELS if name in self.served]
+        self._favourite = ""  # model of the clients that send the same again and again
 
     def plans(self, clients: int, calls: int, spread_s: float = 1.0) -> list[ClientPlan]:
         """So many clients with about so many calls each, which begin within `spread_s`."""
@@ -338,11 +350,31 @@ class Generator:
     def grpc(self, port: Port) -> Iterator[list[Call]]:
         """Calls of which several are open at a time."""
         while True:
+            # Those of one model that come at once travel together.
+            is_burst = self.dice.chance(0.5)
+            model = self.dice.choose(self._rows) if is_burst and self._rows else ""
             calls = [
-                self.infer(port, waits=False, pause_s=self.pause_s())
+                self.infer(port, model, waits=False, pause_s=0.0 if is_burst else self.pause_s())
                 for _ in range(self.dice.integer(1, 8))
             ]
-            calls[0].waits = True
+            calls[0].waits, calls[0].pause_s = True, self.pause_s()
+            yield calls
+
+    def alike(self, port: Port) -> Iterator[list[Call]]:
+        """Requests of one form to one model, which is the same for all such clients.
+
+        The server reads a form that it has often seen in another way, and many of them as one.
+        """
+        if not self._favourite:
+            self._favourite = self.dice.choose([*self._rows, "cached"])
+        most = self.dice.choose((1, 8, 16)) if port is Port.GRPC else 1
+        while True:
+            calls = []
+            for _ in range(self.dice.integer(1, most)):
+                call = Call(self.number(), Kind.INFER, port, self._favourite, waits=False)
+                call.inputs = models.rows_of(call.number)
+                calls.append(call)
+            calls[0].waits, calls[0].pause_s = True, self.pause_s()
             yield calls
 
     def streams(self, port: Port) -> Iterator[list[Call]]:
@@ -594,6 +626,7 @@ HABITS: dict[str, tuple[Port | None, Habit]] = {
     "http": (Port.HTTP, Generator.http),
     "pipelining": (Port.HTTP, Generator.pipelining),
     "grpc": (Port.GRPC, Generator.grpc),
+    "alike": (None, Generator.alike),
     "streams": (Port.HTTP, Generator.streams),
     "grpc_streams": (Port.GRPC, Generator.grpc_streams),
     "sequences": (None, Generator.sequences),

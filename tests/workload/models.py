@@ -186,7 +186,8 @@ def bound_models() -> list[BoundModel]:
             reverse,
             _scalars(np.bytes_, "IN"),
             _scalars(np.bytes_, "OUT"),
-            ModelConfig(max_batch_size=MAX_ROWS),
+            # It takes turns with `limited`, which needs the same resource.
+            ModelConfig(max_batch_size=MAX_ROWS, rate_limiter=RateLimiter(resources)),
         ),
         BoundModel(
             "slow",
