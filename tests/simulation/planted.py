@@ -301,7 +301,7 @@ def free_instance_is_not_woken(patches: Patches) -> None:
     patches.set(Model, "_use_again", use_again)
 
 
-@bug("A batch may have one row more than the model allows.")
+@bug("A batch may have one row more than the model allows.", "crowd")
 def batch_is_too_large(patches: Patches) -> None:
     def init(original: Any) -> Any:
         def larger(batcher: Any, spec: Any, max_rows: int, **options: Any) -> None:
@@ -329,7 +329,7 @@ def failures_count_twice(patches: Patches) -> None:
 # Sequences
 
 
-@bug("The slot of a sequence is free as soon as its last request is queued.", "sequences")
+@bug("The slot of a sequence is free as soon as its last request is queued.", "crowd")
 def slot_is_freed_early(patches: Patches) -> None:
     freed: set[Any] = set()
 
@@ -401,7 +401,7 @@ def null_requests_count_as_queued_again(patches: Patches) -> None:
 
 
 @bug(
-    "Several requests that ran together leave out a step of their ensemble.", "mixed", "repository"
+    "Several requests that ran together leave out a step of their ensemble.", "crowd", "repository"
 )
 def ensemble_drops_a_step(patches: Patches) -> None:
     def after_step(original: Any) -> Any:
@@ -437,7 +437,7 @@ def step_is_not_waited_for(patches: Patches) -> None:
 # Rate limiter
 
 
-@bug("Resources of an instance that died stay in use.", "mixed", "kill zygote of workers")
+@bug("Resources of an instance that died stay in use.", "crowd", "kill zygote of workers")
 def dead_instance_keeps_resources(patches: Patches) -> None:
     def remove(turns: Any, instance: Any, *, with_seat: bool = False) -> None:
         seat = turns._taken.pop(instance, None)
@@ -450,7 +450,7 @@ def dead_instance_keeps_resources(patches: Patches) -> None:
     patches.set(ModelTurns, "remove", remove)
 
 
-@bug("Instances that wait for resources are not told that some are free.")
+@bug("Instances that wait for resources are not told that some are free.", "crowd")
 def free_resources_wake_nobody(patches: Patches) -> None:
     def give_back(turns: Any, seat: Any, executing_count: int) -> None:
         while seat.held > executing_count:
@@ -658,7 +658,7 @@ def memory_timer_runs_once(patches: Patches) -> None:
     patches.set(MemoryTrimmer, "_trim", trim)
 
 
-@bug("The answers of a batch of two requests are swapped.")
+@bug("The answers of a batch of two requests are swapped.", "crowd")
 def answers_are_swapped(patches: Patches) -> None:
     def split(original: Any) -> Any:
         def swap(tracker: Any, received: Any, frame: Any, batch: Any) -> Any:
