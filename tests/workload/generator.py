@@ -127,7 +127,8 @@ PROFILES = {
     "regions": Profile({"regions": 8, "http": 1, "grpc": 1}, rudeness=0.05, slowness=0.05),
     "sequences": Profile({"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03),
     "management": Profile(
-        {"management": 2, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2}
+        {"management": 5, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2},
+        longest_work_s=0.1,
     ),
 }
 _LONG_STREAM = 200
