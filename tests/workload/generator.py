@@ -125,7 +125,9 @@ PROFILES = {
     ),
     "streams": Profile({"streams": 3, "grpc_streams": 4, "chat": 2}, rudeness=0.1, slowness=0.1),
     "regions": Profile({"regions": 8, "http": 1, "grpc": 1}, rudeness=0.05, slowness=0.05),
-    "sequences": Profile({"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03),
+    "sequences": Profile(
+        {"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03, longest_pause_s=0.002
+    ),
     "management": Profile(
         {"management": 5, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2},
         longest_work_s=0.1,
