@@ -329,7 +329,7 @@ def failures_count_twice(patches: Patches) -> None:
 # Sequences
 
 
-@bug("The slot of a sequence is free as soon as its last request is queued.", "crowd")
+@bug("The slot of a sequence is free as soon as its last request is queued.", "sequences")
 def slot_is_freed_early(patches: Patches) -> None:
     freed: set[Any] = set()
 
