@@ -53,6 +53,8 @@ from tests.simulation.scenario import Run, Scenario, make_scenario
 
 RECORD = pathlib.Path(__file__).with_name("planted.json")
 MOST_CALLS = 240  # of a scenario in which bugs are looked for: small ones are quick
+MANY_CALLS = "many calls"  # what some bugs need
+_MOST_OF_MANY = 640
 LONGEST_S = 600.0  # of the search for one bug
 
 
@@ -129,6 +131,8 @@ def bug(sentence: str, profile: str = "mixed", *needs: str) -> Callable[[Patch],
 def words_of(scenario: Scenario) -> set[str]:
     """What there is in a scenario: its kind of system, its faults, and those that come often."""
     words = {"repository" if scenario.has_repository else "bound"}
+    if scenario.call_count > MOST_CALLS:
+        words.add(MANY_CALLS)
     if scenario.front_ends:
         words.add("front ends")
     faults = collections.Counter(f"{each.kind} {each.role}".strip() for each in scenario.faults)
@@ -180,7 +184,11 @@ def http_stream_never_resumes(patches: Patches) -> None:
 # gRPC
 
 
-@bug("A gRPC stream that was paused counts as writable as soon as its queue is shorter.", "streams")
+@bug(
+    "A gRPC stream that was paused counts as writable as soon as its queue is shorter.",
+    "streams",
+    MANY_CALLS,
+)
 def grpc_pause_is_forgotten(patches: Patches) -> None:
     def send_data(original: Any) -> Any:
         def forget(connection: Any, stream_id: int, data: Any, *, end_stream: bool = False) -> bool:
@@ -219,7 +227,7 @@ def answered_stream_stays_open(patches: Patches) -> None:
     patches.wrap(ConnectionCore, "end_sent", end_sent)
 
 
-@bug("A call that its gRPC client has reset is not cancelled.", "streams")
+@bug("A call that its gRPC client has reset is not cancelled.", "streams", MANY_CALLS)
 def grpc_call_that_was_reset_is_served(patches: Patches) -> None:
     def on_event(original: Any) -> Any:
         def ignore_resets(connection: Any, event: Any) -> None:
@@ -271,6 +279,7 @@ def core_keeps_passed_clients(patches: Patches) -> None:
     "mixed",
     "front ends",
     "leave no shared memory",
+    MANY_CALLS,
 )
 def replies_without_memory_are_lost(patches: Patches) -> None:
     patches.set(ReplyOutbox, "_send_failures", _nothing)
@@ -329,7 +338,9 @@ def failures_count_twice(patches: Patches) -> None:
 # Sequences
 
 
-@bug("The slot of a sequence is free as soon as its last request is queued.", "sequences")
+@bug(
+    "The slot of a sequence is free as soon as its last request is queued.", "sequences", MANY_CALLS
+)
 def slot_is_freed_early(patches: Patches) -> None:
     freed: set[Any] = set()
 
@@ -421,7 +432,10 @@ def ensemble_drops_a_step(patches: Patches) -> None:
 
 
 @bug(
-    "A step's model is unloaded although requests of ensembles need it.", "management", "repository"
+    "A step's model is unloaded although requests of ensembles need it.",
+    "management",
+    "repository",
+    MANY_CALLS,
 )
 def step_is_not_waited_for(patches: Patches) -> None:
     def init(original: Any) -> Any:
@@ -437,7 +451,9 @@ def step_is_not_waited_for(patches: Patches) -> None:
 # Rate limiter
 
 
-@bug("Resources of an instance that died stay in use.", "crowd", "kill zygote of workers")
+@bug(
+    "Resources of an instance that died stay in use.", "crowd", "kill zygote of workers", MANY_CALLS
+)
 def dead_instance_keeps_resources(patches: Patches) -> None:
     def remove(turns: Any, instance: Any, *, with_seat: bool = False) -> None:
         seat = turns._taken.pop(instance, None)
@@ -450,7 +466,7 @@ def dead_instance_keeps_resources(patches: Patches) -> None:
     patches.set(ModelTurns, "remove", remove)
 
 
-@bug("Instances that wait for resources are not told that some are free.", "crowd")
+@bug("Instances that wait for resources are not told that some are free.", "crowd", MANY_CALLS)
 def free_resources_wake_nobody(patches: Patches) -> None:
     def give_back(turns: Any, seat: Any, executing_count: int) -> None:
         while seat.held > executing_count:
@@ -476,7 +492,7 @@ def cache_mixes_up_keys(patches: Patches) -> None:
 # Loads and unloads
 
 
-@bug("An unload does not wait for the requests that run.", "management", "repository")
+@bug("An unload does not wait for the requests that run.", "management", "repository", MANY_CALLS)
 def unload_does_not_drain(patches: Patches) -> None:
     async def drain(model: Any, timeout_s: float | None = None) -> None:
         """Return at once."""
@@ -570,7 +586,7 @@ def helper_thread_is_taken_for_granted(patches: Patches) -> None:
     patches.wrap(ResponseOutbox, "_use_helper", use_helper)
 
 
-@bug("A decoupled function is not told that its client has left.", "streams", "bound")
+@bug("A decoupled function is not told that its client has left.", "streams", "bound", MANY_CALLS)
 def host_ignores_cancellation(patches: Patches) -> None:
     def cancel(batch: Any, position: int) -> None:
         """Go on."""
@@ -645,7 +661,11 @@ def forwarded_memory_stays_mapped(patches: Patches) -> None:
     patches.set(BlockTracker, "maps_memory", property(maps_memory))
 
 
-@bug("A message that did not fit into the socket is not sent when there is room.", "mixed")
+@bug(
+    "A message that did not fit into the socket is not sent when there is room.",
+    "crowd",
+    MANY_CALLS,
+)
 def full_socket_is_not_watched(patches: Patches) -> None:
     patches.set(LoopChannel, "_watch_unsent", _nothing)
 
@@ -692,7 +712,6 @@ class Found:
 class Search:
     """Looks for bugs, and remembers the findings of runs without them."""
 
-    most_calls: int = MOST_CALLS
     longest_s: float = LONGEST_S
     _clean: dict[tuple[str, int], list[str]] = dataclasses.field(default_factory=dict)
 
