@@ -729,9 +729,8 @@ class Search:
         while tried < seeds and time.process_time() - began < self.longest_s:
             seed += 1
             scenario = make_scenario(seed, each.profile)
-            if scenario.call_count > self.most_calls or not words_of(scenario).issuperset(
-                each.needs
-            ):
+            most = _MOST_OF_MANY if MANY_CALLS in each.needs else MOST_CALLS
+            if scenario.call_count > most or not words_of(scenario).issuperset(each.needs):
                 continue
             tried += 1
             with contextlib.redirect_stdout(io.StringIO()):
@@ -768,9 +767,9 @@ def main() -> int:
             kept[name] = {"profile": found.profile, "seed": found.seed, "tried": found.tried}
         else:
             kept.pop(name, None)
-    if options.write:
-        ordered = {name: kept[name] for name in BUGS if name in kept}
-        RECORD.write_text(json.dumps(ordered, indent=2) + "\n")
+        if options.write:
+            ordered = {name: kept[name] for name in BUGS if name in kept}
+            RECORD.write_text(json.dumps(ordered, indent=2) + "\n")
     return int(is_missed)
 
 
