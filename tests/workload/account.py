@@ -32,7 +32,8 @@ class Tally:
         rows: rows of these.
         failed: those that the model itself refused, for sure.
         refused: those with another error, which were no successes.
-        unknown: those whose end the client did not see, or whose outputs had no place.
+        unknown: those whose end the client did not see, or whose answer may have failed after the
+            model had made it: its outputs had no place, or could not be compressed.
         is_whole: whether the server has counted all of them; it starts anew when it loads a model.
     """
 
@@ -97,7 +98,11 @@ class Account:
             tally.rows += rows
         elif outcome.end is End.ERROR and own and own in outcome.error:
             tally.failed += 1
-        elif outcome.end is End.ERROR and outcome.status != _DEADLINE_EXCEEDED and not call.places:
+        elif (
+            outcome.end is End.ERROR
+            and outcome.status != _DEADLINE_EXCEEDED
+            and not (call.places or call.accepts)
+        ):
             tally.refused += 1
         else:
             tally.unknown += 1

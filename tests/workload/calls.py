@@ -10,8 +10,39 @@ import dataclasses
 import enum
 import struct
 import types
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+# What clients say of compression over HTTP, and the coding that the answer has to have.
+ACCEPTED_CODINGS = {
+    "": "",
+    "gzip": "gzip",
+    "deflate": "deflate",
+    "deflate;q=0.5, gzip": "gzip",
+    "identity;q=0.2, deflate": "deflate",
+    "identity, gzip;q=0.1": "",
+    "br": "",
+}
+_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+def compress(data: bytes, coding: str) -> bytes:
+    packer = zlib.compressobj(1, wbits=_WINDOW_BITS[coding])
+    return packer.compress(data) + packer.flush()
+
+
+def decompress(data: bytes, coding: str) -> bytes:
+    """The plain data; raises ValueError if it is not compressed in this way, and whole."""
+    unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[coding])
+    try:
+        plain = unpacker.decompress(data)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("the compressed data does not end with the body")
+    return plain
+
 
 # The letter of `struct` for each datatype that the models of the workload have.
 STRUCT_CODES = {"INT32": "i", "INT64": "q", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
@@ -34,6 +65,8 @@ class Kind(enum.Enum):
     GENERATE = "generate"  # HTTP
     CHAT = "chat"  # OpenAI's route, whole
     CHAT_STREAM = "chat_stream"  # OpenAI's route, as a stream
+    COMPLETION = "completion"  # OpenAI's route that continues a prompt
+    COMPLETION_STREAM = "completion_stream"
     LIVE = "live"
     READY = "ready"
     MODEL_READY = "model_ready"
@@ -50,9 +83,9 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__  # that of enums takes a microsecond, and tables by kind are common
 
 
-INFERENCES = frozenset(
-    (Kind.INFER, Kind.STREAM, Kind.EVENTS, Kind.GENERATE, Kind.CHAT, Kind.CHAT_STREAM)
-)
+OPENAI_KINDS = frozenset((Kind.CHAT, Kind.CHAT_STREAM, Kind.COMPLETION, Kind.COMPLETION_STREAM))
+OPENAI_STREAMS = frozenset((Kind.CHAT_STREAM, Kind.COMPLETION_STREAM))
+INFERENCES = OPENAI_KINDS | {Kind.INFER, Kind.STREAM, Kind.EVENTS, Kind.GENERATE}
 
 
 class Form(enum.Enum):
@@ -251,7 +284,9 @@ class Call:
         model: name of the model, if it is about one.
         inputs: what is sent to the model.
         form: how tensors are written, both ways.
-        text: the words of a chat.
+        coding: how its body or message is compressed, if it is.
+        accepts: what its client says of the compression of the answer.
+        text: the words of a chat, or the name of a region.
         payload: of an invalid call, the bytes that follow whatever its client does at first.
         deadline_s: the time limit that the server is told over gRPC.
         timeout_us: queue timeout of the request, 0 for none.
@@ -275,6 +310,8 @@ class Call:
     model: str = ""
     inputs: tuple[TensorData, ...] = ()
     form: Form = Form.BINARY
+    coding: str = ""
+    accepts: str = ""
     text: str = ""
     payload: bytes = b""
     deadline_s: float | None = None

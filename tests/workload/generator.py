@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tests.workload import models
 from tests.workload.calls import (
+    ACCEPTED_CODINGS,
     INFERENCES,
     Call,
     Conduct,
@@ -27,7 +28,7 @@ from tests.workload.calls import (
     Region,
     SequenceStep,
 )
-from tests.workload.invalid import GRPC_CALLS, GRPC_FRAMES, HTTP_REQUESTS
+from tests.workload.invalid import GRPC_CALLS, GRPC_FRAMES, HTTP_REQUESTS, WRONG_CODINGS
 from tests.workload.sessions import ClientPlan
 
 T = TypeVar("T")
@@ -124,6 +125,11 @@ PROFILES = {
         spread=0.01,
     ),
     "streams": Profile({"streams": 3, "grpc_streams": 4, "chat": 2}, rudeness=0.1, slowness=0.1),
+    "formats": Profile(
+        {"compressed": 4, "completions": 2, "text_sequences": 3, "http": 1},
+        rudeness=0.03,
+        slowness=0.03,
+    ),
     "regions": Profile({"regions": 8, "http": 1, "grpc": 1}, rudeness=0.05, slowness=0.05),
     "sequences": Profile(
         {"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03, longest_pause_s=0.002
@@ -185,6 +191,7 @@ class Generator:
         self._memories = itertools.count(first_number)
         self._key_prefix = key_prefix
         self._shared = _Slots(self._new_key())
+        self._known = [name for name in self.served if name != models.TEXT_SEQUENCE_MODEL]
         self._rows = [name for name in ROW_MODELS if name in self.served]
         self._favourite = ""  # model of the clients that send the same again and again
 
@@ -231,7 +238,7 @@ class Generator:
                 calls.append(self.stream(port))
             elif name == "large":
                 calls += next(self.large(port))
-            elif name in models.SEQUENCE_MODELS:
+            elif name in (*models.SEQUENCE_MODELS, models.TEXT_SEQUENCE_MODEL):
                 calls += self._sequence(port, name, length=2, waits=True)
             elif port is Port.HTTP:
                 calls += next(self.chat(port))
@@ -400,8 +407,15 @@ class Generator:
 
     def sequences(self, port: Port) -> Iterator[list[Call]]:
         """Sequences, one after the other: waiting for each answer, or for none."""
+        yield from self._sequences_of(port, models.SEQUENCE_MODELS)
+
+    def text_sequences(self, port: Port) -> Iterator[list[Call]]:
+        """Sequences whose ids are texts."""
+        yield from self._sequences_of(port, (models.TEXT_SEQUENCE_MODEL,))
+
+    def _sequences_of(self, port: Port, names: Sequence[str]) -> Iterator[list[Call]]:
         for lane in itertools.count(1):
-            model = self.dice.choose([n for n in models.SEQUENCE_MODELS if n in self.served])
+            model = self.dice.choose([n for n in names if n in self.served])
             on_lane = port is Port.GRPC and self.dice.chance(0.5)
             length = self.dice.integer(1, min(12, models.LONGEST_SEQUENCE))
             # Unary calls of gRPC may overtake one another, so their client waits.
@@ -413,7 +427,9 @@ class Generator:
     def _sequence(
         self, port: Port, model: str, *, length: int, waits: bool, lane: int | None = None
     ) -> list[Call]:
-        key = next(self._sequences)
+        key: int | str = next(self._sequences)
+        if model == models.TEXT_SEQUENCE_MODEL:
+            key = f"sequence \u00fc{key}"
         calls = []
         for index in range(length):
             is_end = index == length - 1
@@ -440,6 +456,29 @@ class Generator:
             call.text = models.chat_text(call.number, call.stream_length)
             yield [call]
 
+    def completions(self, port: Port) -> Iterator[list[Call]]:
+        for (call,) in self.chat(port):
+            is_stream = call.kind is Kind.CHAT_STREAM
+            call.kind = Kind.COMPLETION_STREAM if is_stream else Kind.COMPLETION
+            yield [call]
+
+    def compressed(self, port: Port) -> Iterator[list[Call]]:
+        """Compressed requests and answers, some of them large, and some that nobody can read."""
+        dice = self.dice
+        while True:
+            if dice.chance(0.2):
+                (call,) = next(self.large(port))
+            else:
+                call = self.infer(port, pause_s=self.pause_s())
+                call.kind = Kind.INFER
+            call.coding = dice.choose(("", "gzip", "deflate"))
+            accepted = list(ACCEPTED_CODINGS) if port is Port.HTTP else ["", "identity,gzip"]
+            call.accepts = dice.choose(accepted)
+            yield [call]
+            if port is Port.HTTP and dice.chance(0.1):
+                payload = dice.choose(WRONG_CODINGS)
+                yield [Call(self.number(), Kind.INVALID, port, payload=payload)]
+
     def large(self, port: Port) -> Iterator[list[Call]]:
         while True:
             call = Call(self.number(), Kind.INFER, port, "large", pause_s=self.pause_s())
@@ -452,7 +491,7 @@ class Generator:
             kind = self.dice.choose(kinds)
             call = Call(self.number(), kind, port, pause_s=self.pause_s())
             if kind is Kind.MODEL_READY:
-                call.model = self.dice.choose(self.served)
+                call.model = self.dice.choose(self._known)
             yield [call]
 
     def management(self, port: Port) -> Iterator[list[Call]]:
@@ -634,6 +673,9 @@ HABITS: dict[str, tuple[Port | None, Habit]] = {
     "grpc_streams": (Port.GRPC, Generator.grpc_streams),
     "sequences": (None, Generator.sequences),
     "chat": (Port.HTTP, Generator.chat),
+    "completions": (Port.HTTP, Generator.completions),
+    "compressed": (None, Generator.compressed),
+    "text_sequences": (None, Generator.text_sequences),
     "large": (None, Generator.large),
     "health": (None, Generator.health),
     "management": (None, Generator.management),

@@ -19,7 +19,17 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pytriton.base.protos import service_pb2 as pb
-from tests.workload.calls import POLITE, Call, End, Form, Kind, Place, Response, TensorData
+from tests.workload.calls import (
+    POLITE,
+    Call,
+    End,
+    Form,
+    Kind,
+    Place,
+    Response,
+    TensorData,
+    compress,
+)
 from tests.workload.connection import ClientConnection, ViolationError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -92,6 +102,10 @@ class GrpcWriter:
         block = self._blocks.get(key)
         if block is None:
             block = self._blocks[key] = self._write_block(call)
+        if call.coding:
+            block += _literal("grpc-encoding", call.coding)
+        if call.accepts:
+            block += _literal("grpc-accept-encoding", call.accepts)
         if call.deadline_s is not None:
             block += _literal("grpc-timeout", f"{max(int(call.deadline_s * 1e6), 1)}u")
         return block
@@ -128,7 +142,9 @@ class GrpcWriter:
             message = _REGION_REQUESTS[kind](name=call.text, **fields).SerializeToString()
         else:
             message = b""
-        return b"\0" + len(message).to_bytes(4, "big") + message
+        if call.coding:
+            message = compress(message, call.coding)
+        return bytes((bool(call.coding),)) + len(message).to_bytes(4, "big") + message
 
     def _infer(self, call: Call) -> bytes:
         """A request whose fields are in their usual order, as any library writes them."""

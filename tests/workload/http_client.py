@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from tests.workload.calls import (
+    ACCEPTED_CODINGS,
     NO_PLACES,
+    OPENAI_KINDS,
+    OPENAI_STREAMS,
     POLITE,
     STRUCT_CODES,
     Call,
@@ -28,6 +31,8 @@ from tests.workload.calls import (
     Place,
     Response,
     TensorData,
+    compress,
+    decompress,
     join_texts,
     split_texts,
 )
@@ -56,8 +61,9 @@ _PATHS = {
     Kind.REGISTER: b"POST /v2/systemsharedmemory/region/%b/register",
     Kind.CHAT: b"POST /v1/chat/completions",
     Kind.CHAT_STREAM: b"POST /v1/chat/completions",
+    Kind.COMPLETION: b"POST /v1/completions",
+    Kind.COMPLETION_STREAM: b"POST /v1/completions",
 }
-_CHATS = (Kind.CHAT, Kind.CHAT_STREAM)
 # Those about regions: the last word of their paths.
 _REGION_PATHS = {Kind.UNREGISTER: (b"POST", b"unregister"), Kind.REGIONS: (b"GET", b"status")}
 _WITHOUT_BODY = (
@@ -128,6 +134,12 @@ class RequestWriter:
         self._templates: dict[Any, tuple[bytes, bytes]] = {}
 
     def write(self, call: Call) -> bytes:
+        message = self._write(call)
+        if call.coding or call.accepts:
+            return _with_codings(message, call)
+        return message
+
+    def _write(self, call: Call) -> bytes:
         kind = call.kind
         if kind is Kind.INVALID:
             return call.payload
@@ -192,6 +204,20 @@ class RequestWriter:
         ) % (self._line(call), self._host, len(text), size)
         before, after = text.split(call.id.encode(), 1)
         return head + before, after
+
+
+def _with_codings(message: bytes, call: Call) -> bytes:
+    """Compress the body of a request, and say which answers its client understands."""
+    head, body = message.split(b"\r\n\r\n", 1)
+    lines = head.split(b"\r\n")
+    if call.coding:
+        body = compress(body, call.coding)
+        lines = [each for each in lines if not each.startswith(b"Content-Length:")]
+        lines.append(b"Content-Length: %d" % len(body))
+        lines.append(b"Content-Encoding: " + call.coding.encode())
+    if call.accepts:
+        lines.append(b"Accept-Encoding: " + call.accepts.encode())
+    return b"\r\n".join((*lines, b"", body))
 
 
 def _dump(document: Any) -> bytes:
@@ -266,6 +292,14 @@ def _flat_document(call: Call) -> dict[str, Any]:
     return document
 
 
+def _completion_document(call: Call) -> dict[str, Any]:
+    return {
+        "model": call.model,
+        "prompt": call.text,
+        "stream": call.kind is Kind.COMPLETION_STREAM,
+    }
+
+
 def _chat_document(call: Call) -> dict[str, Any]:
     return {
         "model": call.model,
@@ -281,6 +315,8 @@ _DOCUMENTS: dict[Kind, Callable[[Call], dict[str, Any]]] = {
     Kind.STREAM: _flat_document,
     Kind.CHAT: _chat_document,
     Kind.CHAT_STREAM: _chat_document,
+    Kind.COMPLETION: _completion_document,
+    Kind.COMPLETION_STREAM: _completion_document,
     Kind.REGISTER: _register_document,
 }
 
@@ -502,7 +538,7 @@ class HttpClient(ClientConnection):
                 raise ViolationError(f"an event is {text[at:end][:200]!r}")
             data = text[at + 6 : end]
             at = end + 2
-            if data == b"[DONE]" and call.kind is Kind.CHAT_STREAM:
+            if data == b"[DONE]" and call.kind in OPENAI_STREAMS:
                 self._is_done = True
             else:
                 self._take_event(call, _load(data), now)
@@ -534,6 +570,8 @@ class HttpClient(ClientConnection):
         now = self._now()
         if outcome.sent_s is None and head.status < 300:
             raise ViolationError("the answer came before the whole request was sent")
+        if b"content-encoding" in head.fields or (call.accepts and head.status == 200):
+            body = _plain_body(call, head, body)
         if head.is_events:
             self._end_events(call, head)
         elif head.status == 200:
@@ -555,7 +593,7 @@ class HttpClient(ClientConnection):
     def _end_events(self, call: Call, head: Head) -> None:
         if self._events:
             raise ViolationError(f"the events end with {self._events[:200]!r}")
-        is_chat = call.kind is Kind.CHAT_STREAM
+        is_chat = call.kind in OPENAI_STREAMS
         if is_chat and not self._is_done and not call.outcome.error:
             raise ViolationError("the chat ended without [DONE]")
         if head.status != 200 and not call.outcome.error:
@@ -580,7 +618,7 @@ class HttpClient(ClientConnection):
             responses.append(Response(now, document=body.decode()))
         elif kind is Kind.INVALID:
             responses.append(Response(now, document=body))
-        elif kind in (Kind.STREAM, Kind.EVENTS, Kind.CHAT_STREAM):
+        elif kind in (Kind.STREAM, Kind.EVENTS, *OPENAI_STREAMS):
             raise ViolationError(f"a stream was answered with {head.fields!r}")
         else:
             document = _load(body)
@@ -589,6 +627,18 @@ class HttpClient(ClientConnection):
 
 
 _HEADS: dict[bytes, Head] = {}
+
+
+def _plain_body(call: Call, head: Head, body: bytes) -> bytes:
+    """The body of an answer whose client has said which compression it understands."""
+    coding = head.fields.get(b"content-encoding", b"").decode("latin-1")
+    expected = ACCEPTED_CODINGS[call.accepts]
+    if coding != expected:
+        raise ViolationError(f"Content-Encoding is {coding!r}, expected {expected!r}")
+    try:
+        return decompress(body, coding) if coding else body
+    except ValueError as error:
+        raise ViolationError(f"the body is not {coding} ({error}): {body[:60]!r}") from error
 
 
 def _load(text: bytes) -> Any:
@@ -602,9 +652,13 @@ def _error_text(document: Any, kind: Kind) -> str:
     """The text of an error, which comes alone in its object; OpenAI's routes have more members."""
     if isinstance(document, dict) and list(document) == ["error"]:
         error = document["error"]
-        if kind in _CHATS and isinstance(error, dict) and isinstance(error.get("message"), str):
+        if (
+            kind in OPENAI_KINDS
+            and isinstance(error, dict)
+            and isinstance(error.get("message"), str)
+        ):
             return error["message"] or "an error without a text"
         # While no model is there for OpenAI's routes, the server has none of them.
-        if isinstance(error, str) and (kind not in _CHATS or error == "Not Found"):
+        if isinstance(error, str) and (kind not in OPENAI_KINDS or error == "Not Found"):
             return error or "an error without a text"
     raise ViolationError(f"not an error document: {document!r:.200}")

@@ -6,6 +6,7 @@ Each is complete: the server needs no further byte to see what is wrong, so nobo
 
 from __future__ import annotations
 
+from tests.workload.calls import compress
 from tests.workload.grpc_client import (
     CONTINUATION,
     DATA,
@@ -87,4 +88,18 @@ GRPC_FRAMES = (
     frame(PING, 0, 0, b"short"),
     frame(RST_STREAM, 0, 0, b"\0\0\0\x08"),
     b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+)
+
+_BODY = _TENSOR % (b"IN", b"[1,4]", b"INT32", b"[1,2,3,4]")
+_ZIPPED = compress(_BODY, "gzip")
+
+# Compressed bodies that cannot be read, and codings that nobody knows.
+WRONG_CODINGS = (
+    _post(_INFER, _BODY, b"Content-Encoding: gzip"),
+    _post(_INFER, _ZIPPED[:-9], b"Content-Encoding: gzip"),
+    _post(_INFER, _ZIPPED[:12] + b"\xff" * 20, b"Content-Encoding: gzip"),
+    _post(_INFER, b"", b"Content-Encoding: deflate"),
+    _post(_INFER, _BODY, b"Content-Encoding: br"),
+    _post(_INFER, _ZIPPED, b"Content-Encoding: gzip, gzip"),
+    _post(_INFER, compress(b"{}", "deflate"), b"Content-Encoding: deflate"),
 )

@@ -69,6 +69,7 @@ LARGEST_BATCHES = {
 }
 
 SEQUENCE_MODELS = ("accumulate_direct", "accumulate_oldest")
+TEXT_SEQUENCE_MODEL = "accumulate_text"  # its sequences have texts as ids
 ENSEMBLES = ("pipeline",)
 DECOUPLED_MODELS = ("stream", "chat")
 # Which models a request of a model calls, and how often.
@@ -128,7 +129,7 @@ class Accumulate:
     """Sums of sequences, by their ids; -1 where a sequence has no sum that it should have."""
 
     def __init__(self) -> None:
-        self.sums: dict[int, int] = {}
+        self.sums: dict[int | bytes, int] = {}
 
     @batch
     def __call__(self, **inputs: Any) -> dict[str, Any]:
@@ -156,7 +157,9 @@ def add_one(requests: Any) -> list[dict[str, Any]]:
 
 def repeat_words(requests: Any) -> Iterator[list[dict[str, Any]]]:
     (request,) = requests
-    for word in json.loads(request["messages"].item())[-1]["content"].split():
+    ((name, given),) = request.data.items()
+    text = given.item().decode()
+    for word in (json.loads(text)[-1]["content"] if name == "messages" else text).split():
         yield [{"text": np.array([f"{word} ".encode()], np.object_)}]
 
 
@@ -218,9 +221,12 @@ def bound_models() -> list[BoundModel]:
         BoundModel(
             "chat",
             repeat_words,
-            _scalars(np.bytes_, "messages"),
+            [
+                Tensor(name=name, dtype=np.bytes_, shape=(1,), optional=True)
+                for name in ("messages", "prompt")
+            ],
             _scalars(np.bytes_, "text"),
-            ModelConfig(batching=False, decoupled=True, openai="chat"),
+            ModelConfig(batching=False, decoupled=True, openai="chat,completions"),
         ),
         BoundModel(
             "large",
@@ -237,24 +243,28 @@ def _scalars(dtype: Any, *names: str) -> list[Tensor]:
 
 
 def _sequence_models() -> list[BoundModel]:
-    strategies = {
-        "accumulate_direct": DirectStrategy(),
-        "accumulate_oldest": OldestStrategy(SEQUENCE_SLOTS),
-    }
-    controls = [SequenceControl(kind) for kind in ControlKind]
     return [
-        BoundModel(
-            name,
-            Accumulate(),
-            _scalars(np.int64, "IN"),
-            [*_scalars(np.int64, "OUT"), *_scalars(np.uint64, "ID")],
-            ModelConfig(
-                max_batch_size=SEQUENCE_SLOTS,
-                sequence=SequenceBatcher(strategies[name], SEQUENCE_IDLE_US, controls),
-            ),
-        )
-        for name in SEQUENCE_MODELS
+        _sequence_model("accumulate_direct", DirectStrategy(), np.uint64),
+        _sequence_model("accumulate_oldest", OldestStrategy(SEQUENCE_SLOTS), np.uint64),
+        _sequence_model(TEXT_SEQUENCE_MODEL, OldestStrategy(SEQUENCE_SLOTS), np.bytes_),
     ]
+
+
+def _sequence_model(name: str, strategy: Any, id_type: Any) -> BoundModel:
+    controls = [
+        SequenceControl(kind, dtype=id_type if kind is ControlKind.CORRID else None)
+        for kind in ControlKind
+    ]
+    return BoundModel(
+        name,
+        Accumulate(),
+        _scalars(np.int64, "IN"),
+        [*_scalars(np.int64, "OUT"), *_scalars(id_type, "ID")],
+        ModelConfig(
+            max_batch_size=SEQUENCE_SLOTS,
+            sequence=SequenceBatcher(strategy, SEQUENCE_IDLE_US, controls),
+        ),
+    )
 
 
 def bind_models(triton: Any) -> list[str]:

@@ -16,7 +16,17 @@ from typing import Any
 
 from tests.workload import models
 from tests.workload.account import Account
-from tests.workload.calls import INFERENCES, Call, Cut, End, Kind, Port, Response, TensorData
+from tests.workload.calls import (
+    INFERENCES,
+    OPENAI_KINDS,
+    Call,
+    Cut,
+    End,
+    Kind,
+    Port,
+    Response,
+    TensorData,
+)
 from tests.workload.regions import REGION_KINDS, RegionBook
 
 
@@ -448,7 +458,7 @@ class Oracle:
                 self._find("a model answered that nobody knows", call)
             return
         expected = [] if models.failure_of(call) else models.ANSWERS[call.model](call)
-        if call.kind in (Kind.CHAT, Kind.CHAT_STREAM):
+        if call.kind in OPENAI_KINDS:
             self._check_chat(call, expected, whole=whole)
             return
         responses = call.outcome.responses
@@ -520,7 +530,8 @@ class Oracle:
             return
         (response,) = responses
         values = {each.name: each.values() for each in response.outputs}
-        if response.id != call.id or values.get("ID") != [step.id]:
+        key = step.id.encode() if isinstance(step.id, str) else step.id
+        if response.id != call.id or values.get("ID") != [key]:
             self._find(f"the answer has the id {response.id!r} and {values!r}", call)
             return
         (total,) = values["OUT"]
@@ -653,9 +664,12 @@ def _chat_text(call: Call) -> tuple[str, str | None]:
     text, reason = "", None
     for response in call.outcome.responses:
         (choice,) = response.document["choices"]
-        part = choice["delta"] if call.kind is Kind.CHAT_STREAM else choice["message"]
         if reason is not None:
             raise KeyError("a chunk after the reason of the end")
-        text += part.get("content") or ""
+        if call.kind in (Kind.COMPLETION, Kind.COMPLETION_STREAM):
+            text += choice["text"]
+        else:
+            part = choice["delta"] if call.kind is Kind.CHAT_STREAM else choice["message"]
+            text += part.get("content") or ""
         reason = choice["finish_reason"]
     return text, reason

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.workload import models
-from tests.workload.calls import INFERENCES, POLITE, Conduct, Kind, Port
+from tests.workload.calls import ACCEPTED_CODINGS, INFERENCES, POLITE, Conduct, Kind, Port
 from tests.workload.generator import HABITS, PROFILES, Generator, Profile
 
 
@@ -90,6 +90,45 @@ def test_hostile_clients_leave_in_every_way():
     assert {call.kind for call in calls} >= {Kind.INVALID, Kind.INFER, Kind.STREAM, Kind.EVENTS}
 
 
+def test_clients_of_regions_use_them_in_every_way():
+    calls = [call for plan in plans_of("regions", clients=200) for call in plan.calls]
+    used = [call for call in calls if call.places]
+    acts = {(act.size is None, act.only_makes) for call in calls for act in call.acts}
+
+    assert {call.kind for call in calls} >= {Kind.REGISTER, Kind.UNREGISTER, Kind.REGIONS}
+    assert {len(call.output_places()) for call in used} == {0, 1}
+    assert {len(call.places) for call in used} == {1, 2}
+    assert {call.port for call in used} == {Port.HTTP, Port.GRPC}
+    assert any(call.kind is Kind.STREAM and call.model == "stream" for call in used)
+    assert any(place.byte_size > 256 << 10 for call in used for place in call.places.values())
+    assert acts == {(False, True), (False, False), (True, True)}
+
+
+def test_calls_have_parts_of_shared_memory_of_their_own():
+    calls = [call for plan in plans_of("regions", clients=100) for call in plan.calls]
+    taken: dict = {}
+    for call in calls:
+        for place in call.places.values():
+            if place.offset < 1 << 40 and place.byte_size < 1 << 40:
+                taken.setdefault(place.region, []).append((place.offset, place.byte_size))
+
+    for places in taken.values():
+        places.sort()
+        ends = [offset + size for offset, size in places]
+        assert all(offset >= end for end, (offset, _) in zip(ends, places[1:], strict=False))
+
+
+def test_clients_of_formats_compress_and_ask_for_compression():
+    calls = [call for plan in plans_of("formats", clients=100) for call in plan.calls]
+    compressed = {(call.port, call.coding) for call in calls if call.coding}
+    ids = [call.sequence.id for call in calls if call.sequence]
+
+    assert compressed == {(port, c) for port in (Port.HTTP, Port.GRPC) for c in ("gzip", "deflate")}
+    assert {call.accepts for call in calls if call.port is Port.HTTP} == set(ACCEPTED_CODINGS)
+    assert {call.kind for call in calls} >= {Kind.COMPLETION, Kind.COMPLETION_STREAM, Kind.INVALID}
+    assert all(isinstance(each, str) for each in ids)
+
+
 def test_quiet_clients_behave_well():
     calls = [call for plan in plans_of("quiet") for call in plan.calls]
 
@@ -98,7 +137,7 @@ def test_quiet_clients_behave_well():
 
 def test_repository_has_the_models_that_are_known(tmp_path):
     names = models.write_repository(tmp_path)
-    known = {*models.ANSWERS, *models.SEQUENCE_MODELS}
+    known = {*models.ANSWERS, *models.SEQUENCE_MODELS, models.TEXT_SEQUENCE_MODEL}
 
     assert set(names) == known
     assert {model.name for model in models.bound_models()} == known - {"pipeline", "caller"}
@@ -110,6 +149,6 @@ def test_configurations_have_the_numbers_that_the_oracle_knows():
     assert f"max_queue_size: {models.SLOW_QUEUE_SIZE}" in slow
     assert f"default_timeout_microseconds: {models.SLOW_TIMEOUT_US}" in slow
     assert f"priority_levels: {models.SLOW_PRIORITIES}" in slow
-    for name in models.SEQUENCE_MODELS:
+    for name in (*models.SEQUENCE_MODELS, models.TEXT_SEQUENCE_MODEL):
         text = (models.REPOSITORY / name / "config.pbtxt").read_text()
         assert f"max_sequence_idle_microseconds: {models.SEQUENCE_IDLE_US}" in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeats the last message of a chat, word by word."""
+"""Repeats the last message of a chat, or a prompt, word by word."""
 
 import json
 
@@ -14,8 +14,11 @@ class TritonPythonModel:
         """Answer each request."""
         for request in requests:
             sender = request.get_response_sender()
-            messages = pb_utils.get_input_tensor_by_name(request, "messages").as_numpy().item()
-            for word in json.loads(messages)[-1]["content"].split():
+            (given,) = request.inputs()
+            text = given.as_numpy().item().decode()
+            if given.name() == "messages":
+                text = json.loads(text)[-1]["content"]
+            for word in text.split():
                 output = pb_utils.Tensor("text", np.array([f"{word} ".encode()], np.object_))
                 sender.send(pb_utils.InferenceResponse([output]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
