@@ -32,10 +32,12 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
+from pytriton.serving.server.shared_memory.guarded_copy import GuardedMapping
 from tests.simulation.event_loop import SimulatedLoop
-from tests.simulation.files import TcpFile, connect
+from tests.simulation.files import NamedMemory, TcpFile, connect
 from tests.simulation.machine import SECOND_NS, Machine
 from tests.simulation.system import stand_ins
+from tests.workload import asyncio_world
 
 _LONGEST_S = 60  # of a test
 _MODULES = (
@@ -87,6 +89,14 @@ class System(types.SimpleNamespace):
 
     def tcp_pair(self) -> tuple[Any, Any]:
         """Returns the ends of a TCP connection."""
+        raise NotImplementedError
+
+    def named_memory(self, key: str, size: int) -> Any:
+        """Make an object of shared memory as a client does."""
+        raise NotImplementedError
+
+    def guarded_mapping(self, descriptor: int, size: int) -> Any:
+        """Map memory that a client may make smaller."""
         raise NotImplementedError
 
     def new_event_loop(self) -> Any:
@@ -200,6 +210,12 @@ class RealSystem(System):
             client = socket.create_connection(listener.getsockname())
             return self.keep((client, listener.accept()[0]))
 
+    def named_memory(self, key: str, size: int) -> Any:
+        return asyncio_world.NamedMemory(key, size)
+
+    def guarded_mapping(self, descriptor: int, size: int) -> Any:
+        return GuardedMapping(descriptor, size)
+
     def new_event_loop(self) -> Any:
         try:
             import uvloop  # noqa: PLC0415  it is optional
@@ -225,6 +241,7 @@ class SimulatedSystem(System):
             **{each.__name__: table[each] for each in _MODULES},
         )
         self.machine = machine
+        self.mapping_type = table[GuardedMapping]
 
     def run(self, body: Callable[[], object]) -> None:
         machine = self.machine
@@ -266,6 +283,12 @@ class SimulatedSystem(System):
         ends = connect(machine, TcpFile(machine, f"{number}a"), TcpFile(machine, f"{number}b"))
         first, second = (self.socket.socket(fileno=machine.process.open(each)) for each in ends)
         return self.keep((first, second))
+
+    def named_memory(self, key: str, size: int) -> Any:
+        return NamedMemory(self.machine, key, size)
+
+    def guarded_mapping(self, descriptor: int, size: int) -> Any:
+        return self.mapping_type(descriptor, size)
 
     def new_event_loop(self) -> Any:
         return SimulatedLoop(self.machine)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextvars
 import errno
+import itertools
 import os
 import queue
 import signal
+import stat
 import subprocess
 import sys
 from concurrent import futures
@@ -130,6 +132,87 @@ def test_memory_is_empty_at_first_and_zero_when_it_grows(system):
     assert memory[0:100] == bytes(100)
     memory.close()
     system.os.close(number)
+
+
+@pytest.fixture
+def key():
+    """A name that no other object of shared memory has."""
+    return f"simulation-{os.getpid()}-{next(_NUMBERS)}"
+
+
+_NUMBERS = itertools.count()
+
+
+def test_memory_with_a_name_is_read_and_written_at_offsets(system, key):
+    memory = system.named_memory(key, 100)
+    memory.write(10, b"inputs")
+    number = system.os.open(f"/dev/shm/{key}", os.O_RDWR | os.O_CLOEXEC)
+    read = bytearray(20)
+    count = system.os.preadv(number, [memoryview(read)], 8)
+    written = system.os.pwrite(number, b"outputs", 50)
+
+    assert (count, read) == (20, bytearray(b"\0\0inputs").ljust(20, b"\0"))
+    assert (written, memory.read(49, 9)) == (7, b"\0outputs\0")
+    assert stat.S_ISREG(system.os.fstat(number).st_mode)
+    system.os.close(number)
+    memory.unlink()
+
+
+def test_memory_with_a_name_ends_where_its_client_cuts_it(system, key):
+    memory = system.named_memory(key, 100)
+    number = system.os.open(f"/dev/shm/{key}", os.O_RDWR | os.O_CLOEXEC)
+    memory.write(0, b"x" * 100)
+    memory.resize(10)
+    read = bytearray(20)
+
+    assert system.os.fstat(number).st_size == 10
+    assert system.os.preadv(number, [memoryview(read)], 5) == 5
+    assert system.os.preadv(number, [memoryview(read)], 50) == 0
+    system.os.pwrite(number, b"y", 19)
+    assert memory.size == 20
+    assert memory.read(8, 20) == b"xx" + bytes(9) + b"y"
+    system.os.close(number)
+    memory.unlink()
+
+
+def test_memory_without_its_name_stays_with_those_that_opened_it(system, key):
+    memory = system.named_memory(key, 10)
+    number = system.os.open(f"/dev/shm/{key}", os.O_RDWR | os.O_CLOEXEC)
+    memory.unlink()
+    memory.write(0, b"first")
+    again = system.named_memory(key, 10)
+    read = bytearray(5)
+    system.os.preadv(number, [memoryview(read)], 0)
+
+    assert (bytes(read), again.read(0, 5)) == (b"first", bytes(5))
+    again.unlink()
+    system.os.close(number)
+    with pytest.raises(OSError) as raised:
+        system.os.open(f"/dev/shm/{key}", os.O_RDWR | os.O_CLOEXEC)
+
+    assert raised.value.errno == errno.ENOENT
+
+
+def test_mapped_memory_is_copied_until_its_client_cuts_it(system, key):
+    size = 300_000
+    memory = system.named_memory(key, size)
+    memory.write(0, b"x" * size)
+    number = system.os.open(f"/dev/shm/{key}", os.O_RDWR | os.O_CLOEXEC)
+    mapping = system.guarded_mapping(number, size)
+    target = np.zeros(size, np.uint8)
+    address = target.ctypes.data
+
+    assert mapping.read(1, address, size - 1)
+    assert target.tobytes() == b"x" * (size - 1) + b"\0"
+    target[:] = ord("y")
+    assert mapping.write(100, address, size - 100)
+    assert memory.read(99, size) == b"x" + b"y" * (size - 100)
+    memory.resize(100_000)
+    assert not mapping.read(0, address, size)
+    assert not mapping.write(0, address, 10)  # it is broken for good
+    assert memory.size == 100_000
+    system.os.close(number)
+    memory.unlink()
 
 
 def test_resized_memory_keeps_its_start(system):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -652,9 +653,17 @@ def _flat(outputs: tuple[TensorData, ...], model: str) -> dict[str, Any]:
     return document
 
 
+def _elements(tensor: TensorData) -> Any:
+    """The first elements of a tensor; of what is none, the first bytes."""
+    try:
+        return tensor.values()[:8]
+    except (ValueError, struct.error):
+        return tensor.raw[:64]
+
+
 def _short(value: Any) -> str:
     if isinstance(value, tuple):
-        value = [(each.name, each.shape, each.values()[:8]) for each in value]
+        value = [(each.name, each.shape, _elements(each)) for each in value]
     text = repr(value)
     return text if len(text) <= 300 else text[:300] + "…"
 

@@ -10,7 +10,18 @@ import pytest
 from pytriton.base.protos import service_pb2 as pb
 from tests.wire.http2.frame_client import parse_frames
 from tests.workload import models
-from tests.workload.calls import Call, Conduct, End, Form, Kind, Port, SequenceStep
+from tests.workload.calls import (
+    Call,
+    Conduct,
+    End,
+    Form,
+    Kind,
+    Place,
+    Port,
+    Region,
+    SequenceStep,
+    decompress,
+)
 from tests.workload.grpc_client import (
     ACK,
     CONTINUATION,
@@ -106,6 +117,67 @@ def test_messages_are_those_of_the_protocol(form):
     assert parameters["sequence_start"].bool_param is True
     assert parameters["priority"].int64_param == 2
     assert parameters["timeout"].int64_param == 5
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_tensors_in_shared_memory_are_named_and_not_sent(form):
+    scripted = scripted_grpc()
+    places = {"IN": Place("region", 3, 16), "OUT": Place("region", (1 << 64) - 1, 16)}
+    call = double(form=form, places=places)
+    scripted.submit(call)
+    (sent,) = [each for each in parse_frames(scripted.written()) if each.kind == DATA]
+    request = pb.ModelInferRequest.FromString(sent.payload[5:])
+    (output,) = models.ANSWERS["double"](call)[0]
+    answer = infer_response(call, output._replace(raw=b"")).SerializeToString()
+    scripted.receive(head(1), data(1, answer), trailers(1))
+
+    assert list(request.raw_input_contents) == []
+    assert request.inputs[0].parameters["shared_memory_region"].string_param == "region"
+    assert request.inputs[0].parameters["shared_memory_offset"].int64_param == 3
+    assert request.inputs[0].parameters["shared_memory_byte_size"].int64_param == 16
+    assert request.outputs[0].name == "OUT"
+    assert request.outputs[0].parameters["shared_memory_offset"].int64_param == -1
+    assert call.outcome.responses[0].outputs[0].raw == b""
+
+
+def test_regions_are_registered_listed_and_given_up_by_their_names():
+    scripted = scripted_grpc()
+    register = Call(1, Kind.REGISTER, Port.GRPC, text="a b", region=Region("/key", 1, 2))
+    others = (Kind.REGIONS, Kind.UNREGISTER)
+    more = [Call(n, kind, Port.GRPC, text="a b") for n, kind in enumerate(others, 2)]
+    scripted.submit(register, *more)
+    frames = parse_frames(scripted.written())
+    sent = [each.payload[5:] for each in frames if each.kind == DATA]
+
+    message = pb.SystemSharedMemoryRegisterRequest.FromString(sent[0])
+    assert (message.name, message.key, message.offset, message.byte_size) == ("a b", "/key", 1, 2)
+    assert pb.SystemSharedMemoryStatusRequest.FromString(sent[1]).name == "a b"
+    assert pb.SystemSharedMemoryUnregisterRequest.FromString(sent[2]).name == "a b"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_message_is_compressed_as_its_head_says(coding):
+    scripted = scripted_grpc()
+    call = double(coding=coding)
+    scripted.submit(call)
+    first, second = parse_frames(scripted.written())
+
+    assert b"grpc-encoding" + bytes((len(coding),)) + coding.encode() in first.payload
+    assert second.payload[0] == 1
+    message = decompress(second.payload[5:], coding)
+    assert pb.ModelInferRequest.FromString(message).raw_input_contents == [call.inputs[0].raw]
+
+
+def test_stream_goes_on_after_a_response_without_room_in_shared_memory():
+    scripted = scripted_grpc()
+    call = stream(1, closes_lane=True, places={"OUT": Place("region", 0, 7)})
+    scripted.submit(call)
+    scripted.receive(head(1), stream_answer(call, final=False, error="should be at least 8"))
+    assert scripted.ended == []
+    scripted.receive(stream_answer(call, final=True))
+
+    assert scripted.violations == []
+    assert (call.outcome.end, call.outcome.error) == (End.ERROR, "should be at least 8")
 
 
 def test_deadline_is_a_field_of_the_head():

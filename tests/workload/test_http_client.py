@@ -8,7 +8,20 @@ import json
 import pytest
 
 from tests.workload import models
-from tests.workload.calls import Call, Conduct, Cut, End, Form, Kind, Port, SequenceStep
+from tests.workload.calls import (
+    Call,
+    Conduct,
+    Cut,
+    End,
+    Form,
+    Kind,
+    Place,
+    Port,
+    Region,
+    SequenceStep,
+    compress,
+    decompress,
+)
 from tests.workload.scripted import Scripted, events, http_answer
 
 
@@ -53,6 +66,93 @@ def test_answers_are_read_in_pieces_of_any_size(size):
     assert calls[0].outcome.responses[0].outputs == models.ANSWERS["double"](calls[0])[0]
     documents = [each.document for each in calls[2].outcome.responses]
     assert documents == [{"OUT": [1, 0]}, {"OUT": [1, 1]}]
+
+
+def test_tensors_in_shared_memory_are_named_and_not_sent():
+    scripted = Scripted()
+    places = {"IN": Place("a region", 3, 16), "OUT": Place("a region", 40, 16)}
+    call = double(places=places)
+    scripted.submit(call)
+    head, document = scripted.written().split(b"\r\n\r\n")
+    answer = {"name": "OUT", "datatype": "INT32", "shape": [1, 4]}
+    scripted.receive(http_answer(json.dumps({"id": call.id, "outputs": [answer]}).encode()))
+
+    assert b"Content-Length: %d" % len(document) in head
+    request = json.loads(document)
+    assert request["inputs"][0]["parameters"] == {
+        "shared_memory_region": "a region",
+        "shared_memory_offset": 3,
+        "shared_memory_byte_size": 16,
+    }
+    assert request["outputs"][0]["parameters"]["shared_memory_offset"] == 40
+    assert call.outcome.responses[0].outputs[0].raw == b""
+    assert scripted.violations == []
+
+
+def test_regions_are_registered_listed_and_given_up_by_their_names():
+    scripted = Scripted()
+    region = Region("/key", 1, 2)
+    kinds = (Kind.REGISTER, Kind.REGIONS, Kind.UNREGISTER)
+    scripted.submit(
+        *(
+            Call(number, kind, Port.HTTP, text="a b", region=region)
+            for number, kind in enumerate(kinds)
+        ),
+        Call(9, Kind.UNREGISTER, Port.HTTP),
+    )
+    written = scripted.written()
+
+    assert b"POST /v2/systemsharedmemory/region/a%20b/register HTTP/1.1" in written
+    assert b'{"key":"/key","offset":1,"byte_size":2}' in written
+    assert b"GET /v2/systemsharedmemory/region/a%20b/status HTTP/1.1" in written
+    assert b"POST /v2/systemsharedmemory/region/a%20b/unregister HTTP/1.1" in written
+    assert b"POST /v2/systemsharedmemory/unregister HTTP/1.1" in written
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_bodies_are_compressed_both_ways(coding):
+    scripted = Scripted()
+    call = double(coding=coding, accepts=coding)
+    scripted.submit(call)
+    head, body = scripted.written().split(b"\r\n\r\n", 1)
+    _, answer = answer_to(call).split(b"\r\n\r\n", 1)
+    encoding = b"Content-Encoding: " + coding.encode()
+    scripted.receive(http_answer(compress(answer, coding), encoding))
+
+    assert encoding in head
+    assert b"Accept-" + encoding.replace(b"Content-", b"") in head
+    assert head.count(b"\r\nContent-Length: ") == 1
+    assert decompress(body, coding).endswith(call.inputs[0].raw)
+    assert call.outcome.responses[0].outputs == models.ANSWERS["double"](call)[0]
+
+
+@pytest.mark.parametrize(
+    "fields, body",
+    [
+        ((), b"{}"),
+        ((b"Content-Encoding: deflate",), compress(b"{}", "deflate")),
+        ((b"Content-Encoding: gzip",), b"{}"),
+        ((b"Content-Encoding: gzip",), compress(b"{}", "gzip")[:-1]),
+        ((b"Content-Encoding: gzip",), compress(b"{}", "gzip") + b"more"),
+    ],
+)
+def test_answer_that_is_not_compressed_as_its_client_said_is_a_violation(fields, body):
+    scripted = Scripted()
+    call = double(accepts="gzip")
+    scripted.submit(call)
+    scripted.receive(http_answer(body, *fields))
+
+    assert len(scripted.violations) == 1
+
+
+def test_prompt_is_continued_on_a_route_of_its_own():
+    scripted = Scripted()
+    call = Call(1, Kind.COMPLETION, Port.HTTP, "chat", text="some words")
+    scripted.submit(call)
+    written = scripted.written()
+
+    assert written.startswith(b"POST /v1/completions HTTP/1.1")
+    assert b'{"model":"chat","prompt":"some words","stream":false}' in written
 
 
 def test_binary_request_has_its_tensors_behind_the_json():

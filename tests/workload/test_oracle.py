@@ -344,7 +344,7 @@ def test_full_queue_of_a_model_without_a_limit_is_found(court):
     assert len(court.sentences()) == 1
 
 
-@pytest.mark.parametrize("waited_s, is_found", [(0.007, True), (0.011, False)])
+@pytest.mark.parametrize("waited_s, is_found", [(0.005, True), (0.011, False)])
 def test_queue_timeout_cannot_come_before_its_time(court, waited_s, is_found):
     call = court.begin(slow(timeout_us=10_000))
     court.clock.advance(waited_s)
