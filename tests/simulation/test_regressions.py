@@ -36,5 +36,5 @@ def test_mixed_11_traced_requests_of_front_ends_leave_memory_behind():
         11,
         Kept(clients=frozenset(), faults=frozenset()),
         calls=0,
-        plan="f692081433a7",
+        plan="375f93d2774d",
     )
