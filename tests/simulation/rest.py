@@ -26,6 +26,7 @@ from pytriton.serving.engine.model import Model
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.session import FrontEndSession
 from pytriton.serving.server.grpc.connection import GrpcConnection
+from pytriton.serving.server.shared_memory.region_request import ReadBudget
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.machine import Machine, SimulatedProcess
 
@@ -40,6 +41,7 @@ UNDER_WAY: dict[type, Callable[[Any], int]] = {
     CoreLink: lambda link: len(link._calls) + len(link._chunks) + len(link._questions),
     CallServer: lambda server: len(server._calls),
     StreamHost: lambda host: len(getattr(host, "_streams", ())),
+    ReadBudget: lambda budget: budget._used_bytes,
 }
 
 
