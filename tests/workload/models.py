@@ -63,7 +63,7 @@ LONGEST_SEQUENCE = 48  # each step has a bit of a number of 64
 # Rows that a batch may have; one, for models that are not here.
 LARGEST_BATCHES = {
     **dict.fromkeys(("double", "strings", "cached", "limited", "pipeline", "caller"), MAX_ROWS),
-    **dict.fromkeys(("accumulate_direct", "accumulate_oldest"), SEQUENCE_SLOTS),
+    **dict.fromkeys(("accumulate_direct", "accumulate_oldest", "accumulate_text"), SEQUENCE_SLOTS),
     "slow": 2,
     "large": 4,
 }
