@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import time
 from collections.abc import Sequence
 
@@ -25,25 +23,8 @@ def rest(server: ChaosServer, before: Snapshot) -> tuple[Snapshot, list[str]]:
     end_s = time.monotonic() + REST_S
     while (grown := resources.growth(before, after)) and time.monotonic() < end_s:
         time.sleep(_POLL_S)
-        _wake_front_ends(server)
         after = server.snapshot()
     return after, grown
-
-
-def _wake_front_ends(server: ChaosServer) -> None:
-    """Ask each front end something, over connections that are open together.
-
-    A front end hears with the next message of the core which of its memory is not used any more.
-    """
-    with contextlib.ExitStack() as stack:
-        asked = []
-        for _ in range(2 * server.scene.front_ends):
-            client = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
-            stack.callback(client.close)
-            client.request("GET", "/v2/health/ready")
-            asked.append(client)
-        for client in asked:
-            client.getresponse().read()
 
 
 def health(server: ChaosServer, models: Sequence[str]) -> list[str]:

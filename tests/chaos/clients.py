@@ -89,6 +89,8 @@ PROFILE = Profile(
         "health": 2,
         "invalid_http": 1,
         "invalid_grpc": 1,
+        # Regions stay registered after their clients, so resources would not be as before.
+        "regions": 0,
     },
     rudeness=0.06,
     slowness=0.05,
