@@ -283,7 +283,7 @@ def test_client_may_leave_at_every_byte(text, leave):
 
         assert client.received == b""
         assert client.transport.is_lost
-    assert handler.connections == set()
+    assert not handler.connections
     assert len(handler.watch) == 0
 
 

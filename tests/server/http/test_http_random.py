@@ -69,7 +69,7 @@ def test_random_client_gets_answers_or_the_end(seed):
         assert answers or client.saw_end or not client.transport.peer_reads or not text.strip()
         assert client.unread_bytes == 0 or client.saw_end
         client.reset()
-    assert handler.connections == set()
+    assert not handler.connections
     assert len(handler.watch) == 0
     assert loop.timer_count <= 1
 

@@ -98,7 +98,7 @@ def test_client_that_takes_nothing_is_cut_off():
     client.loop.advance(3)
 
     assert client.transport.is_aborted
-    assert client.handler.connections == set()
+    assert not client.handler.connections
 
 
 def test_client_that_takes_a_byte_now_and_then_is_cut_off():
@@ -131,7 +131,7 @@ def test_last_answer_that_is_not_taken_does_not_keep_the_connection():
     client.loop.advance(62)
 
     assert client.transport.is_aborted
-    assert client.handler.connections == set()
+    assert not client.handler.connections
 
 
 def test_stream_that_is_not_taken_is_abandoned():
@@ -158,7 +158,7 @@ def test_refused_client_may_send_on_for_a_while_but_not_for_ever():
     client.loop.advance(LINGER_S + 2)
 
     assert client.transport.is_lost
-    assert client.handler.connections == set()
+    assert not client.handler.connections
 
 
 def test_refused_client_that_ends_is_gone():
@@ -241,7 +241,7 @@ def test_idle_connection_is_ended_after_the_timeout():
     client.loop.advance(LINGER_S + 2)
 
     assert client.transport.is_lost
-    assert client.handler.connections == set()
+    assert not client.handler.connections
 
 
 def test_connection_that_is_used_now_and_then_is_kept():
@@ -306,5 +306,5 @@ def test_one_timer_watches_all_idle_clients_and_ends_with_them():
 
     loop.advance(200)
 
-    assert handler.connections == set()
+    assert not handler.connections
     assert loop.timer_count == 0

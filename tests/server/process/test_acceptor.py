@@ -8,6 +8,7 @@ import contextlib
 import errno
 import gc
 import logging
+import os
 import socket
 import ssl
 import types
@@ -335,7 +336,18 @@ def test_acceptor_that_is_closed_while_it_rests_stays_closed():
     assert loop.readers == {}
 
 
-def test_clients_leave_the_reserved_descriptors_free(loop, monkeypatch, caplog):
+@pytest.fixture
+def no_holes():
+    """Lets new descriptors have numbers that follow each other, whatever other tests left open."""
+    with contextlib.ExitStack() as filled:
+        highest = max(int(name) for name in os.listdir("/dev/fd"))  # noqa: PTH208  numbers, no paths
+        while (number := os.dup(0)) < highest:
+            filled.callback(os.close, number)
+        os.close(number)
+        yield
+
+
+def test_clients_leave_the_reserved_descriptors_free(loop, monkeypatch, caplog, no_holes):
     async def test(port):
         clients = [port.connect() for _ in range(6)]
         limit = lowest_free(clients[0].fileno()) + 3
