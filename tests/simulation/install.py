@@ -266,9 +266,14 @@ def installed(machine: Machine) -> Iterator[None]:
     table[subprocess].Popen.programs = staticmethod(_find_program(machine))
     table.update(_replaced_functions(machine, table[real_os]))
     changes = _Changes()
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("pytriton", "tests.workload")) and isinstance(module, types.ModuleType):
-            _replace_in(module, table, changes, table[real_threading])
+    try:
+        for name, module in list(sys.modules.items()):
+            is_ours = name.startswith(("pytriton", "tests.workload"))
+            if is_ours and isinstance(module, types.ModuleType):
+                _replace_in(module, table, changes, table[real_threading])
+    except BaseException:
+        changes.undo()  # or whatever runs next in this process would meet the simulated system
+        raise
 
     def import_file(name: str, path: str) -> types.ModuleType:
         module = _import_file(name, path)
@@ -344,7 +349,7 @@ def _replacement(value: Any, table: dict[Any, Any], threading: Any) -> Any:
     try:
         if value in table:
             return table[value]
-    except TypeError:  # it cannot be hashed
+    except (TypeError, ValueError):  # it cannot be hashed
         return None
     kind = type(value).__name__
     if kind == "lock":
