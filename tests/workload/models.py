@@ -50,6 +50,7 @@ TRITON_SETTINGS = {
 }
 
 WIDTH = 4  # elements of a row
+_WORK_S = 0.001  # of models that others wait for: for a resource, or in a sequence
 SLOW_QUEUE_SIZE = 16
 SLOW_TIMEOUT_US = 2_000_000
 SLOW_PRIORITIES = 3
@@ -133,6 +134,7 @@ class Accumulate:
 
     @batch
     def __call__(self, **inputs: Any) -> dict[str, Any]:
+        time.sleep(_WORK_S)
         values, ids = inputs["IN"].ravel(), inputs["CORRID"].ravel()
         starts, ends, readies = (inputs[name].ravel() for name in ("START", "END", "READY"))
         sums = np.zeros(len(values), np.int64)
@@ -152,6 +154,7 @@ def triple(requests: Any) -> list[dict[str, Any]]:
 
 
 def add_one(requests: Any) -> list[dict[str, Any]]:
+    time.sleep(_WORK_S)
     return [{"OUT": request["IN"] + 1} for request in requests]
 
 
