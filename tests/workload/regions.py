@@ -495,15 +495,14 @@ class RegionBook:
             if size > place.byte_size:
                 yield "should be at least", _INTERNAL
                 return
-        elif size != len(given):
-            yield "input byte size mismatch", _INVALID
-            yield "string", _INVALID  # of what is there of a BYTES tensor
-            return
         end = state.region.offset + place.offset + size
         if least < end:
             yield "was made smaller", _INVALID
             yield "it was made smaller", _INTERNAL
-        if most >= end:
+        if given is not None and size != len(given):
+            yield "input byte size mismatch", _INVALID
+            yield "string", _INVALID  # of what is there of a BYTES tensor
+        elif most >= end:
             yield None
 
     def is_answer_wrong(self, call: Call) -> bool:

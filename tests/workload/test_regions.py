@@ -289,6 +289,15 @@ def test_object_that_shrinks_explains_errors_and_any_values(world):
     assert len(world.sentences) == 1
 
 
+@pytest.mark.parametrize("error", ["was made smaller", "input byte size mismatch"])
+def test_wrong_size_of_an_input_and_an_object_that_shrank_explain_each_other(world, error):
+    world.register()
+    world.act(10)
+    world.end(world.infer(IN=IN._replace(byte_size=6)), End.ERROR, 400, error)
+
+    assert world.sentences == []
+
+
 def test_object_without_a_name_is_still_used_and_a_new_one_is_not(world):
     world.register()
     world.act(None)
