@@ -25,6 +25,10 @@ _NAMES_BY_REASON = {
     "a cancelled request is not executed": """
         a_queued_request_of_a_candidate_is_cancelled
     """,
+    "requests that end because an earlier one was cancelled are told so: Triton says nothing": """
+        a_sequence_in_the_backlog_is_cancelled
+        those_behind_a_cancelled_request
+    """,
     "a slot is free when the last request of its sequence was answered, not when it starts": """
         the_slot_of_a_last_request_that_runs
     """,
