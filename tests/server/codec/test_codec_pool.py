@@ -18,7 +18,6 @@ from pytriton.protocol.kserve_json import parse_infer
 from pytriton.serving.server.api.background import WORKERS
 from pytriton.serving.server.codec import child, pool
 from pytriton.serving.server.codec.pool import CodecPool, CodecProcess
-from tests.e2e.waiting import eventually
 from tests.server.http_models import InlineProcess
 from tests.wire.specs import model_spec, tensor_spec
 
@@ -162,8 +161,6 @@ def test_idle_process_that_was_killed_fails_no_job():
         await codec.generate(b'{"a":1}', SPEC)
         killed = psutil.Process(made[0].pid)
         killed.kill()
-        # It is a zombie until its parent has looked after it.
-        assert eventually(lambda: killed.status() == psutil.STATUS_ZOMBIE)
         answer = await codec.generate(b'{"a":1}', SPEC)
         assert not killed.is_running()
         return answer

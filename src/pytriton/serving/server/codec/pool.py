@@ -120,10 +120,6 @@ class CodecProcess:
             raise EOFError
         return data
 
-    def has_ended(self) -> bool:
-        """Whether the process is gone, for example because the system lacked memory."""
-        return self._process.poll() is not None
-
     def kill(self) -> None:
         """Kill the process; a thread that waits for it gets EOFError."""
         self._process.kill()
@@ -266,9 +262,28 @@ class CodecPool:
     # These methods run in threads.
 
     def _begin(self, state: _JobState, text: Buffer) -> tuple[Reply, list[Buffer] | None]:
-        """Run a job; the payload is None if it should go to memory of the model, by `_finish`."""
-        process = state.process = self._acquire()
+        """Run a job; the payload is None if it should go to memory of the model, by `_finish`.
+
+        A process that was idle may have ended already. If it does not answer, a new one runs the
+        job again.
+        """
+        with self._lock:
+            idle = self._idle.pop() if self._idle else None
+            if idle is not None:
+                self._busy[idle] = None
+        if idle is not None:
+            with contextlib.suppress(UnavailableError):
+                return self._run_in(idle, state, text)
+        return self._run_in(self._start_process(), state, text)
+
+    def _run_in(
+        self, process: CodecProcess, state: _JobState, text: Buffer
+    ) -> tuple[Reply, list[Buffer] | None]:
         with self._closing_on_error(state, process):
+            with self._lock:
+                state.process = process
+                if state.is_cancelled:
+                    raise EOFError
             reply = process.run(state.job, text)
             is_large = sum(reply.payload_sizes) > _LARGE_PAYLOAD_BYTES
             if is_large and isinstance(reply, ReadRequest):
@@ -310,32 +325,18 @@ class CodecPool:
                 ) from None
             raise
 
-    def _acquire(self) -> CodecProcess:
-        process = self._take_idle()
-        if process is None:
-            try:
-                process = self._make_process()
-            except (MemoryError, OSError) as error:
-                raise UnavailableError(
-                    f"no process could be started to read a large request: {error}"
-                ) from error
-            with self._lock:
-                self._busy[process] = None
-                if self._is_closed:
-                    process.kill()
+    def _start_process(self) -> CodecProcess:
+        try:
+            process = self._make_process()
+        except (MemoryError, OSError) as error:
+            raise UnavailableError(
+                f"no process could be started to read a large request: {error}"
+            ) from error
+        with self._lock:
+            self._busy[process] = None
+            if self._is_closed:
+                process.kill()
         return process
-
-    def _take_idle(self) -> CodecProcess | None:
-        """An idle process; one that has ended meanwhile must not fail the next job."""
-        while True:
-            with self._lock:
-                process = self._idle.pop() if self._idle else None
-                if process is None:
-                    return None
-                if not process.has_ended():
-                    self._busy[process] = None
-                    return process
-            process.close()
 
     def _release(self, process: CodecProcess, *, is_reusable: bool) -> None:
         with self._lock:
