@@ -81,7 +81,7 @@ class HttpRig:
         self.client.reset()
         self.answer()
         service = self.service
-        assert service.api.connections == set()
+        assert not service.api.connections
         assert len(service.api.watch) == 0
         assert len(service.api.tasks) == 0
         service.check_idle()
