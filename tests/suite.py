@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -179,6 +180,8 @@ def judge_failures(outcome: Outcome) -> tuple[int, str]:
 
 def main(arguments: list[str]) -> int:
     """Run tests; returns the exit status."""
+    # A shell ignores SIGINT for its background jobs. Servers of tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     status, outcome = run_side_by_side(arguments)
     words = ""
     if outcome is None:

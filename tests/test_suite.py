@@ -70,12 +70,20 @@ def test_skips():
     marker.touch()
     assert False
 """
+INTERRUPTIBLE = """
+import signal
+
+def test_interrupt_is_not_ignored():
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""
 UNREADABLE = "import a_package_that_nobody_has"
 
 
 PROGRAM = """
+import signal
 import sys
 from tests import suite
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for jobs in its background
 suite.RUNS = 2
 sys.exit(suite.main(["-p", "no:faulthandler"]))
 """
@@ -111,6 +119,12 @@ def test_passing_tests_end_in_silence(tmp_path):
 
     assert done.stdout.rstrip().splitlines()[-1].startswith("=")
     assert "40 passed" in done.stdout.rstrip().splitlines()[-1]
+    assert done.returncode == 0
+
+
+def test_run_in_the_background_of_a_shell_does_not_ignore_interrupts(tmp_path):
+    done = run_suite(tmp_path, test_interruptible=INTERRUPTIBLE)
+
     assert done.returncode == 0
 
 
