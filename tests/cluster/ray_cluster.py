@@ -13,12 +13,13 @@ import contextlib
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+
+from tests.e2e.waiting import remove_folder
 
 OBJECT_STORE_BYTES = 80_000_000
 ATTEMPTS = 4
@@ -104,8 +105,7 @@ class RayNodes:
                 self._process.stdin.close()
             self._process.stdout.close()
             self._process.wait()
-        while pathlib.Path(self._folder).exists():  # processes that are just ending may still write
-            shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(pathlib.Path(self._folder))
 
 
 def main():

@@ -18,6 +18,7 @@ import tempfile
 import pytest
 
 from tests.cluster.cut_off_node import NAMESPACES
+from tests.e2e.waiting import remove_folder
 
 ROOT = pathlib.Path(__file__).parents[2]
 CUT_S = 20
@@ -37,8 +38,7 @@ def folder():
     """A folder whose path is short, as sockets are in it."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
     yield made
-    while made.exists():  # processes that are just ending may still write
-        shutil.rmtree(made, ignore_errors=True)
+    remove_folder(made)
 
 
 def why_no_namespaces():

@@ -21,6 +21,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
 
@@ -175,16 +176,18 @@ class PageWalk:
 
     def _run(self, step: Step) -> Step:
         command = ["timeout", str(DEADLINE_S), "bash", "-euo", "pipefail", "-c"]
-        done = subprocess.run(
-            [*command, self._on_our_ports(step.command)],
-            cwd=self.folder,
-            env=self._environment,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        step.printed, step.status = done.stdout, done.returncode
+        # Into a file: a pipe would have no end while a process that the command left behind has it.
+        with tempfile.TemporaryFile("w+") as printed:
+            step.status = subprocess.run(
+                [*command, self._on_our_ports(step.command)],
+                cwd=self.folder,
+                env=self._environment,
+                check=False,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+            ).returncode
+            printed.seek(0)
+            step.printed = printed.read()
         if step.status == 0:
             for folder in re.findall(r"^cd (\S+)$", step.command, re.MULTILINE):
                 self.folder /= folder  # each block has a shell of its own

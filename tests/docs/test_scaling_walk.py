@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
-import shutil
 import tempfile
 
 import psutil
 import pytest
 
 from tests.docs.page_walk import PageWalk
+from tests.e2e.waiting import remove_folder
 from tests.free_ports import free_ports
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/scaling.md"
@@ -29,8 +29,7 @@ def ray_folder():
     pids.touch()
     yield folder
     _end([int(pid) for pid in pids.read_text().split()])
-    while folder.exists():  # processes that are just ending may still write
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
 
 
 def _end(pids):

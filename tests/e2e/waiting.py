@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -23,3 +25,13 @@ def eventually(condition: Callable[[], object], deadline_s: float = DEADLINE_S) 
             return False
         _never.wait(_POLL_S)
     return True
+
+
+def remove_folder(folder: pathlib.Path) -> None:
+    """Delete a folder in which processes that are just ending may still write."""
+
+    def is_gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    assert eventually(is_gone), f"something still writes to {folder}"
