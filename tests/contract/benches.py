@@ -196,7 +196,7 @@ class InstanceBench:
 class Bench(InstanceBench):
     """A bound callable."""
 
-    raised_log = "Inference callable of m_0_0 raised"
+    raised_log = "model 'm': "
     lost_error = "the instance is gone, its process ended"
     lost_reasons = ("its process ended",)
 

@@ -179,7 +179,8 @@ def test_our_own_lines_have_the_id_too(address, records):
 
     (ours,) = [each for each in records if each.name.startswith("pytriton.")]
     assert ours.getMessage() == (
-        "[request id: bad\\n\\u001b[0m] Inference callable of whole_0_0 raised"
+        "[request id: bad\\n\\u001b[0m] model 'whole': ValueError: below zero "
+        f"at test_request_ids.py:{ours.lineno} in whole"
     )
     assert ours.triton_request_id == "bad\\n\\u001b[0m"
 

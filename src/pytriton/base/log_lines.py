@@ -46,3 +46,23 @@ class LogLines(msgspec.Struct, array_like=True):
             record.triton_request_ids = line.request_ids
             record.triton_request_id = visible(", ".join(line.request_ids))
             yield record
+
+
+class SentLine(msgspec.Struct, array_like=True, gc=False):
+    """A line of another process that the server only keeps: that process has written it already."""
+
+    created: float  # seconds since 1970
+    level: int  # of `logging`
+    place: str  # file and line, or the stream on which it was printed
+    message: str
+    model: str = ""
+    request_ids: list[str] = []  # as lines show them
+    exception: str = ""  # the traceback
+
+
+class SentLines(msgspec.Struct, array_like=True):
+    """Lines of one process, in their order."""
+
+    process: int
+    lines: list[SentLine]
+    lost_count: int = 0  # lines before these that were dropped, as there were too many

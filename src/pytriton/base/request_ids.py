@@ -64,6 +64,16 @@ def current_prefix() -> str:
     return visible(id_prefix(current_request_ids())) if _current.get() else ""
 
 
+# Is called with every record that this process makes, while it is set.
+_observe: Callable[[logging.LogRecord], None] | None = None
+
+
+def observe_log_records(observe: Callable[[logging.LogRecord], None] | None) -> None:
+    """Call a function with every record that `logging` makes after `add_to_log_records`."""
+    global _observe  # noqa: PLW0603  as the factory of records is
+    _observe = observe
+
+
 def add_to_log_records() -> None:
     """Give every record of `logging` in this process the attributes with the current ids.
 
@@ -79,6 +89,8 @@ def add_to_log_records() -> None:
         record = make(*args, **kwargs)
         record.triton_request_ids = ids = current_request_ids()
         record.triton_request_id = visible(", ".join(ids))
+        if _observe is not None:
+            _observe(record)
         return record
 
     make_with_ids.adds_request_ids = True  # type: ignore[attr-defined]  # a mark, see above

@@ -7,9 +7,12 @@ no other frames is a fault of ours, or of what a function returned, and keeps al
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import traceback
-from typing import TYPE_CHECKING, NamedTuple
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytriton.base.errors import sendable_text
 from pytriton.base.package import PACKAGE_FOLDER
@@ -58,6 +61,38 @@ def own_frame(error: BaseException) -> UserFrame | None:
         return UserFrame(error.filename, error.lineno or 0, "<module>")
     frames = user_frames(error.__traceback__)
     return next((each for each in frames if not _is_library(each.file)), next(iter(frames), None))
+
+
+def definition_of(function: Any) -> UserFrame | None:
+    """Returns where a user has defined a callable; None if that is not known."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object is called as its class says
+        code = getattr(type(function).__call__, "__code__", None)
+    if code is None or is_hidden(code.co_filename):
+        return None
+    return UserFrame(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def user_traceback(error: BaseException) -> TracebackType | None:
+    """Returns the traceback of an exception without our frames, or all of it if it has no others.
+
+    It can be the third member of an `exc_info`, which handlers of `logging` know how to write.
+    """
+    shown = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not is_hidden(trace.tb_frame.f_code.co_filename):
+            shown.append(trace)
+        trace = trace.tb_next
+    if not shown:
+        return error.__traceback__
+    made: TracebackType | None = None
+    for each in reversed(shown):
+        made = types.TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return made
 
 
 def short_traceback(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:

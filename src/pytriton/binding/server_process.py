@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
 from pytriton.base.lazy_module import LazyModule
+from pytriton.base.log_capture import LineSource, capture_lines, release_lines
+from pytriton.base.log_outbox import LogOutbox
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 from pytriton.runtime.transport.link import stream_pair
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
+    from pytriton.base.log_lines import SentLines
     from pytriton.runtime.functions.bound_config import AnyModel
     from pytriton.runtime.transport import control
 else:  # imported while the server imports its own modules
@@ -33,6 +36,7 @@ else:  # imported while the server imports its own modules
 
 logger = logging.getLogger(__name__)
 
+_LINES_TIMEOUT_S = 1.0  # for the last lines of the log
 _OPENING_CALL = 0  # the number of the first message, `ServerStart` or `Join`
 # The folder that contains the package replaces the working directory at the start of `sys.path`,
 # so that a user's file with the name of one of our modules is not imported instead. Modules are no
@@ -61,6 +65,8 @@ class ServerLink:
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
         self._process = os.getpid()
+        self._lines: LogOutbox | None = None  # None: the server does not keep them
+        self._lines_taken = threading.Event()
         self.has_ended: bool = False
 
     def open(
@@ -85,11 +91,18 @@ class ServerLink:
             if is_join and answer.error_code == ErrorCode.UNAVAILABLE:
                 raise ServerGoneError(answer.error)
             raise _error_of(answer)
+        if answer.keeps_lines:
+            self._lines = LogOutbox(self._send_lines)
+            capture_lines(self._lines)
         return answer
 
     def bind(self, model: AnyModel, on_unrecoverable: Callable[[], None], timeout_s: float) -> None:
         """Serve a model; returns when it is ready."""
         message = model.message()
+        model.line_source = None
+        if self._lines is not None:
+            capture_lines(self._lines)  # again, as streams may have been replaced
+            model.line_source = LineSource(model.name, self._lines)
         sockets, concurrency = model.open_instances(on_unrecoverable)
         call = next(self._calls)
         try:
@@ -145,11 +158,29 @@ class ServerLink:
 
     def request_stop(self) -> None:
         """Request that the server finishes open requests and then ends."""
+        self._end_lines(_LINES_TIMEOUT_S)
         self._send(control.ServerStop())
 
     def close(self) -> None:
         """Close the connection; the server then removes the models of this process."""
+        self._end_lines(_LINES_TIMEOUT_S)
         self._link.shut_down()
+
+    def _send_lines(self, lines: SentLines) -> None:
+        """Send lines, and wait until the server has read them: its socket never fills with them."""
+        self._lines_taken.clear()
+        try:
+            self._send(control.LinesLogged(lines))
+        except PyTritonRuntimeError as error:
+            raise ConnectionError(str(error)) from error
+        self._lines_taken.wait()
+        if self.has_ended:
+            raise ConnectionError("the server ended")
+
+    def _end_lines(self, timeout_s: float) -> None:
+        if self._lines is not None:
+            release_lines(self._lines)
+            self._lines.close(timeout_s)
 
     def _send(
         self,
@@ -158,7 +189,8 @@ class ServerLink:
         | control.Bind
         | control.Unbind
         | control.ModelsServed
-        | control.ServerStop,
+        | control.ServerStop
+        | control.LinesLogged,
         descriptors: list[int] | None = None,
     ) -> None:
         try:
@@ -194,6 +226,9 @@ class ServerLink:
         try:
             while True:
                 message = self._link.receive()
+                if isinstance(message, control.LinesTaken):
+                    self._lines_taken.set()
+                    continue
                 with self._changed:
                     if isinstance(message, control.Started):
                         self._answers[_OPENING_CALL] = message
@@ -207,6 +242,8 @@ class ServerLink:
         with self._changed:
             self.has_ended = True
             self._changed.notify_all()
+        self._lines_taken.set()
+        self._end_lines(0.0)
         self._on_end()
 
 

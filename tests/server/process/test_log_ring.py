@@ -7,9 +7,16 @@ import logging
 
 import pytest
 
+from pytriton.base.log_lines import SentLine, SentLines
 from pytriton.base.log_switches import LogSwitches
 from pytriton.serving.server.process import logs
-from pytriton.serving.server.process.logs import LogRing, keep_lines, kept_lines, use_log_switches
+from pytriton.serving.server.process.logs import (
+    LineFilter,
+    LogRing,
+    keep_lines,
+    kept_lines,
+    use_log_switches,
+)
 
 
 @pytest.fixture
@@ -88,7 +95,9 @@ def test_traceback_of_another_process_and_ids_are_part_of_an_entry(ring, log):
     record.triton_request_ids = ["order-17"]
     log.handle(record)
 
-    assert ring.after(0)[0].text == "[request id: order-17] failed\nTraceback of a worker"
+    (line,) = ring.after(0)
+    assert line.text == "failed\nTraceback of a worker"
+    assert line.request_ids == ["order-17"]
 
 
 def test_ring_follows_the_settings_of_the_log():
@@ -113,3 +122,61 @@ def test_ring_follows_the_settings_of_the_log():
 
 def test_process_without_a_page_keeps_nothing():
     assert kept_lines() is None
+
+
+def sent(*lines, lost_count=0):
+    return SentLines(77, list(lines), lost_count)
+
+
+def printed(text, model="scale", ids=()):
+    return SentLine(1.0, logging.INFO, "stdout", text, model, list(ids))
+
+
+def test_ring_keeps_lines_of_other_processes(ring):
+    failure = SentLine(2.0, logging.ERROR, "a.py:3", "failed", "scale", ["x"], "Traceback of it")
+    ring.keep_sent(sent(printed("hello"), failure))
+
+    first, second = ring.after(0)
+    assert (first.level, first.place, first.text) == ("INFO", "stdout", "hello")
+    assert (first.model, first.process, first.time) == ("scale", 77, 1.0)
+    assert (second.level, second.text) == ("ERROR", "failed\nTraceback of it")
+    assert second.request_ids == ["x"]
+
+
+def test_ring_tells_how_many_lines_were_lost(ring):
+    ring.keep_sent(sent(printed("after"), lost_count=12))
+
+    assert [line.text for line in ring.after(0)] == [
+        "12 lines of process 77 were lost here",
+        "after",
+    ]
+
+
+def test_lines_are_filtered_by_level_model_and_text(ring, log):
+    log.info("loading 'scale'")
+    log.error("something else")
+    ring.keep_sent(sent(printed("one", ids=["order-17"]), printed("two", model="other")))
+
+    def texts(**wanted):
+        return [line.text for line in ring.after(0, LineFilter(**wanted))]
+
+    assert texts(level="WARNING") == ["something else"]
+    assert texts(model="scale") == ["loading 'scale'", "one"]
+    assert texts(text="ORDER-17") == ["one"]
+    assert texts(text="T", model="other") == ["two"]
+    assert texts(level="unknown", text="stdout") == ["one", "two"]
+
+
+def test_ring_keeps_information_that_the_log_leaves_out():
+    root = logging.getLogger()
+    level, before = root.level, list(root.handlers)
+    try:
+        keep_lines(LogSwitches(info=False))
+        use_log_switches(LogSwitches(info=False))
+        logging.getLogger("tests.log_ring.settings").info("started")
+
+        assert [line.text for line in kept_lines().after(0)] == ["started"]
+    finally:
+        for handler in [each for each in root.handlers if each not in before]:
+            root.removeHandler(handler)
+        root.setLevel(level)

@@ -32,6 +32,7 @@ from pytriton.model_config.triton_model_config import (
 if TYPE_CHECKING:
     import socket
 
+    from pytriton.base.log_capture import LineSource
     from pytriton.decorators.context import TritonContext
     from pytriton.runtime.transport.control import RayInstances
 
@@ -215,6 +216,7 @@ class AnyModel:
     Attributes:
         examples: Values for inputs that it certainly takes.
         takes_parameters: Whether its function gets the parameters of requests.
+        line_source: Takes what its callables print and log, if its server keeps that.
         start_timeout_s: How long its instances may take to start, beyond the usual.
     """
 
@@ -226,6 +228,7 @@ class AnyModel:
         self.config = config
         self.examples: Mapping[str, Any] = {}
         self.takes_parameters: bool = True
+        self.line_source: LineSource | None = None
 
     @property
     def key(self) -> tuple[str, int]:

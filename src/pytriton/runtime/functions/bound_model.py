@@ -15,7 +15,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.failure_log import FailureLog, model_label
 from pytriton.base.lazy_module import LazyModule
+from pytriton.base.log_capture import set_line_source
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
@@ -31,7 +33,7 @@ from pytriton.runtime.functions.bound_config import (
     signature_problem,
 )
 from pytriton.runtime.functions.host import InstanceHost, StreamHost
-from pytriton.runtime.functions.model_call import FunctionCall
+from pytriton.runtime.functions.model_call import FunctionCall, write_failure
 from pytriton.runtime.functions.output_validation import OutputValidator
 from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.link import socket_pair
@@ -40,6 +42,7 @@ from pytriton.runtime.transport.memory_channel import MemoryChannel
 if TYPE_CHECKING:
     import socket
 
+    from pytriton.base.failure_log import Failure
     from pytriton.decorators.context import TritonContext
     from pytriton.model_config.tensor import Tensor
 
@@ -171,6 +174,7 @@ class BoundModel(AnyModel):
             decoupled=self.config.decoupled,
         )
         self._hosts: list[InstanceHost] = []
+        self._failures = FailureLog(self._write_failure)
 
     def _check_callables(self) -> None:
         """Refuses callables that cannot accept requests; warns about a model without outputs."""
@@ -206,6 +210,7 @@ class BoundModel(AnyModel):
         """Start an instance for each callable; see `AnyModel`."""
         remote: list[socket.socket] = []
         self._hosts = []  # earlier hosts end when the server replaces them by these
+        self._failures = FailureLog(self._write_failure)  # an earlier one was closed
         try:
             for index, infer_func in enumerate(self.infer_funcs):
                 ours, theirs = socket_pair()
@@ -224,7 +229,8 @@ class BoundModel(AnyModel):
         sock: socket.socket,
         on_unrecoverable: Callable[[], None],
     ) -> None:
-        call = self._call(f"{self.name}_0_{index}", infer_func)
+        call = self._call(f"{self.name}_0_{index}", infer_func, index)
+        call.line_source = self.line_source
         host = self.host_class(infer_func)(call, MemoryChannel(sock, Arena()), on_unrecoverable)
         host.start()
         self._hosts.append(host)
@@ -247,11 +253,12 @@ class BoundModel(AnyModel):
         for host in self._hosts:
             host.join(max(0.0, end - time.monotonic()))
         self._hosts = []
+        self._failures.close()
 
     def calls(self) -> list[FunctionCall]:
         """Returns what calls each of its callables."""
         return [
-            self._call(f"{self.name}_0_{index}", infer_func)
+            self._call(f"{self.name}_0_{index}", infer_func, index)
             for index, infer_func in enumerate(self.infer_funcs)
         ]
 
@@ -260,13 +267,19 @@ class BoundModel(AnyModel):
         (infer_func,) = self.infer_funcs
         return self._call(instance_name, infer_func)
 
-    def _call(self, instance_name: str, infer_func: InferFunc) -> FunctionCall:
+    def _write_failure(self, failure: Failure) -> None:
+        set_line_source(self.line_source)  # it may be the thread of the log
+        write_failure(failure)
+
+    def _call(self, instance_name: str, infer_func: InferFunc, index: int = 0) -> FunctionCall:
         return FunctionCall(
             instance_name,
             infer_func,
             {spec.name: triton_datatype(spec.dtype) for spec in self._outputs},
             self._validator,
             batching=self.config.batching,
+            failures=self._failures,
+            label=model_label(self.name, self.version, index, len(self.infer_funcs)),
         )
 
 

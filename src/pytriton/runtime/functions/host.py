@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
+from pytriton.base.log_capture import set_line_source
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.model_call import is_unrecoverable
 from pytriton.runtime.transport.arena import IDLE_SECONDS
@@ -95,6 +96,7 @@ class InstanceHost:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        set_line_source(self._call.line_source)  # of this thread, and of the tasks that it starts
         try:
             self._serve()
         except (EOFError, BrokenPipeError, ConnectionResetError):

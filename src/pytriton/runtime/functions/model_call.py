@@ -17,9 +17,11 @@ from msgspec import structs
 
 from pytriton.base.dtypes import DataType
 from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendable_text
+from pytriton.base.failure_log import Failure, FailureLog, message_of
 from pytriton.base.request_ids import current_prefix
+from pytriton.base.user_frames import definition_of, user_frames, user_traceback
 from pytriton.decorators import whole_batch_callable
-from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.exceptions import PyTritonUnrecoverableError, PyTritonValidationError
 from pytriton.proxy.telemetry import end_span, start_span_from_remote
 from pytriton.proxy.types import Request
 from pytriton.runtime.functions.output_validation import convert_output
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pytriton.base.log_capture import LineSource
     from pytriton.runtime.functions.output_validation import OutputValidator
     from pytriton.runtime.functions.response_packing import PackedResponse
     from pytriton.runtime.transport.channel import Payload, Received
@@ -81,9 +84,14 @@ class FunctionCall:
         validator: OutputValidator,
         *,
         batching: bool,
+        failures: FailureLog | None = None,
+        label: str = "",
     ) -> None:
         self.instance_name = instance_name
         self.infer_func = infer_func
+        self.line_source: LineSource | None = None  # what the thread of its host works for
+        self._failures = failures or FailureLog(write_failure)
+        self._label = label or f"model '{instance_name}'"  # in the log
         self._outputs = outputs
         self._output_names = list(outputs)
         self._validator = validator
@@ -249,18 +257,13 @@ class FunctionCall:
         if isinstance(error, InputValueError) and len(execute.rows) == 1:
             return _text(error), ErrorCode.INVALID_ARG
         if isinstance(error, ServerError):  # there was no room for the tensors of the batch
-            logger.warning("%s%s: %s", current_prefix(), self.instance_name, error)
+            logger.warning("%s%s: %s", current_prefix(), self._label, error)
             return sendable_text(error.message), error.code
         return self.error_text(error), ErrorCode.INTERNAL
 
     def error_text(self, error: BaseException) -> str:
         """Log an exception of the callable and return the error text for clients."""
-        logger.warning(
-            "%sInference callable of %s raised",
-            current_prefix(),
-            self.instance_name,
-            exc_info=error,
-        )
+        self._failures.add(self._label, error, definition_of(self.infer_func))
         name, text = type(error).__name__, _text(error)
         return (
             f"Failed to process the request(s) for model '{self.instance_name}', "
@@ -269,12 +272,27 @@ class FunctionCall:
 
     def log_raised_on_close(self, error: BaseException) -> None:
         """Log an exception that a callable raised when it was closed; no client waits for it."""
-        logger.warning(
-            "%sInference callable of %s raised when it was closed",
-            current_prefix(),
-            self.instance_name,
-            exc_info=error,
+        self._failures.add(f"{self._label} when it was closed", error)
+
+
+def write_failure(failure: Failure) -> None:
+    """Write an exception of a user's callable to the log, or how often it was repeated."""
+    error = failure.error
+    exc_info = None
+    # A wrong answer of the callable is found by our code, whose frames would tell nobody anything.
+    if error is not None and (user_frames(error.__traceback__) or not _is_wrong_answer(error)):
+        exc_info = (type(error), error, user_traceback(error))
+    if logger.isEnabledFor(logging.ERROR):
+        # The line has the place of the user's code, not of this call.
+        file, line = (failure.frame.file, failure.frame.line) if failure.frame else (__file__, 0)
+        arguments = (current_prefix(), failure.text)
+        logger.handle(
+            logger.makeRecord(logger.name, logging.ERROR, file, line, "%s%s", arguments, exc_info)
         )
+
+
+def _is_wrong_answer(error: BaseException) -> bool:
+    return isinstance(error, ValueError | PyTritonValidationError)
 
 
 def _wanted_by_any(execute: Execute) -> set[str] | None:
@@ -298,11 +316,7 @@ def only_result(results: Iterator[Any]) -> Any:
 
 def _text(error: BaseException) -> str:
     """Returns the text of an exception of user code in a form that can be sent."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  the log has the traceback
-        text = "<its text could not be created>"
-    return sendable_text(text)
+    return sendable_text(message_of(error))
 
 
 def is_unrecoverable(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.base.log_lines import SentLines
 from pytriton.runtime.transport.frames import FunctionSource
 from pytriton.runtime.transport.link import RecordLink
 
@@ -74,12 +75,23 @@ class ServerStop(msgspec.Struct, tag="stop", array_like=True):
     """Binder to its own server: finish running requests, then exit."""
 
 
+class LinesLogged(msgspec.Struct, tag="lines", array_like=True):
+    """Binder to server: lines for its page. The next ones come when these are taken."""
+
+    lines: SentLines
+
+
+class LinesTaken(msgspec.Struct, tag="taken", array_like=True):
+    """Server to binder: the last `LinesLogged` was read."""
+
+
 class Started(msgspec.Struct, tag="started", array_like=True):
     """Server to binder, first: the open ports; 0 if a protocol is off."""
 
     http_port: int
     grpc_port: int
     metrics_port: int
+    keeps_lines: bool = False  # it has a page, which shows what this process prints and logs
 
 
 class CallDone(msgspec.Struct, tag="done", array_like=True):
@@ -90,7 +102,18 @@ class CallDone(msgspec.Struct, tag="done", array_like=True):
     error_code: int = 0
 
 
-ControlMessage = ServerStart | Join | Bind | Unbind | ModelsServed | ServerStop | Started | CallDone
+ControlMessage = (
+    ServerStart
+    | Join
+    | Bind
+    | Unbind
+    | ModelsServed
+    | ServerStop
+    | LinesLogged
+    | LinesTaken
+    | Started
+    | CallDone
+)
 
 # More than any model's configuration. Other processes of the user may connect to this socket.
 _MAX_MESSAGE_BYTES = 16 << 20

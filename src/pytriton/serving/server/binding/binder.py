@@ -21,6 +21,8 @@ from pytriton.runtime.transport.control import (
     Bind,
     CallDone,
     ControlLink,
+    LinesLogged,
+    LinesTaken,
     ModelsServed,
     ServerStop,
     Started,
@@ -37,6 +39,7 @@ from pytriton.serving.engine.config_rules import validate_config
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import InstanceLimits
 from pytriton.serving.engine.sequence.sequence_inputs import added_input_names, state_output_names
+from pytriton.serving.server.process.logs import keep_sent_lines, kept_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -140,7 +143,7 @@ class BinderSession:
         """Start to read messages, and send the server's ports."""
         self._link.socket.setblocking(False)
         self._loop.add_reader(self._link.fileno(), self._on_readable)
-        self._send(ports)
+        self._send(msgspec.structs.replace(ports, keeps_lines=kept_lines() is not None))
 
     async def close(self) -> None:
         """End the session and remove its models."""
@@ -175,6 +178,9 @@ class BinderSession:
                     self._unbind(message)
                 elif isinstance(message, ModelsServed):
                     self._engine.stop_awaiting()
+                elif isinstance(message, LinesLogged):
+                    keep_sent_lines(message.lines)
+                    self._send(LinesTaken())
                 elif isinstance(message, ServerStop):
                     self._stop_reading()
                     self._on_end(True)
@@ -228,7 +234,7 @@ class BinderSession:
         await self._engine.wait_until_known()
         self._send(CallDone(call))
 
-    def _send(self, message: CallDone | Started) -> None:
+    def _send(self, message: CallDone | LinesTaken | Started) -> None:
         with contextlib.suppress(OSError):  # the process has ended; reading the link reports that
             self._link.send(message)
             if not self._link.flush():

@@ -41,7 +41,7 @@ from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.page import documents, routes
 from pytriton.serving.server.page.documents import Sampler
-from pytriton.serving.server.process.logs import kept_lines
+from pytriton.serving.server.process.logs import LineFilter, kept_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -83,6 +83,7 @@ _FILE_HEADERS = (
     b"X-Frame-Options: DENY\r\n" + _NO_SNIFFING
 )
 _MODELS_AT_ONCE = 32
+_MAX_QUERY = 300  # characters of what somebody looks for
 _JSON = b"application/json"
 
 
@@ -290,8 +291,13 @@ class PageApi:
 
     async def _log(self, request: HttpRequest) -> bytes:
         ring = kept_lines()
-        lines = [] if ring is None else ring.after(_number_after(request))
-        return msgspec.json.encode({"started": self._started_s, "lines": lines})
+        lines, last = [], 0
+        if ring is not None:
+            last = ring.last_number
+            lines = ring.after(_number_after(request), _line_filter(request))
+            last = max([last, *(line.number for line in lines[-1:])])  # other threads write, too
+        document = {"started": self._started_s, "last": last, "lines": lines}
+        return msgspec.json.encode(document)
 
     async def _settings(self, request: HttpRequest) -> bytes:
         return dump_json({"settings": documents.settings_rows(self._options)})
@@ -349,8 +355,18 @@ def _send_file(connection: HttpConnection, request: HttpRequest, name: str) -> N
         connection.respond(200, (file.content,), file.content_type, headers)
 
 
+def _query(request: HttpRequest, name: str, default: str = "") -> str:
+    """Returns a value of the address, cut to a length."""
+    query = parse_qs(request.head.target.partition(b"?")[2].decode("latin-1"))
+    return query.get(name, [default])[0][:_MAX_QUERY]
+
+
+def _line_filter(request: HttpRequest) -> LineFilter:
+    level = _query(request, "level", "VERBOSE")
+    return LineFilter(level, _query(request, "model"), _query(request, "text"))
+
+
 def _number_after(request: HttpRequest) -> int:
     """Returns the number in `?after=<number>`; 0 if there is none."""
-    query = parse_qs(request.head.target.partition(b"?")[2].decode("latin-1"))
-    text = query.get("after", ["0"])[0]
+    text = _query(request, "after", "0")
     return int(text) if text.isdecimal() and len(text) < 16 else 0

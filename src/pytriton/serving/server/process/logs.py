@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 import msgspec
 
@@ -33,7 +33,7 @@ from pytriton.utils.terminal import Colour, has_colours, paint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytriton.base.log_lines import LogLine, LogLines
+    from pytriton.base.log_lines import LogLine, LogLines, SentLines
     from pytriton.serving.server.options.server_options import LogOptions
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ _FIELDS = {
     "log_verbose_level": "verbose",
     "log_format": "format",
 }
+_LEVEL_ORDER = {"VERBOSE": 0, "INFO": 1, "WARNING": 2, "ERROR": 3}
 MAX_ENTRIES = 1000
 MAX_CHARACTERS = 4000  # of an entry
 
@@ -427,7 +428,9 @@ def use_log_switches(switches: LogSwitches) -> None:
     for handler in handlers:
         handler.use(switches, formatter_factory(switches))
     if handlers:
-        root.setLevel(switches.lowest_level)
+        keeps_info = any(isinstance(handler, LogRing) for handler in handlers)
+        lowest = switches.lowest_level
+        root.setLevel(min(lowest, logging.INFO) if keeps_info else lowest)
 
 
 def formatter_factory(switches: LogSwitches) -> FormatterFactory:
@@ -495,18 +498,49 @@ class KeptLogLine(msgspec.Struct, frozen=True, gc=False):
     number: int  # counts all entries since the start
     time: float  # seconds since 1970
     level: str  # ERROR, WARNING, INFO or VERBOSE
-    place: str  # file and line
-    text: str
+    place: str  # file and line, or the stream on which it was printed
+    text: str  # with the traceback
+    model: str = ""  # whose code wrote it; empty: the server itself
+    request_ids: list[str] = []  # of the requests that caused it, as lines show them
+    process: int = 0
+
+
+class LineFilter(NamedTuple):
+    """Which entries somebody wants to see. Empty texts allow all."""
+
+    level: str = "VERBOSE"  # the lowest
+    model: str = ""
+    text: str = ""  # part of the text, the place, or an id of a request; in any case
+
+    def fits(self, line: KeptLogLine) -> bool:
+        """Returns whether an entry is wanted."""
+        if _LEVEL_ORDER[line.level] < _LEVEL_ORDER.get(self.level, 0):
+            return False
+        # Lines of the server about a model have its name in quotes.
+        if self.model and line.model != self.model and f"'{self.model}'" not in line.text:
+            return False
+        text = self.text.casefold()
+        return not text or any(
+            text in each.casefold() for each in (line.text, line.place, *line.request_ids)
+        )
 
 
 class LogRing(LogHandler):
-    """A log handler that keeps the last entries, cut to a length."""
+    """A log handler that keeps the last entries, cut to a length.
+
+    It keeps the lines of level INFO also where the log leaves them out, as `pytriton serve` does:
+    they are few, and who opens the page looks for them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         # Lines about requests become entries only if somebody asks for them.
-        self._lines: deque[KeptLogLine | tuple[LogLine, str]] = deque(maxlen=MAX_ENTRIES)
+        self._lines: deque[KeptLogLine | tuple[LogLine, str, int]] = deque(maxlen=MAX_ENTRIES)
         self._count = 0
+
+    def use(self, switches: LogSwitches, make_formatter: FormatterFactory) -> None:
+        """Change what is kept."""
+        super().use(msgspec.structs.replace(switches, info=True), make_formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -514,16 +548,67 @@ class LogRing(LogHandler):
         except Exception:  # noqa: BLE001  bad arguments of the log call; logging reports them
             self.handleError(record)
             return
-        self._count += 1
         place = f"{record.filename}:{record.lineno}"
-        line = KeptLogLine(self._count, record.created, level_name(record.levelno), place, text)
-        self._lines.append(line)
+        self._keep(
+            record.created,
+            level_name(record.levelno),
+            place,
+            text,
+            getattr(record, "triton_model", ""),
+            getattr(record, "triton_request_ids", []),
+            record.process or 0,
+        )
+
+    def _keep(
+        self,
+        time_s: float,
+        level: str,
+        place: str,
+        text: str,
+        model: str,
+        request_ids: list[str],
+        process: int,
+    ) -> None:
+        self._count += 1
+        ids = [_shortened(each) for each in request_ids]
+        self._lines.append(
+            KeptLogLine(self._count, time_s, level, place, text, model, ids, process)
+        )
 
     def emit_lines(self, lines: LogLines) -> None:
         self._count += len(lines.lines)
-        self._lines.extend(zip(lines.lines, repeat(lines.filename)))
+        self._lines.extend(zip(lines.lines, repeat(lines.filename), repeat(lines.process)))
 
-    def after(self, number: int) -> list[KeptLogLine]:
+    def keep_sent(self, sent: SentLines) -> None:
+        """Keep lines that another process has written already."""
+        self.acquire()
+        try:
+            if sent.lost_count:
+                place, level = "log_outbox.py", level_name(logging.WARNING)
+                text = f"{sent.lost_count} lines of process {sent.process} were lost here"
+                created = sent.lines[0].created if sent.lines else time.time()
+                self._keep(created, level, place, text, "", [], sent.process)
+            for line in sent.lines:
+                if self._switches.wants(line.level):
+                    text = f"{line.message}\n{line.exception}" if line.exception else line.message
+                    self._keep(
+                        line.created,
+                        level_name(line.level),
+                        _shortened(line.place),
+                        _shortened(text),
+                        line.model,
+                        line.request_ids,
+                        sent.process,
+                    )
+        finally:
+            self.release()
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest entry."""
+        return self._count
+
+    def after(self, number: int, wanted: LineFilter = LineFilter()) -> list[KeptLogLine]:  # noqa: B008  a tuple
         """Returns the entries that came after the one with this number, as far as they are kept.
 
         A number that no entry has had yet is one of an earlier server: all entries are returned.
@@ -533,19 +618,29 @@ class LogRing(LogHandler):
             first = number if number <= self._count else 0
             new_count = min(self._count - first, len(self._lines))
             entries = islice(self._lines, len(self._lines) - new_count, None)
-            return [
+            lines = [
                 each if isinstance(each, KeptLogLine) else _kept(number, *each)
                 for number, each in enumerate(entries, self._count - new_count + 1)
             ]
         finally:
             self.release()
+        return [line for line in lines if wanted.fits(line)]
 
 
 def keep_lines(switches: LogSwitches) -> None:
     """Keep the last entries of this process's log from now on."""
     ring = LogRing()
     ring.use(switches, lambda _stream: logging.Formatter())
-    logging.getLogger().addHandler(ring)
+    root = logging.getLogger()
+    root.addHandler(ring)
+    root.setLevel(min(root.level, logging.INFO))
+
+
+def keep_sent_lines(lines: SentLines) -> None:
+    """Keep lines of another process, if this one keeps any."""
+    ring = kept_lines()
+    if ring is not None:
+        ring.keep_sent(lines)
 
 
 def kept_lines() -> LogRing | None:
@@ -553,16 +648,16 @@ def kept_lines() -> LogRing | None:
     return next((each for each in logging.getLogger().handlers if isinstance(each, LogRing)), None)
 
 
-def _kept(number: int, line: LogLine, filename: str) -> KeptLogLine:
-    text = _shortened(id_prefix(line.request_ids) + line.message)
+def _kept(number: int, line: LogLine, filename: str, process: int) -> KeptLogLine:
+    text = _shortened(line.message)
     place = f"{filename}:{line.number}"
-    return KeptLogLine(number, line.created, level_name(log_lines.LEVEL), place, text)
+    ids = [_shortened(each) for each in line.request_ids]
+    level = level_name(log_lines.LEVEL)
+    return KeptLogLine(number, line.created, level, place, text, "", ids, process)
 
 
 def _text_of(record: logging.LogRecord) -> str:
     text = record.getMessage()
-    if ids := getattr(record, "triton_request_ids", None):
-        text = id_prefix(ids) + text
     if record.exc_info and record.exc_info[0] is not None:
         text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
     elif record.exc_text:  # a traceback of another process
