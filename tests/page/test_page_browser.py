@@ -255,39 +255,78 @@ def test_load_that_fails_says_why(page):
 
 
 def test_log_follows_and_filters(page, url, server):
+    def fail_to_load():
+        path = "/page/api/v2/repository/models/broken/load"
+        call(server.metrics_port, path, b"{}", {"triton-access-token": TOKEN})
+
     page.click("nav a", "Log")
     page.see(".log-line", "Started HTTPService")
     page.write("#filter", "no weights")
     assert eventually(lambda: "Started HTTPService" not in page.text(".log"))
+    fail_to_load()
     page.see(".log-line[data-level=ERROR]", "no weights")
     count = len(page.all(".log-line"))
-    call(
-        server.metrics_port,
-        "/page/api/v2/repository/models/broken/load",
-        b"{}",
-        {"triton-access-token": TOKEN},
-    )
+    fail_to_load()
 
     assert eventually(lambda: len(page.all(".log-line")) > count)
     assert page.run("return document.getElementById('follow').checked")
 
 
-def test_log_without_a_token_says_what_it_needs(fresh, url):
+def test_log_without_a_token_says_how_to_get_one(fresh, url):
     fresh.click("nav a", "Log")
 
-    fresh.see(".problem", "expecting header 'triton-access-token'")
+    fresh.see(".needs-token", "for those who have the server's token")
+    fresh.see(".needs-token li", "triton.get_access_token()")
     assert fresh.all(".log-line") == []
+    assert "triton-access-token" not in fresh.text("main")
+    fresh.click(".needs-token button", "Give the token")
+    fresh.write("#token-value", TOKEN)
+    fresh.click("#token-use")
+    fresh.see(".log-line", "Started HTTPService")
 
 
-def test_log_without_lines_says_where_else_to_look(fresh, url):
+def test_log_without_lines_says_so(fresh, url):
     fresh.run(
-        "const ask = window.fetch; window.fetch = (url, ...rest) => "
-        "String(url).includes('/log?') ? Promise.resolve(Response.json({started: 1, lines: []})) "
-        ": ask(url, ...rest);"
+        "const ask = window.fetch; window.fetch = (url, ...rest) => String(url).includes('/log?') "
+        "? Promise.resolve(Response.json({started: 1, last: 0, lines: []})) : ask(url, ...rest);"
     )
     fresh.click("nav a", "Log")
 
-    fresh.see(".note", "No lines yet. What bound functions print is in the terminal")
+    fresh.see(".note", "No lines yet.")
+
+
+def test_log_shows_what_models_print_and_filters_by_model_level_and_request(page, server):
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [5]}
+    for name, request in (("double", "order-17"), ("double", "order-18"), ("count", "order-19")):
+        body = json.dumps({"id": request, "inputs": [tensor]}).encode()
+        call(server.http_port, f"/v2/models/{name}/infer", body)
+    page.run("location.hash = '#/log/double'")
+    page.see(".log-line", "doubling 5.0")
+    assert page.run("return document.getElementById('log-model').value") == "double"
+
+    page.click(".tag.id", "order-17")
+    assert eventually(lambda: len(page.all(".log-line")) == 1)
+    page.see(".note", "1 line that fit")
+    page.run(
+        "const level = document.getElementById('log-level'); level.value = 'ERROR';"
+        "level.dispatchEvent(new Event('change'))"
+    )
+    page.see(".note", "No line fits.")
+
+
+def test_log_begins_again_with_another_server(page, url):
+    page.run("location.hash = '#/log'")
+    page.see(".log-line", "Started HTTPService")
+    page.run(
+        "const ask = window.fetch; window.fetch = (url, ...rest) => String(url).includes('/log?') "
+        "? Promise.resolve(Response.json({started: 9, last: 1, lines: [{number: 1, time: 1, "
+        "level: 'INFO', place: 'a.py:1', text: 'a new server', model: '', request_ids: [], "
+        "process: 1}]})) : ask(url, ...rest);"
+    )
+    page.see(".log-line", "a new server")
+
+    assert eventually(lambda: "Started HTTPService" not in page.text(".log"))
+    page.open(f"{url}#token={TOKEN}", "#token[data-state=on]")
 
 
 def test_server_and_api_are_shown(page, url, server):

@@ -16,6 +16,7 @@ from pytriton.runtime.transport.frames import (
 
 X = np.array([[1.0, 2.0]], np.float32)
 PREFIX = "Failed to process the request(s) for model 'm_0_0', message: "
+LOGGED = "model 'm': "
 
 DOUBLE = """
 class TritonPythonModel:
@@ -265,7 +266,7 @@ def test_wrong_return_value_fails_the_batch(worker, expression, text):
 
     (error,) = rig.run({"x": X})
     assert error.startswith(PREFIX + text.partition("<class 'triton")[0])
-    assert PREFIX + text.partition("<class 'triton")[0] in rig.log()
+    assert LOGGED + text.partition("<class 'triton")[0] in rig.log()
 
 
 def test_exception_fails_the_batch_and_says_where(worker):
@@ -286,7 +287,9 @@ class TritonPythonModel:
     assert errors == [f"{PREFIX}ValueError: no such thing{places}"] * 2
     (line,) = rig.lines
     assert (line.level, line.file, line.line) == ("ERROR", str(path), 7)
-    assert line.message.startswith(f"{PREFIX}ValueError: no such thing\nTraceback")
+    place = f"at {path.name}:7 in inner"
+    assert line.message.startswith(f"{LOGGED}ValueError: no such thing {place}\nTraceback")
+    assert "pytriton" not in line.message.replace(str(path), "")
     assert "python_backend" not in line.message
 
 

@@ -169,10 +169,12 @@ def model_label(name: str, version: int | str, instance: int, instance_count: in
 
 
 def _line(model: str, error: BaseException, frame: UserFrame | None) -> str:
-    text = f"{model}: {type(error).__name__}"
     message = message_of(error)
-    if message:
-        text += f": {message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE] + ' ...'}"
+    if len(message) > _MAX_MESSAGE:
+        message = message[:_MAX_MESSAGE] + " ..."
+    # A class may say how the log calls it, for example not at all.
+    name = getattr(error, "log_name", type(error).__name__)
+    text = ": ".join(part for part in (model, name, message) if part)
     return f"{text} at {frame}" if frame is not None else text
 
 

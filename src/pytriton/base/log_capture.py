@@ -41,7 +41,7 @@ class LineSource:
 
     def __init__(self, model: str, outbox: LogOutbox) -> None:
         self._model = model
-        self._outbox = outbox
+        self.outbox = outbox
         self._parts: dict[tuple[int, str], str] = {}  # lines without an end, by thread and stream
 
     def add_printed(self, stream: str, text: str) -> None:
@@ -56,15 +56,15 @@ class LineSource:
         for line in lines:
             # A progress bar overwrites its line; only what remains of it is of interest.
             shown = line.rstrip("\r").rpartition("\r")[2]
-            if shown.strip() and self._outbox.has_room():
+            if shown.strip() and self.outbox.has_room():
                 ids = current_request_ids()
-                self._outbox.add(
+                self.outbox.add(
                     SentLine(time.time(), logging.INFO, stream, shown, self._model, ids)
                 )
 
     def add_record(self, record: logging.LogRecord) -> None:
         """Take a record of `logging`."""
-        _send_record(self._outbox, record, self._model)
+        _send_record(self.outbox, record, self._model)
 
 
 _current: ContextVar[LineSource | None] = ContextVar("pytriton_line_source", default=None)

@@ -26,6 +26,8 @@ class LogSwitches(msgspec.Struct, frozen=True, array_like=True):
     error: bool = True
     verbose: int = 0
     format: str = "default"
+    # Lines are kept for a page, so workers also send what they print. No client changes that.
+    is_kept: bool = False
 
     def wants(self, level: int) -> bool:
         """Returns whether the log has lines with this level of `logging`."""

@@ -49,7 +49,7 @@ from pytriton.runtime.native_backend.stub import (
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.loader import find_files
-from pytriton.runtime.python_backend.output import end_output
+from pytriton.runtime.python_backend.output import end_output, end_printed_lines
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
 from pytriton.runtime.python_backend.worker import CoroutineThread, ReadyCheck
 from pytriton.runtime.transport.frames import (
@@ -319,6 +319,7 @@ class NativeWorker:
             self._connection,
             self._fork_socket,
             instance_name=arguments.get("model_instance_name") or arguments["model_name"],
+            arguments=arguments,
             model_directory=str(Path(repository, arguments.get("model_version", "1"))),
             switches=frame.log,
         )
@@ -397,8 +398,8 @@ class NativeWorker:
         self._connection.outbox.post(ReadyReport(frame.call, True))
 
     def _log_not_ready(self, error: BaseException) -> None:
-        name = self._runtime.instance_name
-        self._runtime.log("ERROR", f"instance '{name}' is not ready: {error}", __file__, 0)
+        text = f"{self._runtime.label} is not ready: {error}"
+        self._runtime.log("ERROR", text, __file__, 0)
 
     def _finalize(self, *, with_instance: bool) -> NoReturn:
         self._runtime.can_infer = False
@@ -408,6 +409,7 @@ class NativeWorker:
 
     def _end(self) -> NoReturn:
         """End the process without the interpreter's end, during which no thread may call it."""
+        end_printed_lines()
         end_output()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -10,12 +10,20 @@ import os
 import sys
 import threading
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pytriton.base.log_capture import LineSource
+from pytriton.base.log_outbox import LogOutbox
 from pytriton.base.request_ids import current_prefix, current_request_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytriton.base.log_lines import SentLines
 
 # Characters of a line that has no end yet. Progress bars may never end theirs.
 _MAX_PART = 8192
+_END_TIMEOUT_S = 1.0  # for the last lines to be sent
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,6 +51,7 @@ class LabelledStream(io.TextIOWrapper):
 
     is_json: ClassVar[bool] = False
     is_returned: ClassVar[bool] = False  # lines go to the server's log, which formats them
+    source: ClassVar[LineSource | None] = None  # takes lines for the page of the server
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -61,6 +70,8 @@ class LabelledStream(io.TextIOWrapper):
                 self._lines[thread] = line
             if ready:
                 super().write(ready)
+            if self.source is not None:
+                self.source.add_printed(self.name.strip("<>"), text)
         return len(text)
 
     def flush(self) -> None:
@@ -144,3 +155,16 @@ def end_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LabelledStream):
             stream.end_line()
+
+
+def send_printed_lines(model: str, send: Callable[[SentLines], None]) -> None:
+    """Send what this process prints to the server, too, unless it goes nowhere else anyway."""
+    if not LabelledStream.is_returned:
+        LabelledStream.source = LineSource(model, LogOutbox(send))
+
+
+def end_printed_lines() -> None:
+    """Send what was printed before the connection to the server ends."""
+    source, LabelledStream.source = LabelledStream.source, None
+    if source is not None:
+        source.outbox.close(_END_TIMEOUT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import os
 import sys
@@ -15,14 +16,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
+from pytriton.base.failure_log import Failure, FailureLog, model_label
 from pytriton.base.log_switches import JSON_FORMAT, LogSwitches
 from pytriton.base.request_ids import current_request_ids, set_request_ids
+from pytriton.base.user_frames import short_traceback
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.response import InferenceResponse, TritonError
 from pytriton.runtime.pb_utils.tensor import Tensor
-from pytriton.runtime.python_backend.answers import add_tensor, failure_text
+from pytriton.runtime.python_backend.answers import add_tensor
 from pytriton.runtime.python_backend.connection import ServerConnection
-from pytriton.runtime.python_backend.failure_text import describe_fully, raised_at
+from pytriton.runtime.python_backend.failure_text import RuleError
 from pytriton.runtime.python_backend.mailbox import MessageInbox, Waiter
 from pytriton.runtime.python_backend.output import LabelledStream
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
@@ -220,6 +223,21 @@ def _response(received: Received, reply: InferReply) -> InferenceResponse:
     return InferenceResponse.received(tensors, failure, reply.parameters)
 
 
+def worker_label(arguments: Mapping[str, str], instance_name: str) -> str:
+    """Returns what the log calls the model of a worker."""
+    name = arguments.get("model_name")
+    if not name:
+        return f"model '{instance_name}'"
+    try:
+        groups = json.loads(arguments.get("model_config", "{}")).get("instance_group", [])
+        count = sum(int(group.get("count", 1)) for group in groups)
+    except (ValueError, AttributeError, TypeError):  # a configuration of its own kind
+        count = 1
+    number = instance_name.rpartition("_")[2]
+    instance = int(number) if number.isdecimal() else 0
+    return model_label(name, arguments.get("model_version", "1"), instance, count)
+
+
 class WorkerRuntime:
     """Connects the model of this process, and processes that it forks, to the server."""
 
@@ -229,11 +247,15 @@ class WorkerRuntime:
         fork_socket: socket.socket | None,
         *,
         instance_name: str,
+        arguments: Mapping[str, str] | None = None,
         model_directory: str,
         backend_config: Mapping[str, str] | None = None,
         switches: LogSwitches | None = None,
     ) -> None:
         self.instance_name = instance_name
+        self._model_name = (arguments or {}).get("model_name", instance_name)
+        self.label = worker_label(arguments or {}, instance_name)  # of the model, in the log
+        self.failures = FailureLog(self._write_failure)
         self.model_directory = model_directory
         self.backend_config = backend_config or {}
         self._use(_ALL if switches is None else switches)
@@ -307,6 +329,8 @@ class WorkerRuntime:
             sendable_text(file),
             line,
             request_ids=current_request_ids(),
+            model=self._model_name,
+            process=os.getpid(),
         )
         if self._connection is None and self._fork_socket is None:
             sys.stderr.write(f"{level}: {message}\n")  # the best that such a process can do
@@ -314,9 +338,15 @@ class WorkerRuntime:
         self._connect().outbox.post(line_frame)
 
     def log_failure(self, error: BaseException) -> None:
-        """Write to the log that a batch failed."""
-        text = failure_text(self.instance_name, describe_fully(error))
-        self.log("ERROR", text, *raised_at(error))
+        """Write to the log that a batch failed, or count it if that is known."""
+        self.failures.add(self.label, error)
+
+    def _write_failure(self, failure: Failure) -> None:
+        text, error = failure.text, failure.error
+        if error is not None and not isinstance(error, RuleError):
+            text += f"\n{short_traceback(error)}"
+        file, line = (failure.frame.file, failure.frame.line) if failure.frame else ("", 0)
+        self.log("ERROR", text, file, line)
 
     def on_log_change(self, received: Received) -> None:
         """Follow a change of the log's settings."""

@@ -259,6 +259,7 @@ class ModelWorker:
             self._connection,
             self._fork_socket,
             instance_name=arguments.get("model_instance_name") or arguments["model_name"],
+            arguments=arguments,
             model_directory=frame.model_directory or str(Path(frame.model_path).parent),
             backend_config=frame.backend_config,
             switches=frame.log,
@@ -343,11 +344,12 @@ class ModelWorker:
                 self._model.finalize()
             except BaseException as error:  # noqa: BLE001  the process ends anyway
                 self._log_raised(error, "raised in finalize")
+        self._runtime.failures.close()
         self._connection.outbox.flush()
 
     def _log_raised(self, error: BaseException, what: str, default_file: str = "") -> None:
-        name, (file, line) = self._runtime.instance_name, raised_at(error)
-        text = f"Model '{name}' {what}: {describe_fully(error)}"
+        file, line = raised_at(error)
+        text = f"{self._runtime.label} {what}: {describe_fully(error)}"
         self._runtime.log("ERROR", text, file or default_file, line)
 
 

@@ -187,6 +187,10 @@ class WorkerLogLine(FrameBase, tag="log"):
     file: str
     line: int
     request_ids: list[str] = []  # of those requests that caused it, as the log shows them
+    model: str = ""  # its name
+    is_printed: bool = False  # the worker has printed it: it is kept for the page, and not written
+    process: int = 0  # which wrote it; 0: unknown
+    created: float = 0.0  # seconds since 1970, of what was printed
 
 
 class LogChange(FrameBase, tag="log_change"):

@@ -39,7 +39,7 @@ from pytriton.models.references import (
 from pytriton.runtime.functions.host import InstanceHost
 from pytriton.runtime.python_backend.connection import GroupMember
 from pytriton.runtime.python_backend.failure_text import describe, describe_fully, raised_at
-from pytriton.runtime.python_backend.output import LabelledStream, end_output
+from pytriton.runtime.python_backend.output import LabelledStream, end_output, end_printed_lines
 from pytriton.runtime.transport.frames import (
     Finalize,
     Initialize,
@@ -293,6 +293,7 @@ class FunctionWorker:
         """End the process: the function has said that it cannot work any more."""
         self._channel.set_blocking(True)
         self._channel.flush()  # the answer may wait for room in the socket
+        end_printed_lines()
         end_output()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.runtime.python_backend.connection import ServerConnection
-from pytriton.runtime.python_backend.output import end_output, label_output
+from pytriton.runtime.python_backend.output import (
+    end_output,
+    end_printed_lines,
+    label_output,
+    send_printed_lines,
+)
 from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import Initialize
+from pytriton.runtime.transport.frames import Initialize, WorkerLogLine
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.zygote import set_process_title
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
+    from pytriton.base.log_lines import SentLines
     from pytriton.runtime.native_backend import worker as native_worker
     from pytriton.runtime.transport.channel import Channel
     from pytriton.runtime.worker_process import function_worker
@@ -93,6 +99,38 @@ def _run_model(connection: ServerConnection, fork_socket: socket.socket | None) 
     assert isinstance(frame, Initialize), f"expected Initialize first, got {frame}"
     if frame.polling_cores > 1:
         connection.mailbox.poll_for_jobs(frame.polling_cores)
+    if frame.log.is_kept and frame.function is None:  # functions elsewhere return all they print
+        name = frame.arguments.get("model_name", "")
+        send_printed_lines(name, functools.partial(_send_printed, connection))
+    _run_kind(frame, connection, fork_socket)
+    end_printed_lines()
+
+
+def _send_printed(connection: ServerConnection, sent: SentLines) -> None:
+    """Send what this process has printed."""
+    outbox = connection.outbox
+    if sent.lost_count:
+        text = f"{sent.lost_count} printed lines were lost here"
+        outbox.post(WorkerLogLine("WARNING", text, "stdout", 0, is_printed=True))
+    for line in sent.lines:
+        outbox.post(
+            WorkerLogLine(
+                "INFO",
+                line.message,
+                line.place,
+                0,
+                line.request_ids,
+                line.model,
+                is_printed=True,
+                process=sent.process,
+                created=line.created,
+            )
+        )
+
+
+def _run_kind(
+    frame: Initialize, connection: ServerConnection, fork_socket: socket.socket | None
+) -> None:
     if frame.function is not None:
         function_worker.FunctionWorker(connection).run(frame)
     elif frame.is_library:

@@ -218,6 +218,10 @@ def log_line(instance_name: str, line: WorkerLogLine) -> None:
         record = logging.LogRecord(instance_name, level, line.file, line.line, message, None, None)
         record.exc_text = traceback  # formatters write it below the line
         record.triton_request_ids = line.request_ids
+        record.triton_model = line.model
+        record.triton_process = line.process
+        record.is_printed = line.is_printed
+        record.created = line.created or record.created
         logger.handle(record)
 
 

@@ -46,6 +46,7 @@ _json_text = json.encoder.encode_basestring_ascii  # a text as `json.dumps` writ
 # As in Triton, messages are quoted unless this variable is 0.
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 _RAW = "is_raw"
+PRINTED = "is_printed"  # of a record that is only kept
 _COLOURS = {"I": Colour.GREEN, "W": Colour.YELLOW, "E": Colour.RED}
 # The fields of `LogSwitches`, by their names in the protocol.
 _FIELDS = {
@@ -87,7 +88,9 @@ class LogHandler(LineHandler):
         self.setFormatter(make_formatter(None))
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a record is written."""
+        """Returns whether a record is written; a worker has printed its own lines already."""
+        if getattr(record, PRINTED, False):
+            return False
         return self._switches.wants(record.levelno) and bool(super().filter(record))
 
     def handle_lines(self, lines: LogLines) -> None:
@@ -470,7 +473,8 @@ class LogControl:
     """The settings of a server. Changes apply to this process and to all that `feed` tells."""
 
     def __init__(self, options: LogOptions) -> None:
-        self.feed = LogFeed(options.switches)
+        is_kept = kept_lines() is not None
+        self.feed = LogFeed(msgspec.structs.replace(options.switches, is_kept=is_kept))
         self._file = options.file or ""
 
     def change(self, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -538,6 +542,10 @@ class LogRing(LogHandler):
         self._lines: deque[KeptLogLine | tuple[LogLine, str, int]] = deque(maxlen=MAX_ENTRIES)
         self._count = 0
 
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether a record is kept."""
+        return self._switches.wants(record.levelno)
+
     def use(self, switches: LogSwitches, make_formatter: FormatterFactory) -> None:
         """Change what is kept."""
         super().use(msgspec.structs.replace(switches, info=True), make_formatter)
@@ -548,7 +556,7 @@ class LogRing(LogHandler):
         except Exception:  # noqa: BLE001  bad arguments of the log call; logging reports them
             self.handleError(record)
             return
-        place = f"{record.filename}:{record.lineno}"
+        place = f"{record.filename}:{record.lineno}" if record.lineno else record.filename
         self._keep(
             record.created,
             level_name(record.levelno),
@@ -556,7 +564,7 @@ class LogRing(LogHandler):
             text,
             getattr(record, "triton_model", ""),
             getattr(record, "triton_request_ids", []),
-            record.process or 0,
+            getattr(record, "triton_process", 0) or record.process or 0,
         )
 
     def _keep(

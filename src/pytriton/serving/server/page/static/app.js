@@ -5,7 +5,8 @@ import { h, byId, setText } from "./dom.js";
 import { ClusterView } from "./cluster.js";
 import { ask, credentials, getJson, keyOf, Refused, Series } from "./data.js";
 import { ModelView } from "./model.js";
-import { ApiView, LogView, ModelsView, ServerView } from "./views.js";
+import { LogView } from "./log.js";
+import { ApiView, ModelsView, ServerView } from "./views.js";
 
 const TOKEN = "triton-access-token";
 const INTERVAL_MS = 2000, MODELS_EVERY = 3;
@@ -135,7 +136,7 @@ class App {
   }
 
   make(name, [model, version, namespace]) {
-    if (name === "log") return new LogView(this);
+    if (name === "log") return new LogView(this, model);
     if (name === "server") return new ServerView(this);
     if (name === "api") return new ApiView(this);
     if (name === "cluster") return new ClusterView(this);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The views of all models, of the log, of the server and of its API.
+// The views of all models, of the server and of its API.
 
 import { h, setText, codeBlock } from "./dom.js";
 import { sparkline } from "./charts.js";
 import { bytes, duration, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
+import { tokenNeeded } from "./log.js";
 import { chartGrid, charts, instanceCount, isUnloaded, stateBadge, updateCharts } from "./model.js";
 import { shapeText } from "./tensors.js";
 
-const MAX_ROWS = 200, MAX_LINES = 2000;
+const MAX_ROWS = 200;
 
 const href = (model) => `#/models/${encodeURIComponent(model.name)}/${model.version || "-"}${model.namespace ? `/${encodeURIComponent(model.namespace)}` : ""}`;
 const signature = (specs) => specs.map((spec) => `${spec.name} ${spec.datatype}${shapeText(spec.shape)}`).join(", ");
@@ -85,71 +86,6 @@ export class ModelsView {
   }
 }
 
-// ---- Log
-
-export class LogView {
-  constructor(app) {
-    this.app = app;
-    this.lines = [];
-    this.last = 0;
-    this.started = 0;
-    this.filter = h("input", { type: "search", id: "filter", placeholder: "Filter lines", "aria-label": "Filter lines", oninput: () => this.show() });
-    this.level = h("select", { "aria-label": "Least level", onchange: () => this.show() },
-      [["VERBOSE", "All"], ["INFO", "Info"], ["WARNING", "Warnings"], ["ERROR", "Errors"]].map(([value, text]) => h("option", { value }, text)));
-    this.follow = h("input", { type: "checkbox", id: "follow" });
-    this.follow.checked = true;
-    this.list = h("div", { class: "log", role: "log", tabindex: "0", "aria-label": "Lines of the log" });
-    this.list.addEventListener("scroll", () => {
-      this.follow.checked = this.list.scrollHeight - this.list.scrollTop - this.list.clientHeight < 30;
-    });
-    this.follow.addEventListener("change", () => this.scroll());
-    this.note = h("span", { class: "note", role: "status" });
-    this.problem = h("div", {});
-    this.element = h("div", {}, h("section", { class: "card" }, h("div", { class: "row" }, h("h1", {}, "Log"), this.note, h("span", { class: "grow" }),
-      h("label", { class: "inline", for: "follow" }, this.follow, "Follow"), this.level, this.filter), this.list), this.problem);
-  }
-
-  async update() {
-    let answer;
-    try {
-      answer = await getJson(`/log?after=${this.last}`);
-    } catch (error) {
-      if (error instanceof Refused) { this.problem.replaceChildren(refusal(this.app, error)); this.list.hidden = true; }
-      return;
-    }
-    this.problem.replaceChildren();
-    this.list.hidden = false;
-    if (answer.started !== this.started) { this.started = answer.started; this.lines = []; this.list.replaceChildren(); }
-    if (!answer.lines.length) {
-      if (!this.lines.length) setText(this.note, "No lines yet. What bound functions print is in the terminal of their program.");
-      return;
-    }
-    this.last = answer.lines[answer.lines.length - 1].number;
-    this.lines.push(...answer.lines);
-    this.lines.splice(0, Math.max(0, this.lines.length - MAX_LINES));
-    this.append(answer.lines);
-  }
-
-  fits() {
-    const order = ["VERBOSE", "INFO", "WARNING", "ERROR"];
-    const least = order.indexOf(this.level.value), text = this.filter.value.toLowerCase();
-    return (line) => order.indexOf(line.level) >= least && (!text || `${line.place} ${line.text}`.toLowerCase().includes(text));
-  }
-
-  show() { this.list.replaceChildren(); this.append(this.lines); }
-
-  append(lines) {
-    const isFollowing = this.follow.checked;
-    this.list.append(...lines.filter(this.fits()).map((line) => h("div", { class: "log-line", "data-level": line.level },
-      h("time", {}, new Date(line.time * 1e3).toLocaleTimeString([], { hour12: false })), h("b", {}, line.level[0]), h("span", { class: "place" }, line.place), h("span", { class: "text" }, line.text))));
-    while (this.list.children.length > MAX_LINES) this.list.firstChild.remove();
-    setText(this.note, `${this.list.children.length} of the last ${this.lines.length} lines`);
-    if (isFollowing) { this.follow.checked = true; this.scroll(); }
-  }
-
-  scroll() { if (this.follow.checked) this.list.scrollTop = this.list.scrollHeight; }
-}
-
 // ---- Server
 
 export class ServerView {
@@ -184,7 +120,7 @@ export class ServerView {
       const { settings } = await getJson("/settings");
       this.settings.replaceChildren(h("dl", { class: "facts-list" }, settings.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
     } catch (error) {
-      this.settings.replaceChildren(refusal(this.app, error));
+      this.settings.replaceChildren(error instanceof Refused ? tokenNeeded(this.app, "This list") : refusal(this.app, error));
     }
   }
 }
