@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import traceback
 
 import pytest
 
 from pytriton.base.package import PACKAGE_FOLDER
-from pytriton.base.user_frames import own_frame, short_traceback, user_frames
+from pytriton.base.user_frames import (
+    definition_of,
+    own_frame,
+    short_traceback,
+    user_frames,
+    user_traceback,
+    with_user_function,
+)
 
 OURS = str(PACKAGE_FOLDER / "runtime" / "functions" / "host.py")
 
@@ -128,3 +137,31 @@ def test_short_traceback_of_an_error_without_a_text_is_written():
             raise RuntimeError
 
     assert "SilentError" in short_traceback(SilentError())
+
+
+def test_user_traceback_can_be_written_by_others(tmp_path):
+    error = raised(lambda: CALL(scale(tmp_path)))
+    text = "".join(traceback.format_exception(type(error), error, user_traceback(error)))
+
+    assert OURS not in text
+    assert "scale.py" in text
+    assert any(each.filename == OURS for each in traceback.extract_tb(error.__traceback__))
+
+
+def test_definition_is_that_of_the_users_function(tmp_path):
+    function = scale(tmp_path)
+
+    @functools.wraps(function)
+    def decorated():
+        return function()
+
+    class Callable:
+        def __call__(self):
+            return function()
+
+    assert str(definition_of(function)) == "scale.py:1 in scale"
+    assert definition_of(decorated) == definition_of(function)
+    assert definition_of(functools.partial(decorated)) == definition_of(function)
+    assert definition_of(Callable()).function == "__call__"
+    assert definition_of(with_user_function(CALL, decorated)) == definition_of(function)
+    assert definition_of(len) is None

@@ -454,7 +454,7 @@ def test_backend_says_whether_its_instance_is_ready(start, tmp_path):
 
     assert report.has_ready_check
     assert answers == [True, False]
-    assert rig.log() == "instance 'm_0_0' is not ready: tired"
+    assert rig.log() == "model 'm' is not ready: tired"
 
 
 def test_log_lines_of_the_backend_follow_the_settings(start, tmp_path):

@@ -11,7 +11,13 @@ import threading
 import pytest
 
 from pytriton.base.request_ids import set_request_ids
-from pytriton.runtime.python_backend.output import LabelledStream, end_output, label_output
+from pytriton.runtime.python_backend.output import (
+    LabelledStream,
+    end_output,
+    end_printed_lines,
+    label_output,
+    send_printed_lines,
+)
 
 
 class NamedBytes(io.BytesIO):
@@ -187,3 +193,50 @@ def test_line_without_an_end_is_written_when_the_process_ends(monkeypatch, raw, 
 
     written = raw.getvalue().decode()
     assert (json.loads(written)["message"] if is_json else written) == "last words"
+
+
+@pytest.fixture
+def sent():
+    """The lines that the server gets."""
+    lines = []
+    send_printed_lines("m", lambda sent: lines.extend(sent.lines))
+    yield lines
+    end_printed_lines()
+
+
+def test_printed_lines_are_sent_without_their_label(stream, raw, sent):
+    set_request_ids({0: "order-17"})
+    print("a", "b", file=stream)
+    set_request_ids(None)
+    print("c", file=stream)
+    end_printed_lines()
+    print("d", file=stream)
+
+    assert [(line.message, line.model) for line in sent] == [("a b", "m"), ("c", "m")]
+    assert [line.request_ids for line in sent] == [["order-17"], []]
+    assert sent[0].place == "stdout"
+    assert raw.getvalue() == b"[request id: order-17] a b\nc\nd\n"
+
+
+def test_lines_that_the_server_gets_anyway_are_not_sent_twice(stream, monkeypatch):
+    monkeypatch.setattr(LabelledStream, "is_returned", True)
+    send_printed_lines("m", lambda sent: pytest.fail("sent"))
+    print("a", file=stream)
+
+    assert LabelledStream.source is None
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_stream_that_was_opened_again_is_called_by_its_name(monkeypatch, sent, is_json):
+    class Numbered(io.BytesIO):
+        name = 2
+
+    monkeypatch.setattr(LabelledStream, "is_json", is_json)
+    raw = Numbered()
+    stream = LabelledStream(raw, "utf-8", line_buffering=True)
+    print("a", file=stream)
+    end_printed_lines()
+
+    assert [line.place for line in sent] == ["stderr"]
+    if is_json:
+        assert json.loads(raw.getvalue())["file"] == "stderr"

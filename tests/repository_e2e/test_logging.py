@@ -17,6 +17,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
+from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, ensemble
 
@@ -343,3 +344,41 @@ def test_requests_of_streamed_sequences_keep_their_ids(start_server):
     assert [result.get_response().id for result, _ in seen] == [f"r{n}" for n in range(count)]
     eventually(lambda: f"[request id: r{count - 1}] " in server.output)
     assert len(set(re.findall(r"\[request id: (r\d+)\] of a sequence", server.output))) == count
+
+
+def kept_lines(server, **wanted):
+    query = "&".join(f"{name}={value}" for name, value in wanted.items())
+    headers = {"triton-access-token": "page-secret"}
+    answer = call(server.metrics_port, f"/page/api/log?{query}", headers=headers)
+    return answer.json["lines"]
+
+
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_page_has_what_a_model_prints_logs_and_raises(start_server, front_ends):
+    server = start_server(
+        MODELS,
+        flags=[f"--frontend-processes={front_ends}"],
+        environment={"PYTRITON_PAGE_TOKEN": "page-secret"},
+    ).await_ready()
+    with http(server) as client:
+        infer(client, "order-17")
+        for number in range(3):
+            with pytest.raises(InferenceServerException):
+                infer(client, f"bad-{number}", value=7)
+
+    def texts(**wanted):
+        return [line["text"] for line in kept_lines(server, model="talk", **wanted)]
+
+    printed = ["printed order-17.", "and order-17."]
+    assert eventually(lambda: set(printed) <= set(texts(text="order-17")))
+    assert {*printed, "info order-17.", "error order-17."} <= set(texts(text="order-17"))
+    assert {line["model"] for line in kept_lines(server, text="order-17")} == {"talk"}
+    (worker,) = {line["process"] for line in kept_lines(server, text="order-17")}
+    assert worker != server.pid
+    (failure,) = [text for text in texts(level="ERROR") if "Traceback" in text]
+    assert failure.startswith("model 'talk': ValueError: seven bad-0. at model.py:")
+    assert "pytriton/runtime" not in failure
+    assert server.output.count("printed order-17.") == 1
+    assert server.output.count("Traceback") == 1
+    server.end()
+    assert "(2 more times in the last " in server.output

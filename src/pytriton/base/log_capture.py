@@ -44,6 +44,15 @@ class LineSource:
         self.outbox = outbox
         self._parts: dict[tuple[int, str], str] = {}  # lines without an end, by thread and stream
 
+    def add_part(self, stream: str, text: str) -> None:
+        """Take a text that was printed and does not end a line."""
+        key = (threading.get_ident(), stream)
+        part = self._parts.get(key, "") + text
+        if len(part) > _MAX_PART:
+            self.add_printed(stream, text)
+        else:
+            self._parts[key] = part
+
     def add_printed(self, stream: str, text: str) -> None:
         """Take a text that was printed, and send its whole lines."""
         key = (threading.get_ident(), stream)
@@ -88,9 +97,13 @@ class CapturedStream:
         """See `io.TextIOBase`."""
         count = self.stream.write(text)
         source = _current.get()
-        # A log handler may have written it, whose record was taken already.
-        if source is not None and not _is_of_logging():
-            source.add_printed(self._name, text)
+        if source is not None:
+            # `print` writes its words one by one. A log handler, whose record was taken already,
+            # writes a whole line: 1 us to find out.
+            if "\n" not in text:
+                source.add_part(self._name, text)
+            elif not _is_of_logging():
+                source.add_printed(self._name, text)
         return count
 
     def writelines(self, lines: Any) -> None:
@@ -158,7 +171,9 @@ def _send_record(outbox: LogOutbox, record: logging.LogRecord, model: str) -> No
     exception = ""
     if record.exc_info and record.exc_info[0] is not None:
         exception = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-    place = f"{os.path.basename(record.pathname)}:{record.lineno}"  # noqa: PTH119  a Path takes 3 us
+    place = os.path.basename(record.pathname)  # noqa: PTH119  a Path takes 3 us
+    if record.lineno:
+        place += f":{record.lineno}"
     message = message.removeprefix(current_prefix())
     ids = current_request_ids()
     outbox.add(SentLine(record.created, record.levelno, place, message, model, ids, exception))

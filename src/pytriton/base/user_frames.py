@@ -12,16 +12,20 @@ import inspect
 import os
 import traceback
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytriton.base.errors import sendable_text
 from pytriton.base.package import PACKAGE_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
 
 MAX_CHARACTERS = 8000  # of a short traceback
 FIRST_LINE = "Traceback (most recent call last):\n"
+_USER_FUNCTION = "_pytriton_user_function"
 _OURS = str(PACKAGE_FOLDER) + os.sep
 _HIDDEN = (_OURS, "<frozen importlib")
 # Code that users call and did not write. Its frames are shown, but are not the place to look at.
@@ -63,9 +67,19 @@ def own_frame(error: BaseException) -> UserFrame | None:
     return next((each for each in frames if not _is_library(each.file)), next(iter(frames), None))
 
 
+def with_user_function(ours: Function, users: Any) -> Function:
+    """Note which callable of a user a function of ours calls, for `definition_of`.
+
+    It is not `__wrapped__`, as the two have different signatures.
+    """
+    setattr(inspect.unwrap(ours), _USER_FUNCTION, users)
+    return ours
+
+
 def definition_of(function: Any) -> UserFrame | None:
     """Returns where a user has defined a callable; None if that is not known."""
     function = inspect.unwrap(function)
+    function = inspect.unwrap(getattr(function, _USER_FUNCTION, function))
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)
     code = getattr(function, "__code__", None)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Characters of a line that has no end yet. Progress bars may never end theirs.
 _MAX_PART = 8192
+_NUMBERED = {"1": "stdout", "2": "stderr"}
 _END_TIMEOUT_S = 1.0  # for the last lines to be sent
 
 
@@ -71,7 +72,7 @@ class LabelledStream(io.TextIOWrapper):
             if ready:
                 super().write(ready)
             if self.source is not None:
-                self.source.add_printed(self.name.strip("<>"), text)
+                self.source.add_printed(self._stream_name(), text)
         return len(text)
 
     def flush(self) -> None:
@@ -86,9 +87,14 @@ class LabelledStream(io.TextIOWrapper):
         lines, self._lines = self._lines, {}
         for line in lines.values():
             if line.is_json:
-                super().write(_json_line(line.text, self.name) + "\n")
+                super().write(_json_line(line.text, self._stream_name()) + "\n")
             else:
                 super().write(_taken(line))
+
+    def _stream_name(self) -> str:
+        """Returns stdout or stderr; a stream that was opened again has the number of its file."""
+        name = str(self.name).strip("<>")
+        return _NUMBERED.get(name, name)
 
     def _add_json(self, line: _Line, text: str) -> str:
         """Add text to a line; returns what can be written."""
@@ -97,7 +103,7 @@ class LabelledStream(io.TextIOWrapper):
             lines.append(part)
             part = ""
         line.text, line.is_json = part, bool(part)
-        return "".join(_json_line(each, self.name) + "\n" for each in lines)
+        return "".join(_json_line(each, self._stream_name()) + "\n" for each in lines)
 
 
 def _add_text(line: _Line, text: str) -> str:
@@ -130,7 +136,7 @@ def _json_line(text: str, name: str) -> str:
         "time": f"{now:%Y-%m-%dT%H:%M:%S.%f}Z",
         "level": "INFO",
         "pid": os.getpid(),
-        "file": name.strip("<>"),
+        "file": name,
         "message": text,
     }
     if ids := current_request_ids():

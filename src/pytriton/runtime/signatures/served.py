@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base.errors import InputValueError
+from pytriton.base.user_frames import with_user_function
 from pytriton.decorators.batching import batch, get_inference_request_batch_size
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of
 from pytriton.exceptions import PyTritonValidationError
@@ -54,14 +55,14 @@ def inference_callable(
     """
     call = _AnnotatedCall(function, signature, batched=batched)
     if batched and not signature.is_stream:
-        return _batched(call, signature)
+        return with_user_function(_batched(call, signature), function)
     make = {
         (False, False): _plain,
         (False, True): _coroutine,
         (True, False): _generator,
         (True, True): _async_generator,
     }[signature.is_stream, signature.is_async]
-    return make(call)
+    return with_user_function(make(call), function)
 
 
 class _AnnotatedCall:
