@@ -13,6 +13,7 @@ static void* abort_soon(void* nothing)
 
 static void die(const char* script)
 {
+  if (script[0]) fprintf(stderr, "SCRIPT is %s\n", script);
   if (strcmp(script, "abort") == 0) abort();
   if (strcmp(script, "segfault") == 0) *(volatile int*)8 = 1;
   if (strcmp(script, "exit") == 0) _exit(3);

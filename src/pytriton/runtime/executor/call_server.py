@@ -8,6 +8,7 @@ sends one of them over the worker's fork socket, which keeps messages whole.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -19,6 +20,7 @@ from pytriton.base.errors import InternalError, ServerError, error_for_clients, 
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
+    STANDARD_ERROR,
     CallCredit,
     CancelCall,
     InferCallFrame,
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Received
 
 logger = logging.getLogger(__name__)
-_MESSAGE_BYTES = 4096  # a message's contents do not matter, only the socket that comes with it
+_MESSAGE_BYTES = 4096  # contents do not matter, unless they begin with `STANDARD_ERROR`
 _MAX_SOCKETS = 16  # per message
+_READ_BYTES = 1 << 16
+_STDERR = 2
 
 
 class CallServer:
@@ -262,6 +266,7 @@ class ForkListener:
         self._loop = loop
         self._services = services
         self._callers: dict[ForkedCaller, None] = {}
+        self._errors: list[ReturnedErrors] = []
         sock.setblocking(False)
 
     @property
@@ -280,6 +285,8 @@ class ForkListener:
             self._socket.close()
         for caller in list(self._callers):
             caller.close()
+        for errors in self._errors:
+            errors.close()
 
     def __repr__(self) -> str:
         return f"<ForkListener callers={len(self._callers)}>"
@@ -292,9 +299,17 @@ class ForkListener:
         except OSError:
             data, descriptors = b"", []
         for descriptor in descriptors:
-            self._accept(descriptor)
+            if data.startswith(STANDARD_ERROR):
+                self._read_errors(descriptor, data[len(STANDARD_ERROR) :].decode(errors="replace"))
+            else:
+                self._accept(descriptor)
         if not data:  # the worker and all processes that it forked have ended
             self._loop.remove_reader(self._socket.fileno())
+
+    def _read_errors(self, descriptor: int, model: str) -> None:
+        errors = ReturnedErrors(descriptor, model, self._loop, self._services)
+        self._errors.append(errors)
+        errors.start()
 
     def _accept(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
@@ -306,6 +321,68 @@ class ForkListener:
             return
         caller = ForkedCaller(sock, self._memory, self._loop, self._services, self._callers)
         caller.open()
+
+
+class ReturnedErrors:
+    """The server's end of a worker's standard error: it writes that to its own and keeps lines.
+
+    The worker of a compiled backend has a pipe there, as nobody in its process sees what code in C
+    writes. What it wrote before a crash is still in the pipe.
+    """
+
+    def __init__(
+        self, descriptor: int, model: str, loop: asyncio.AbstractEventLoop, services: WorkerServices
+    ) -> None:
+        self._descriptor = descriptor
+        self._model = model
+        self._loop = loop
+        self._services = services
+        self._part = b""
+
+    def start(self) -> None:
+        """Start to read."""
+        os.set_inheritable(self._descriptor, False)
+        os.set_blocking(self._descriptor, False)
+        self._loop.add_reader(self._descriptor, self._read)
+
+    def close(self) -> None:
+        """Read what is left of a worker that has ended; does nothing if this was closed."""
+        while self._descriptor >= 0 and self._read():
+            pass
+        self._end()
+
+    def _read(self) -> bool:
+        """Read once; returns whether there may be more."""
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._end()
+            return False
+        with contextlib.suppress(OSError):  # as other lines of the log, they are lost then
+            os.write(_STDERR, data)
+        *lines, self._part = (self._part + data).split(b"\n")
+        if len(self._part) > _READ_BYTES:
+            lines.append(self._part)
+            self._part = b""
+        for line in lines:
+            self._keep(line)
+        return True
+
+    def _keep(self, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        if text.strip():
+            frame = WorkerLogLine("INFO", text, "stderr", 0, model=self._model, is_printed=True)
+            self._services.log(frame)
+
+    def _end(self) -> None:
+        if self._descriptor < 0:
+            return
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        self._keep(self._part)
 
 
 class ForkedCaller:

@@ -49,7 +49,11 @@ from pytriton.runtime.native_backend.stub import (
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.runtime import set_runtime
 from pytriton.runtime.python_backend.loader import find_files
-from pytriton.runtime.python_backend.output import end_output, end_printed_lines
+from pytriton.runtime.python_backend.output import (
+    end_output,
+    end_printed_lines,
+    return_standard_error,
+)
 from pytriton.runtime.python_backend.runtime import WorkerRuntime
 from pytriton.runtime.python_backend.worker import CoroutineThread, ReadyCheck
 from pytriton.runtime.transport.frames import (
@@ -296,6 +300,8 @@ class NativeWorker:
             EOFError: The server has ended, or ConnectionError.
         """
         self._runtime = self._make_runtime(frame)
+        if frame.log.is_kept and self._fork_socket is not None:
+            return_standard_error(self._fork_socket, frame.arguments.get("model_name", ""))
         with_instance = not frame.completes_config
         try:
             report = self._initialize(frame)

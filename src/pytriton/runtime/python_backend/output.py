@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import os
+import socket
 import sys
 import threading
 from datetime import datetime, timezone
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pytriton.base.log_capture import LineSource
 from pytriton.base.log_outbox import LogOutbox
 from pytriton.base.request_ids import current_prefix, current_request_ids
+from pytriton.runtime.transport.frames import STANDARD_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 # Characters of a line that has no end yet. Progress bars may never end theirs.
 _MAX_PART = 8192
+_STDERR = 2
 _NUMBERED = {"1": "stdout", "2": "stderr"}
 _END_TIMEOUT_S = 1.0  # for the last lines to be sent
 
@@ -57,6 +60,7 @@ class LabelledStream(io.TextIOWrapper):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._lines: dict[int, _Line] = {}  # by thread
+        self.is_piped = False  # the server reads all of it
 
     def write(self, text: str) -> int:
         """Write whole lines; what follows them waits for its end. See `io.TextIOBase`."""
@@ -71,7 +75,7 @@ class LabelledStream(io.TextIOWrapper):
                 self._lines[thread] = line
             if ready:
                 super().write(ready)
-            if self.source is not None:
+            if self.source is not None and not self.is_piped:
                 self.source.add_printed(self._stream_name(), text)
         return len(text)
 
@@ -167,6 +171,22 @@ def send_printed_lines(model: str, send: Callable[[SentLines], None]) -> None:
     """Send what this process prints to the server, too, unless it goes nowhere else anyway."""
     if not LabelledStream.is_returned:
         LabelledStream.source = LineSource(model, LogOutbox(send))
+
+
+def return_standard_error(fork_socket: socket.socket, model: str) -> None:
+    """Let the server read all that this process writes to standard error, also code in C.
+
+    Not standard output: C would collect it in a buffer, as that is then no terminal.
+    """
+    reader, writer = os.pipe()
+    try:
+        socket.send_fds(fork_socket, [STANDARD_ERROR + model.encode()], [reader])
+        os.dup2(writer, _STDERR)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    if isinstance(sys.stderr, LabelledStream):
+        sys.stderr.is_piped = True
 
 
 def end_printed_lines() -> None:

@@ -26,6 +26,9 @@ from pytriton.runtime.transport.refs import FrameBase, TensorRef
 Buffer = bytes | bytearray | memoryview
 
 PACKAGE_FILE = "pytriton:"
+# Begins a message on a worker's fork socket that brings the pipe of its standard error, not a
+# channel; the name of the model follows.
+STANDARD_ERROR = b"\1"
 INLINE_ALIGNMENT = 16
 _LENGTH = struct.Struct("<I")
 _PADDING = [bytes(size) for size in range(INLINE_ALIGNMENT)]
