@@ -18,6 +18,7 @@ from pytriton.base.log_capture import (
     CapturedStream,
     LineSource,
     capture_lines,
+    keep_line,
     release_lines,
     set_line_source,
 )
@@ -248,3 +249,15 @@ def test_long_line_is_cut():
     kept.outbox.add(SentLine(0.0, logging.INFO, "stdout", "x" * 10_000))
 
     assert kept.texts() == ["x" * log_outbox.MAX_CHARACTERS + " ..."]
+
+
+def test_line_that_is_shown_in_another_way_is_sent(kept, capsys):
+    capture_lines(kept.outbox)
+    keep_line(logging.ERROR, "it cannot be served", "Traceback of it")
+
+    assert kept.texts() == ["it cannot be served"]
+    assert (kept.lines[0].place, kept.lines[0].exception) == (
+        "test_log_capture.py",
+        "Traceback of it",
+    )
+    assert capsys.readouterr().err == ""

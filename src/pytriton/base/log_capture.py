@@ -152,6 +152,15 @@ def release_lines(outbox: LogOutbox) -> None:
                 setattr(sys, name, stream.stream)
 
 
+def keep_line(level: int, text: str, exception: str = "") -> None:
+    """Send a line about something that this process shows its user in another way."""
+    file = sys._getframe(1).f_code.co_filename  # noqa: SLF001  that of the caller
+    place = os.path.basename(file)  # noqa: PTH119  as above
+    for outbox in list(_open):
+        if outbox.has_room():
+            outbox.add(SentLine(time.time(), level, place, text, exception=exception))
+
+
 def _on_record(record: logging.LogRecord) -> None:
     source = _current.get()
     if source is not None:

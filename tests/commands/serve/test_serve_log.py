@@ -73,3 +73,10 @@ def test_log_goes_on_with_the_new_code(tmp_path):
 
         assert eventually(lambda: "new 2.0" in read_log(server, model="scale"))
         assert "old 1.0" in read_log(server, model="scale")
+        assert "Serving the new code: scale" in read_log(server)
+        (tmp_path / "code.py").write_text("import nothing_like_it")
+        server.wait_for("The new code cannot be served")
+        assert eventually(lambda: read_log(server, level="ERROR"))
+        (failure,) = read_log(server, level="ERROR")
+        assert failure.startswith("The code cannot be served\n")
+        assert "No module named 'nothing_like_it'" in failure

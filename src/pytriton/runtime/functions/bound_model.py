@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.base.failure_log import FailureLog, model_label
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.log_capture import set_line_source
+from pytriton.base.user_frames import user_traceback
 from pytriton.decorators.context import inject_triton_context
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.common import ModelWarmup, generate_warmup_requests
@@ -99,7 +100,7 @@ def _answered(
                 data.update(only_request_inputs(sequence, warmup.batch_size))
             call([Request(data=data, parameters={})])
             answered += 1
-    except Exception:
+    except Exception as error:
         # Despite any exception here, the model may be able to serve real requests.
         logger.warning(
             "Warm-up %r of model %s failed after %d of %d requests; the model is served anyway",
@@ -107,7 +108,7 @@ def _answered(
             model_name,
             answered,
             warmup.count,
-            exc_info=True,
+            exc_info=(type(error), error, user_traceback(error)),
         )
     return answered
 

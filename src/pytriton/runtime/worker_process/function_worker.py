@@ -281,8 +281,8 @@ class FunctionWorker:
         if isinstance(error, PyTritonError):
             text = sendable_text(error.message)
             return Initialized(error=text, error_code=int(ErrorCode.INVALID_ARG))
-        name = frame.arguments["model_instance_name"]
-        self._log_raised(error, f"The function of '{name}' could not be loaded")
+        name = frame.arguments["model_name"]
+        self._log_raised(error, f"The function of model '{name}' could not be loaded")
         return Initialized(error=describe(error))
 
     def _log_raised(self, error: BaseException, what: str) -> None:

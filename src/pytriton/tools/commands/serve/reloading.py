@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.announcement import Addresses, slow_end_is_told, ways_to_end
+from pytriton.base.log_capture import keep_line
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.tools.commands.serve.loading import ServeError, load, users_traceback, watched_files
 from pytriton.tools.commands.serve.options import ServeOptions
@@ -254,7 +255,9 @@ class Reloader:
             self._ending.append(self._serving)
         self._serving, self._starting = child, None
         if self._has_announced:
-            self._screen.good(f"Serving the new code: {', '.join(report.models)}")
+            said = f"Serving the new code: {', '.join(report.models)}"
+            self._screen.good(said)
+            keep_line(logging.INFO, said)
         else:
             self._has_announced = True
             self._screen.lines(report.lines)
@@ -265,6 +268,7 @@ class Reloader:
         self._told = set(report.skipped)
 
     def _on_failure(self, report: CodeReport) -> None:
+        keep_line(logging.ERROR, "The code cannot be served", report.error)
         self._screen.lines(report.error.splitlines())
         if self._serving is not None:
             self._screen.bad("The new code cannot be served. The models are those of before; "
@@ -276,6 +280,8 @@ class Reloader:
         """A child ended by itself: after its report, or because its code ended the process."""
         code = child.exit_code()
         child.ask_to_end()
+        if code:
+            keep_line(logging.ERROR, f"The process with the code ended with exit code {code}")
         if child is self._starting:
             self._starting = None
             if code:
