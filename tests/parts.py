@@ -29,6 +29,7 @@ FOLDERS = {
     ),
     "deploy": (
         "tests/deploy",
+        "tests/projects",
         "tests/test_containers.py",
         "tests/test_deploy.py",
     ),

@@ -18,6 +18,7 @@ class Group(enum.Enum):
     """The headings of the help."""
 
     SERVE = "Serve models and ask them"
+    PROJECT = "Begin a project, and deploy it"
     MEASURE = "Measure and tune"
     LOOK_AFTER = "Look after a server"
     CHECK = "Check this machine"
@@ -72,6 +73,20 @@ ROWS = (
         "[MODEL]",
         "list the models of a server: states, inputs, outputs",
         "pytriton.tools.commands.models.command",
+    ),
+    CommandRow(
+        Group.PROJECT,
+        "new",
+        "NAME --kind KIND",
+        "write a small project that runs: text, image, chat, embeddings, repository",
+        "pytriton.tools.commands.project.new",
+    ),
+    CommandRow(
+        Group.PROJECT,
+        "package",
+        "[PROJECT]",
+        "write a Dockerfile, a compose file and Helm values for a project",
+        "pytriton.tools.commands.project.package",
     ),
     CommandRow(
         Group.MEASURE,
