@@ -74,6 +74,8 @@ def test_unknown_command_is_refused_with_names_like_it(name, hint, capsys):
         ("trace f --json --modle x", "--modle", "--model"),
         ("c-library --ouptut x", "--ouptut", "--output"),
         ("include --halp", "--halp", "--help"),
+        ("new x --knd text", "--knd", "--kind"),
+        ("package --outptu x", "--outptu", "--output"),
     ],
 )
 def test_misspelt_option_is_named_in_one_line_with_the_nearest(line, given, option, capsys):

@@ -17,10 +17,11 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 # those about clusters need one, or what stands in for it.
 OTHERS = {"docs/index.md", "docs/commands.md", "docs/scaling.md", "docs/kubernetes.md"}
 PAGES = ["README.md", "docs/start/quick_start.md", "docs/tutorial.md"]
+WITHOUT_FILES = ["docs/projects.md"]
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *WITHOUT_FILES])
 def test_page_goes_as_it_says(page, tmp_path):
     walk = PageWalk(REPOSITORY / page, tmp_path, free_ports(3))
 

@@ -78,7 +78,7 @@ ROWS = (
         Group.PROJECT,
         "new",
         "NAME --kind KIND",
-        "write a small project that runs: text, image, chat, embeddings, repository",
+        "write a small project that runs, with a test and a README",
         "pytriton.tools.commands.project.new",
     ),
     CommandRow(
