@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pathlib
@@ -11,13 +12,23 @@ import subprocess
 import sys
 
 import pytest
+import triton_python_backend_utils
 
+from pytriton import decorators, inprocess, model_config, testing
 from pytriton.tools.commands.table import ROWS, Group
 from tests.docs.site_pages import broken_links, is_outside, read_site
 from tests.e2e.waiting import eventually
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 BUILD_TIMEOUT_S = 300
+PAGE = REPOSITORY / "src/pytriton/serving/server/page/static"
+REFERENCE = {
+    decorators: "decorators",
+    inprocess: "inprocess",
+    model_config: "model_config",
+    testing: "testing",
+    triton_python_backend_utils: "pb_utils",
+}
 CHROMIUM = pathlib.Path("/usr/bin/chromium")
 DRIVER = pathlib.Path("/usr/bin/chromedriver")
 BROWSER_OPTIONS = (
@@ -94,6 +105,59 @@ def test_reference_has_the_public_names(site):
     assert missing == []
 
 
+@pytest.mark.parametrize(
+    "page, first",
+    [
+        ("server", ["Triton", "TritonConfig"]),
+        ("model_config", ["Tensor", "ModelConfig"]),
+        ("decorators", ["model", "batch", "sample"]),
+        ("clients", ["ModelClient", "FuturesModelClient"]),
+        ("exceptions", ["PyTritonClientError"]),
+        ("testing", ["FunctionHarness", "ModelHarness"]),
+        ("inprocess", ["Server", "Options"]),
+        ("pb_utils", ["get_input_tensor_by_name", "Tensor"]),
+    ],
+)
+def test_page_of_the_reference_begins_with_what_people_use(site, page, first):
+    text = (site / f"reference/{page}.html").read_text(encoding="utf-8")
+    names = re.findall(r'<h2 id="[\w.]*\.(\w+)" class="doc', text)
+
+    assert names[: len(first)] == first
+
+
+@pytest.mark.parametrize("module", REFERENCE, ids=lambda module: module.__name__)
+def test_reference_leaves_out_no_public_name(site, module):
+    text = (site / f"reference/{REFERENCE[module]}.html").read_text(encoding="utf-8")
+    # Aliases of types and constants have no section.
+    named = [name for name in module.__all__ if inspect.isroutine(getattr(module, name))]
+    named += [name for name in module.__all__ if isinstance(getattr(module, name), type)]
+
+    missing = [name for name in named if not re.search(rf'<h\d id="[\w.]*\.{name}"', text)]
+
+    assert named
+    assert missing == []
+
+
+def test_no_row_of_a_table_has_the_same_link_twice():
+    pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
+    repeated = []
+    for page in pages:
+        for line in page.read_text().splitlines():
+            links = re.findall(r"\[([^\]]+)\]\(", line.lower()) if line.startswith("|") else []
+            if len(set(links)) < len(links):
+                repeated.append(f"{page.name}: {line}")
+
+    assert repeated == []
+
+
+def test_mark_of_the_site_is_that_of_the_page(site):
+    home = (site / "index.html").read_text(encoding="utf-8")
+
+    assert (site / "assets/mark.svg").read_bytes() == (PAGE / "icon.svg").read_bytes()
+    assert '<img src="assets/mark.svg" alt="logo">' in home
+    assert '<link rel="icon" href="assets/mark.svg">' in home
+
+
 def test_page_of_commands_has_the_help_of_each(site):
     text = (site / "reference/commands.html").read_text(encoding="utf-8")
     names = [row.name for row in ROWS if row.group is not Group.CHECK]
@@ -142,3 +206,75 @@ def test_site_can_be_searched_and_switched_to_dark_without_a_server(site, browse
         )
     )
     assert browser.get_log("browser") == []
+
+
+def look_at(browser, address, width, height, scheme="light"):
+    """Open a page in a window of a size, as a browser that prefers light or dark."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    preferred = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})
+    browser.get(address)
+    browser.execute_script("localStorage.clear()")
+    browser.get(address)
+
+
+def colour_of_the_page(name, scheme):
+    text = (PAGE / "page.css").read_text()
+    match = re.search(rf"--{name}: light-dark\((#\w+), (#\w+)\)", text)
+    digits = match[1 if scheme == "light" else 2][1:]
+    digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+    return tuple(int(digits[at : at + 2], 16) for at in (0, 2, 4))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_site_has_the_colours_of_the_page(site, browser, scheme):
+    look_at(browser, (site / "guides/bind.html").as_uri(), 1280, 800, scheme)
+    shown = browser.execute_script(
+        """
+        const colour = (place, kind) => getComputedStyle(document.querySelector(place))[kind];
+        return [
+            colour("body", "backgroundColor"),
+            colour(".md-header", "backgroundColor"),
+            colour(".md-content p a", "color"),
+            colour(".md-typeset h1", "color"),
+        ].map(text => text.match(/\\d+/g).slice(0, 3).map(Number));
+        """
+    )
+
+    names = ("ground", "card", "accent", "ink")
+    assert list(map(tuple, shown)) == [colour_of_the_page(name, scheme) for name in names]
+
+
+@pytest.mark.parametrize("scheme, page", [("light", "page_models"), ("dark", "page_models_dark")])
+def test_home_has_the_command_to_install_and_pictures_above_the_fold(site, browser, scheme, page):
+    look_at(browser, (site / "index.html").as_uri(), 1280, 800, scheme)
+    installs = browser.find_element("css selector", ".md-content pre code")
+    pictures = browser.find_elements("css selector", ".md-content figure img")
+    shown = [picture for picture in pictures if picture.is_displayed()]
+    sources = [picture.get_attribute("src").rpartition("/")[2] for picture in shown]
+
+    assert installs.text == "pip install ."
+    assert installs.rect["y"] + installs.rect["height"] < 400
+    assert [source.partition("#")[0] for source in sources] == [f"{page}.png", "top.svg"]
+    assert all(picture.rect["y"] < 800 for picture in shown)
+    assert eventually(lambda: all(each.get_property("naturalWidth") for each in shown))
+
+
+@pytest.mark.parametrize("page", ["index", "serve", "projects", "guides/bind", "reference/clients"])
+def test_page_on_a_phone_has_buttons_beside_code_and_no_width_to_scroll(site, browser, page):
+    look_at(browser, (site / f"{page}.html").as_uri(), 390, 844)
+    button = ".md-content .md-code__nav"
+    assert eventually(lambda: browser.find_elements("css selector", button))
+    covered = browser.execute_script(
+        """
+        return [...document.querySelectorAll(".md-code__nav")].filter(nav => {
+            const code = nav.parentElement.querySelector("code").getBoundingClientRect();
+            return nav.getBoundingClientRect().left < code.right;
+        }).map(nav => nav.parentElement.textContent);
+        """
+    )
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+
+    assert covered == []
+    assert width == 390

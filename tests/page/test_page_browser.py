@@ -427,6 +427,7 @@ def test_pictures_for_the_docs(fresh, url, load, server):
     fresh.size(1280, 760)
     keep("page_models.png", fresh.picture())
     fresh.click("#theme")
+    keep("page_models_dark.png", fresh.picture())
     go(fresh, "words")
     fresh.size(1280, 940)
     fresh.write("#input-prompt", "What is a trident?")
