@@ -205,8 +205,6 @@ def image(project, tmp_path):
     pip = [sys.executable, "-m", "pip", "--python", str(opt / "bin/python"), "install"]
     lines = (project / "deploy/lock/requirements.txt").read_text().splitlines()
     wheels = [line for line in lines if line.endswith(".whl")]
-    if not wheels:
-        pytest.skip("pytriton was installed from an index")
     options = ["--quiet", "--no-cache-dir", "--no-deps", "--no-index", "--no-compile"]
     subprocess.run(
         [*pip, *options, *wheels], cwd=project / "deploy/lock", check=True, timeout=TIMEOUT_S
@@ -392,6 +390,7 @@ def test_wheel_of_our_package_is_complete_and_always_the_same(tmp_path):
 
     assert packed == wheel_bytes("pytriton")
     assert {"pytriton/__init__.py", "tritonserver/__init__.py", "pytriton/py.typed"} <= set(names)
+    assert "pytriton/tools/commands/project/chart/Chart.yaml" in names
     assert sorted(listed) == sorted(names)
     assert any(name.endswith("entry_points.txt") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith("direct_url.json")]

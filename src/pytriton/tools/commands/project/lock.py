@@ -2,7 +2,8 @@
 """The packages that a project needs, pinned to the versions of this environment.
 
 Nothing is downloaded: the metadata of installed packages say what each of them needs. A package
-that did not come from an index, such as one from a folder, is packed as a wheel again.
+that did not come from an index, such as one from a folder, is packed as a wheel again, and so is
+this one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from packaging.utils import canonicalize_name
 from pytriton.base.package import PACKAGE_FOLDER
 
 OURS = "pytriton"
+# The Helm chart: where it is in the repository, and where a wheel has it.
+CHART_IN_REPOSITORY = PACKAGE_FOLDER.parents[1] / "deploy/helm/pytriton"
+CHART_IN_PACKAGE = pathlib.Path(__file__).with_name("chart")
 # Images are Linux; the rest of the environment is that of this interpreter.
 _TARGET = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 # What an installer wrote about the installation, and what it writes again.
 _OF_INSTALLERS = frozenset(
     {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_build.json", "uv_cache.json"}
 )
+_COMPILED = (".pyc", ".so")
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same files: layers of images stay
 _PROGRAM = 0o755 << 16
 _FILE = 0o644 << 16
@@ -106,8 +111,12 @@ def _installed(requirement: Requirement, needed_by: str) -> importlib.metadata.D
 
 
 def _is_local(installed: importlib.metadata.Distribution) -> bool:
-    """Whether a package came from a folder, a file or a repository, and not from an index."""
-    return installed.read_text("direct_url.json") is not None
+    """Whether a package came from a folder, a file or a repository, and not from an index.
+
+    Our own is always taken as it is installed: an index may have another one of the same name.
+    """
+    is_ours = canonicalize_name(installed.name) == OURS
+    return is_ours or installed.read_text("direct_url.json") is not None
 
 
 def lock_text(pins: Sequence[Pin]) -> str:
@@ -215,8 +224,10 @@ def _source_files(
             f"{installed.name} is installed in editable mode, so its files are not known. "
             "Install it from its folder with `pip install FOLDER`, and run this again."
         )
-    folder = PACKAGE_FOLDER.parent
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and "__pycache__" not in parts and path.suffix not in (".pyc", ".so"):
-            yield "/".join(parts), path
+    source = PACKAGE_FOLDER.parent
+    chart = CHART_IN_PACKAGE.relative_to(source).as_posix()
+    for folder, place in ((source, ""), (CHART_IN_REPOSITORY, f"{chart}/")):
+        for path in sorted(folder.rglob("*")):
+            parts = path.relative_to(folder).parts
+            if path.is_file() and "__pycache__" not in parts and path.suffix not in _COMPILED:
+                yield place + "/".join(parts), path

@@ -96,7 +96,7 @@ def run(
     try:
         place = options.name or _asked("Name of the project: ", parser, "NAME")
         folder = pathlib.Path(place)
-        check_name(folder.name)
+        check_name(folder.resolve().name)
         kind = KINDS[options.kind] if options.kind else _asked_kind(parser, show)
         written = write_project(folder, kind)
     except NewProjectError as error:
@@ -150,7 +150,7 @@ def write_project(folder: pathlib.Path, kind: Kind) -> list[pathlib.Path]:
         raise NewProjectError(
             f"Expected a new folder, but {folder} is a file. Nothing was written."
         )
-    words = words_of(folder.name, kind)
+    words = words_of(folder.resolve().name, kind)
     written: list[pathlib.Path] = []
     try:
         for name, text in sorted(_templates(kind)):

@@ -18,9 +18,10 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from pytriton.base.package import PACKAGE_FOLDER
 from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.tools.commands.project.lock import (
+    CHART_IN_PACKAGE,
+    CHART_IN_REPOSITORY,
     OURS,
     LockError,
     Pin,
@@ -50,10 +51,6 @@ _SETTINGS = ("serve", "repository", "options")
 _SUFFIX = ".template"
 _LOCK = "lock"
 _APP = "/app"  # the folder of the project in the image
-_CHARTS = (
-    pathlib.Path(__file__).with_name("chart"),  # in a wheel
-    PACKAGE_FOLDER.parents[1] / "deploy/helm/pytriton",  # in the repository
-)
 _EXAMPLE = '[tool.pytriton]\nserve = "service.py"  # or: repository = "models"'
 
 
@@ -237,7 +234,9 @@ def deployment_files(project: Project, output: str, image: str, base: str) -> di
         path.name.removesuffix(_SUFFIX): replaced(path.read_text(encoding="utf-8"), words).encode()
         for path in sorted(folder.glob(f"*{_SUFFIX}"))
     }
-    chart = next((place for place in _CHARTS if place.is_dir()), None)
+    chart = next(
+        (place for place in (CHART_IN_PACKAGE, CHART_IN_REPOSITORY) if place.is_dir()), None
+    )
     if chart is None:
         raise PackageError("This installation of pytriton has no chart. Install it again.")
     for path in sorted(chart.rglob("*")):
