@@ -67,13 +67,19 @@ def run(*arguments: str) -> int:
     return __main__.main(list(arguments))
 
 
-@pytest.fixture(params=["text", "repository"])
-def project(request, tmp_path, monkeypatch):
+@pytest.fixture(scope="module", params=["text", "repository"])
+def packaged(request, tmp_path_factory):
     """A project of each way to be served, which is packaged."""
-    monkeypatch.chdir(tmp_path)
-    assert run("new", "my-project", "--kind", request.param) == 0
-    assert run("package", "my-project") == 0
-    return tmp_path / "my-project"
+    folder = tmp_path_factory.mktemp(request.param) / "my-project"
+    assert run("new", str(folder), "--kind", request.param) == 0
+    assert run("package", str(folder)) == 0
+    return folder
+
+
+@pytest.fixture
+def project(packaged, tmp_path):
+    """A copy of it, which a test may change."""
+    return shutil.copytree(packaged, tmp_path / "my-project")
 
 
 def instructions(project: pathlib.Path) -> list[tuple[str, str]]:
