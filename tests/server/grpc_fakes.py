@@ -76,6 +76,7 @@ class FakeEngine:
         self.cancelled: list[Inference] = []
         self.flow: list[tuple[str, str]] = []  # what was paused and resumed, by id
         self.refusal: ServerError | None = None  # of whatever comes
+        self.unread: list[tuple[str, str]] = []  # requests that it never got: model and message
 
     def refuse(self) -> None:
         self.is_exiting = True
@@ -102,6 +103,9 @@ class FakeEngine:
 
     def ready_versions(self, name: str) -> list[int]:
         return [1]
+
+    def report_refusal(self, name: str, version: str, request_id: str, error: ServerError) -> None:
+        self.unread.append((name, error.message))
 
     def infer(
         self, request: InferRequest, sink: Any, trace: Any = None, fitting: Any = None

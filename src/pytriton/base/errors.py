@@ -10,6 +10,10 @@ from __future__ import annotations
 import enum
 import errno
 import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytriton.base.failures import FailureOrigin
 
 try:  # now: without descriptors, nothing can be imported
     import resource
@@ -52,6 +56,7 @@ class ServerError(Exception):
     """A request could not be served; the client gets the message."""
 
     code = ErrorCode.UNKNOWN
+    origin: FailureOrigin | None = None  # of the exception of a model behind it, if known
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -121,9 +126,12 @@ _BY_CODE: dict[ErrorCode, type[ServerError]] = {
 }
 
 
-def error_from_code(code: int, message: str) -> ServerError:
+def error_from_code(code: int, message: str, origin: FailureOrigin | None = None) -> ServerError:
     """Make an error from the number of its kind, which another process has sent."""
-    return _BY_CODE[ErrorCode(code)](message)
+    error = _BY_CODE[ErrorCode(code)](message)
+    if origin is not None:
+        error.origin = origin
+    return error
 
 
 def resource_error(error: BaseException) -> UnavailableError | None:

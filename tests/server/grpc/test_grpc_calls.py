@@ -437,3 +437,28 @@ def test_calls_that_are_left_at_the_end_are_told(client):
     assert client.response(stream).status == code(GrpcStatus.UNAVAILABLE)
     assert len(client.engine.cancelled) == 1
     assert client.transport.is_closed
+
+
+def test_requests_that_the_engine_never_gets_are_reported_to_it(client):
+    client.call("ModelInfer", infer_request("nothing"))
+    client.call("ModelInfer", b"\xff")
+    client.call("ModelInfer", infer_request("stream"))
+    client.engine.refusal = InvalidArgumentError("the engine notes this one itself")
+    client.call("ModelInfer", infer_request())
+    client.run()
+
+    names = [name for name, _ in client.engine.unread]
+    messages = [message for _, message in client.engine.unread]
+    assert names == ["nothing", "", "stream"]
+    assert messages[0] == "Request for unknown model: 'nothing' is not found"
+    assert "decoupled" in messages[2]
+
+
+def test_requests_of_a_stream_that_the_engine_never_gets_are_reported_to_it(client):
+    stream = client.open("ModelStreamInfer")
+    client.send(stream, infer_request("nothing"), end=False)
+    client.engine.refusal = InvalidArgumentError("the engine notes this one itself")
+    client.send(stream, infer_request())
+    client.run()
+
+    assert [name for name, _ in client.engine.unread] == ["nothing"]

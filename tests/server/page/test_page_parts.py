@@ -9,15 +9,27 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pytriton.base.dtypes import BOOL, BYTES, FP16, INT64, encode_bytes
+from pytriton.base.errors import InternalError, InvalidArgumentError, NotFoundError
+from pytriton.base.messages import InferTensor
 from pytriton.runtime.transport.control import Started
+from pytriton.serving.engine.failures import FailureBook
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.api import REFUSED_TO_ALL, PageAccess, PageApi, static_files
 from pytriton.serving.server.page.documents import SampleHistory, Sampler
+from pytriton.serving.server.page.failures import (
+    MAX_VALUES,
+    change_keeping,
+    failures_document,
+    inputs_document,
+)
 from pytriton.testing import FakeClock
+from tests.fakes import inference
 from tests.server.http_models import Service
 
 TOKEN = {b"triton-access-token": b"secret"}
@@ -50,6 +62,8 @@ def test_page_leaves_other_paths_alone(path):
         (b"/page/api/log", "log", True),
         (b"/page/api/settings", "settings", True),
         (b"/page/api/samples", "samples", False),
+        (b"/page/api/failures", "failures", False),
+        (b"/page/api/failures/inputs", "failed_inputs", True),
     ],
 )
 def test_actions_and_the_log_need_the_token(path, name, needs_token):
@@ -85,7 +99,7 @@ def test_only_files_of_the_page_are_files():
 def test_page_is_small_and_has_nothing_from_outside():
     files = static_files()
 
-    assert sum(len(file.packed) for file in files.values()) < 32_000
+    assert sum(len(file.packed) for file in files.values()) < 36_000
     for name, file in files.items():
         text = file.content.decode().replace("http://www.w3.org/", "")
         assert "innerHTML" not in text, name
@@ -194,6 +208,61 @@ def test_history_keeps_one_sample_that_is_too_large():
     history.add(b"12345")
 
     assert history.after(0) == b"[12345]"
+
+
+def test_messages_and_places_of_failures_need_the_token():
+    book = FailureBook()
+    book.add_refusal(None, "secret", "id", NotFoundError("no model 'secret'"))
+
+    (shown,) = failures_document(book, has_details=False)["groups"]
+    (whole,) = failures_document(book, has_details=True)["groups"]
+
+    assert (shown["kind"], shown["count"], shown["reason"]) == ("Not found", 1, "REFUSED")
+    assert "secret" not in json.dumps(shown)
+    assert whole["place"] == "no model '…'"
+    assert whole["example"]["message"] == "no model 'secret'"
+    assert (whole["awaits_inputs"], whole["has_inputs"]) == (False, False)
+
+
+def test_kept_inputs_are_values_that_json_has():
+    book = FailureBook()
+    numbers = np.array([1.5, float("nan"), float("-inf")], np.float16)
+    large = np.arange(MAX_VALUES + 1, dtype=np.int64)
+    tensors = [
+        InferTensor("H", FP16, (3,), numbers.tobytes()),
+        InferTensor("W", BYTES, (2,), encode_bytes([b"word", b"\xff"])),
+        InferTensor("B", BOOL, (1,), b"\x01"),
+        InferTensor("L", INT64, (MAX_VALUES + 1,), large.tobytes()),
+    ]
+    asked = inference(inputs={each.name: each for each in tensors}, id="mine")
+    book.add(None, asked, InternalError("no"), "BACKEND")
+    number = book.listed()[0].number
+
+    answer = change_keeping(book, b'{"group": %d}' % number)
+    book.add(None, asked, InternalError("no"), "BACKEND")
+    document = inputs_document(book, number)
+
+    assert answer == {"group": number, "awaits_inputs": True}
+    assert document["id"] == "mine"
+    data = {each["name"]: each["data"] for each in document["inputs"]}
+    assert data["H"] == [1.5, "nan", "-inf"]
+    assert data["W"] == ["word", "\\xff"]
+    assert data["B"] == [True]
+    assert len(data["L"]) == MAX_VALUES
+    assert [each["is_cut"] for each in document["inputs"]] == [False, False, False, True]
+
+
+def test_inputs_that_are_not_kept_are_refused_in_words():
+    book = FailureBook()
+    book.add_refusal(None, "m", "", NotFoundError("no"))
+    number = book.listed()[0].number
+
+    with pytest.raises(NotFoundError, match="has no inputs of a request"):
+        inputs_document(book, number)
+    with pytest.raises(NotFoundError, match="there is no group 77 of failures"):
+        change_keeping(book, b'{"group": 77}')
+    with pytest.raises(InvalidArgumentError, match="expected a document such as"):
+        change_keeping(book, b"[]")
 
 
 async def _no_machine():

@@ -432,7 +432,7 @@ class BatchTracker:
         response: InferResponse | None = None
         error: ServerError | None = None
         if item.error is not None:
-            error = error_from_code(item.error_code, item.error)
+            error = error_from_code(item.error_code, item.error, item.origin)
         elif item.outputs is not None and (error := self._reshape(item.outputs)) is None:
             response = InferResponse(
                 labels.name,
@@ -450,7 +450,7 @@ class BatchTracker:
             self._check_closed(frame.batch)
             return
         try:
-            error = error_from_code(frame.error_code, frame.error)
+            error = error_from_code(frame.error_code, frame.error, frame.origin)
         except ValueError as failure:  # there is no such code
             error = self._read_error(failure)
         self._fail(batch, error, (frame.started_ns, frame.finished_ns))

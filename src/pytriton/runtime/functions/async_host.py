@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.failures import origin_of
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.host import ABANDONED, ASYNC_CONCURRENCY, InstanceHost, StreamBatch
 from pytriton.runtime.functions.model_call import is_unrecoverable
@@ -145,14 +146,15 @@ class AsyncStreamHost(AsyncInstanceHost):
         except BaseException as error:  # noqa: BLE001  every error of user code is answered
             stops = is_unrecoverable(error)
             if not batch.is_abandoned and not self._closed.done():
-                last = batch.finish(*self._call.error(batch.execute, error))
+                text, code = self._call.error(batch.execute, error)
+                last = batch.finish(text, code, origin_of(error))
             elif not isinstance(error, asyncio.CancelledError):
                 self._call.log_raised_on_close(error)
         try:
             self._send_items(last, self._channel.payload(), started_ns)
         except Exception as error:  # noqa: BLE001  no memory for a long text: send a short error
             text = self._call.error_text(error)
-            last = [structs.replace(item, error=text) for item in last]
+            last = [structs.replace(item, error=text, origin=None) for item in last]
             self._send_items(last, self._channel.payload(), started_ns)
         self._call.end_spans(batch.execute, last[0].error if last else ABANDONED)
         if stops:

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
+from pytriton.base.failures import FailureOrigin, origin_of
 from pytriton.base.log_capture import set_line_source
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.model_call import is_unrecoverable
@@ -208,10 +209,15 @@ class StreamBatch:
             if self.spend(item.position, sum([ref.size for ref in item.outputs or ()]))
         ]
 
-    def finish(self, error: str | None = None, error_code: int = 0) -> list[ResponseItem]:
+    def finish(
+        self,
+        error: str | None = None,
+        error_code: int = 0,
+        origin: FailureOrigin | None = None,
+    ) -> list[ResponseItem]:
         """End all open requests; returns their final responses."""
         items = [
-            ResponseItem(self.execute.batch, position, None, True, error, error_code)
+            ResponseItem(self.execute.batch, position, None, True, error, error_code, origin=origin)
             for position in self._windows
         ]
         self._windows.clear()
@@ -365,7 +371,8 @@ class StreamHost(InstanceHost):
 
     def _fail(self, stream: _Stream, error: BaseException) -> None:
         text, code = self._call.error(stream.batch.execute, error)
-        self._add(stream.batch.finish(text, code), time.monotonic_ns())
+        items = stream.batch.finish(text, code, origin_of(error))
+        self._add(items, time.monotonic_ns())
         self._streams.pop(stream.batch.execute.batch, None)
         self._call.end_spans(stream.batch.execute, text)
         self._close_stream(stream)

@@ -18,6 +18,7 @@ from msgspec import structs
 from pytriton.base.dtypes import DataType
 from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendable_text
 from pytriton.base.failure_log import Failure, FailureLog, message_of
+from pytriton.base.failures import origin_of
 from pytriton.base.request_ids import current_prefix
 from pytriton.base.user_frames import definition_of, user_frames, user_traceback
 from pytriton.decorators import whole_batch_callable
@@ -242,7 +243,8 @@ class FunctionCall:
     def failure(self, execute: Execute, started_ns: int, error: BaseException) -> BatchFailure:
         """Return the error for all requests of a batch whose call raised."""
         text, code = self.error(execute, error)
-        return BatchFailure(execute.batch, started_ns, time.monotonic_ns(), text, code)
+        now_ns = time.monotonic_ns()
+        return BatchFailure(execute.batch, started_ns, now_ns, text, code, origin_of(error))
 
     def end_spans(self, execute: Execute, error: str | None = None) -> None:
         """End the open spans of a batch that was answered."""

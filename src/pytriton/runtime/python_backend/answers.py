@@ -11,6 +11,7 @@ import numpy as np
 
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
+from pytriton.base.failures import FailureOrigin, origin_of
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
@@ -110,11 +111,13 @@ def failure_text(instance_name: str, error: BaseException | str) -> str:
     return f"Failed to process the request(s) for model '{instance_name}', message: {text}"
 
 
-def failure_of(instance_name: str, error: BaseException) -> tuple[str, int]:
-    """Returns the text and the code for clients; those of a `ServerError` are its own."""
+def failure_of(instance_name: str, error: BaseException) -> tuple[str, int, FailureOrigin | None]:
+    """Returns text and code for clients, and the origin; those of a `ServerError` are its own."""
     if isinstance(error, ServerError):
-        return sendable_text(error.message), int(error.code)
-    return failure_text(instance_name, error), int(ErrorCode.INTERNAL)
+        return sendable_text(error.message), int(error.code), error.origin
+    # A broken rule has no place in the user's code: its text says what is wrong.
+    origin = None if isinstance(error, RuleError) else origin_of(error)
+    return failure_text(instance_name, error), int(ErrorCode.INTERNAL), origin
 
 
 def send_or_shorten(send: Callable[[BaseException], None], error: BaseException) -> None:

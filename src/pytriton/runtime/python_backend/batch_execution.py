@@ -298,10 +298,10 @@ class BatchExecution:
             self._runtime.log_failure(error)
         times_ns = (started_ns, time.monotonic_ns())
         name = self._runtime.instance_name
-        _, code = answers.failure_of(name, error)
+        _, code, origin = answers.failure_of(name, error)
 
         def send(reason: BaseException) -> None:
-            text, _ = answers.failure_of(name, reason)
-            self._outbox.send(lambda _: BatchFailure(execute.batch, *times_ns, text, code))
+            text, _, _ = answers.failure_of(name, reason)
+            self._outbox.send(lambda _: BatchFailure(execute.batch, *times_ns, text, code, origin))
 
         answers.send_or_shorten(send, error)

@@ -281,16 +281,16 @@ class ModelExecution:
         run.end()
 
     def _send_failure(self, run: BatchRun, times_ns: tuple[int, int], error: BaseException) -> None:
-        text, code = answers.failure_of(self._runtime.instance_name, error)
+        text, code, origin = answers.failure_of(self._runtime.instance_name, error)
         batch = run.execute.batch
         if run.is_returned:
             items = [
-                ResponseItem(batch, position, error=text, error_code=code)
+                ResponseItem(batch, position, error=text, error_code=code, origin=origin)
                 for position in run.open_positions
             ]
             self._outbox.send(lambda _: ResponsesFrame(*times_ns, items))
         else:
-            self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code))
+            self._outbox.send(lambda _: BatchFailure(batch, *times_ns, text, code, origin))
 
     def _send_held(self, run: BatchRun, times_ns: tuple[int, int], held: _Answered) -> None:
         try:

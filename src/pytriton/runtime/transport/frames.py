@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.base.failures import FailureOrigin
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame
@@ -262,6 +263,7 @@ class ResponseItem(msgspec.Struct, array_like=True):
     error_code: int = 0
     parameters: dict[str, ParameterValue] | None = None
     is_rescheduled: bool = False  # there is no response: the request is to be executed again
+    origin: FailureOrigin | None = None  # of the exception behind an error; not for clients
 
 
 class BurstRef(msgspec.Struct, array_like=True, gc=False):
@@ -299,6 +301,7 @@ class BatchFailure(FrameBase, tag="failure"):
     finished_ns: int
     error: str
     error_code: int
+    origin: FailureOrigin | None = None  # of the exception behind it; not for clients
 
 
 Frame = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.base.failures import FailureGroup
 from pytriton.base.log_lines import LogLines
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ChunkOrigins, ParameterValue, TraceOrigin
@@ -98,6 +99,12 @@ class TraceRefusal(FrameBase, tag="trace_refusal"):
     received_ns: int
     error: str
     error_code: int
+
+
+class Refusals(FrameBase, tag="refusals"):
+    """Front end to core: requests that it has refused since the last report, in groups."""
+
+    groups: list[FailureGroup]
 
 
 class SubmitItem(msgspec.Struct, array_like=True):
@@ -297,6 +304,7 @@ FrontEndFrame = (
     | RegionUpdate
     | RegionsTaken
     | TraceRefusal
+    | Refusals
     | Submit
     | DefineSignature
     | Replies

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
+    from pytriton.base.errors import ServerError
     from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.served_model import ServedModel
@@ -67,6 +68,9 @@ class EngineClient(Protocol):
         fitting: ServedModel | None = None,
     ) -> Inference:
         """Validate and queue a request; see `Engine.infer`."""
+
+    def report_refusal(self, name: str, version: str, request_id: str, error: ServerError) -> None:
+        """Note that a request for a model was refused before it was passed to `infer`."""
 
     # Questions and commands
 

@@ -21,6 +21,7 @@ from pytriton.base.errors import (
 from pytriton.base.model_spec import identifier_of
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.delivery import refuse
+from pytriton.serving.engine.failures import REFUSED, FailureBook, ModelFailures
 from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
+    from pytriton.base.failures import FailureGroup
     from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
 
 _M = TypeVar("_M", bound=ServedModel)
@@ -59,6 +61,7 @@ class RequestEngine(Generic[_M]):
         self._latest: dict[str, _M] = {}  # READY ones, for requests without a version
         self._draining: set[_M] = set()
         self._strings = StringCounter()
+        self.failures = FailureBook()
         self.is_exiting = False  # set by `refuse`; each request reads it
         self.on_changed: Callable[[], None] = _do_nothing  # the models or their states changed
         # Called with the name of a bound model that was added, removed, or changed its state.
@@ -254,6 +257,7 @@ class RequestEngine(Generic[_M]):
     def submit(self, inference: Inference, *, is_alone: bool = False) -> None:
         """Find the model of a request, validate it and queue it; see `infer`."""
         request = inference.request
+        model: _M | None = None
         try:
             if self.is_exiting:
                 raise UnavailableError("Server exiting")
@@ -269,7 +273,7 @@ class RequestEngine(Generic[_M]):
         except UncountedStringsError:
             self._strings.count(inference, self.submit)
         except ServerError as error:
-            refuse(inference, error)
+            self.turn_away(inference, error, model)
 
     def submit_validated(
         self, model: ServedModel, inference: Inference, *, is_alone: bool = False
@@ -282,7 +286,7 @@ class RequestEngine(Generic[_M]):
             inference.owner = model
             model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
         except ServerError as error:
-            refuse(inference, error)
+            self.turn_away(inference, error, model)
 
     def submit_to(self, model: ServedModel, inference: Inference) -> None:
         """Like `submit`, for a request of the server itself, with a model that was looked up.
@@ -301,7 +305,25 @@ class RequestEngine(Generic[_M]):
         except UncountedStringsError:
             self._strings.count(inference, partial(self.submit_to, model))
         except ServerError as error:
-            refuse(inference, error)
+            self.turn_away(inference, error, model)
+
+    def turn_away(
+        self, inference: Inference, error: ServerError, model: ServedModel | None
+    ) -> None:
+        """Refuse a request, and note why."""
+        self._note_refusal(inference, error, model)
+        refuse(inference, error)
+
+    def _note_refusal(
+        self, inference: Inference, error: ServerError, model: ServedModel | None
+    ) -> None:
+        self.failures.add(None if model is None else model.spec, inference, error, REFUSED)
+
+    def report_refusal(self, name: str, version: str, request_id: str, error: ServerError) -> None:
+        """Note that a request was refused before the engine got it, as it could not be read."""
+        model = self.find(name, version)
+        spec = None if model is None else model.spec
+        self.failures.add_refusal(spec, name, request_id, error)
 
 
 class Engine(RequestEngine[ManagedModel]):
@@ -354,9 +376,35 @@ class Engine(RequestEngine[ManagedModel]):
 
     def add(self, model: ManagedModel) -> None:
         """Register a model that is being loaded, in place of an earlier model of this version."""
+        model.statistics.recent = ModelFailures(self.failures, model.spec)
         if self._latency_plan is not None:
             model.statistics.latencies = plan_latencies(self._latency_plan, model.spec)
         super().add(model)
+
+    def _note_refusal(
+        self, inference: Inference, error: ServerError, model: ServedModel | None
+    ) -> None:
+        super()._note_refusal(inference, error, model)
+        if model is not None:
+            self._count_refused(model.spec.identifier, model.spec.version, 1)
+
+    def report_refusal(self, name: str, version: str, request_id: str, error: ServerError) -> None:
+        """See `RequestEngine`."""
+        super().report_refusal(name, version, request_id, error)
+        model = self.find(name, version)
+        if model is not None:
+            self._count_refused(model.spec.identifier, model.spec.version, 1)
+
+    def add_refusals(self, groups: Iterable[FailureGroup]) -> None:
+        """Add what a front end in a process of its own has refused."""
+        for group in groups:
+            self._count_refused(group.model, group.version, group.count)
+            self.failures.merge(group)
+
+    def _count_refused(self, identifier: str, version: int, count: int) -> None:
+        model = self._versions(identifier).get(version)  # None: it was unloaded meanwhile
+        if model is not None:
+            model.statistics.refused += count
 
     def set_ready(self, model: ManagedModel) -> None:
         """Start to serve a loaded model."""

@@ -456,6 +456,7 @@ class Model(VersionLifecycle):
         else:
             self._start.soon()
         for inference, error in refused.items():
+            self.statistics.record_refusal(inference, error)
             refuse(inference, error)
 
     def _queue_all(
@@ -475,7 +476,9 @@ class Model(VersionLifecycle):
         for inference in inferences:
             if not inference.is_over:
                 self._scheduler.remove(inference)  # it may be in the queue or not
-                refuse(inference, InternalError(UNEXPECTED))
+                error = InternalError(UNEXPECTED)
+                self.statistics.record_refusal(inference, error)
+                refuse(inference, error)
 
     def is_start_due(self, count: int) -> bool:
         return self._start.is_early(count)
@@ -623,9 +626,7 @@ class Model(VersionLifecycle):
         if is_pending:
             self.statistics.pending_count -= 1
         self._dispatch_callbacks.pop(inference, None)
-        self.statistics.record_failures(
-            1, time.monotonic_ns() - inference.request.received_ns, reason
-        )
+        self.statistics.record_failure(inference, error, time.monotonic_ns(), reason)
         self._answers.skip(inference)
         deliver(inference, Outcome(0, None, error))
         if self._idle.is_awaited and not self.is_busy:

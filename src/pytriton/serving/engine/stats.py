@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.messages import ExecutionTimes, RequestPath
+from pytriton.serving.engine.failures import REFUSED
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
+    from pytriton.base.errors import ServerError
     from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
+    from pytriton.serving.engine.failures import ModelFailures
 
 # A stream may have any number of responses; those beyond the last index are counted there.
 MAX_RESPONSE_INDEXES = 1024
@@ -189,6 +192,8 @@ class ModelStatistics:
     failures: dict[FailureReason, int] = field(
         default_factory=lambda: dict.fromkeys(FailureReason, 0)
     )
+    refused: int = 0  # requests that it has not seen, which Triton does not count
+    recent: ModelFailures | None = None  # keeps groups of the last failures, if these are wanted
     paths: list[int] = field(default_factory=lambda: [0] * len(RequestPath))  # requests by path
     last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
     latencies: Latencies | None = None  # their distributions, if those are wanted
@@ -265,6 +270,20 @@ class ModelStatistics:
         """
         self.fail.add(ns, count)
         self.failures[reason] += count
+
+    def record_failure(
+        self, inference: Inference, error: ServerError, now_ns: int, reason: FailureReason
+    ) -> None:
+        """Count a request that failed, and note with what."""
+        self.record_failures(1, now_ns - inference.request.received_ns, reason)
+        if self.recent is not None:
+            self.recent.add(inference, error, reason.value)
+
+    def record_refusal(self, inference: Inference, error: ServerError) -> None:
+        """Count a request that was refused, for example because the queue is full."""
+        self.refused += 1
+        if self.recent is not None:
+            self.recent.add(inference, error, REFUSED)
 
     def record_cache_hit(self, lookup_ns: int, request_ns: int, now_ms: int) -> None:
         """Count a request that the cache answered: a success that neither waited nor ran."""
@@ -386,7 +405,7 @@ def record_answers(
         else:
             failed_rows += request.rows or 1
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
-            statistics.record_failures(1, now_ns - request.received_ns, reason)
+            statistics.record_failure(inference, outcome.error, now_ns, reason)
     for run in batch.answered:
         first, count = inferences[run.position], run.end - run.first
         starts = run.chunk.row_starts
@@ -426,7 +445,7 @@ def record_late_failures(
         if outcome.error is not None and outcome.position not in counted:
             inference = batch.inferences[outcome.position]
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.OTHER
-            statistics.record_failures(1, now_ns - inference.request.received_ns, reason)
+            statistics.record_failure(inference, outcome.error, now_ns, reason)
 
 
 def record_responses(

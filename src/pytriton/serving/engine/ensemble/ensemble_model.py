@@ -455,10 +455,12 @@ class EnsembleModel(VersionLifecycle):
         self._end_with(request.inference, error)
 
     def _end_with(self, inference: Inference, error: ServerError) -> None:
-        elapsed_ns = time.monotonic_ns() - inference.request.received_ns
-        self.statistics.record_failures(1, elapsed_ns, FailureReason.OTHER)
+        origin = error.origin
         if error.message:
             error = type(error)(f"in ensemble '{self.spec.name}', {error.message}")
+            error.origin = origin
+        now_ns = time.monotonic_ns()
+        self.statistics.record_failure(inference, error, now_ns, FailureReason.OTHER)
         deliver(inference, Outcome(0, None, error))
 
     def _forget(self, inference: Inference) -> None:

@@ -82,7 +82,7 @@ class CoreLink:
 
     Requests that are submitted end exactly once: by a reply, or with an error if they could not be
     sent. `on_frame` gets all messages that are not replies, and `on_lost` is called when the core
-    has ended. `resubmit` looks up the model of a request again.
+    has ended. `resubmit` looks up the model of a request again, `turn_away` refuses one.
     """
 
     def __init__(
@@ -93,7 +93,9 @@ class CoreLink:
         on_frame: Callable[[Frame], None],
         on_lost: Callable[[Exception], None],
         resubmit: Callable[[Inference], None],
+        turn_away: Callable[[Inference, ServerError, RemoteModel], None],
     ) -> None:
+        self._turn_away = turn_away
         self.memory = MemoryTrimmer(loop)
         self._thread = threading.get_ident()
         self._loop = loop
@@ -232,7 +234,7 @@ class CoreLink:
             error = error_for_clients(failure, "it sent requests to the core")
             self._flush_soon()
             for member in members:
-                refuse(member, error)
+                self._turn_away(member, error, model)
             return
         self._chunk_items.append(item)
         self._bytes += size

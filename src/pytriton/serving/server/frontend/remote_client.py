@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.runtime.transport.frontend_frames import Ping, Pong, Registry, RegistryTaken
+from pytriton.base.errors import ServerError
+from pytriton.runtime.transport.frontend_frames import (
+    Ping,
+    Pong,
+    Refusals,
+    Registry,
+    RegistryTaken,
+)
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.transport.frames import Frame
     from pytriton.runtime.transport.frontend_frames import ModelRecord, ModelStateRecord
     from pytriton.serving.engine.served_model import ServedModel
+
+_REPORT_S = 0.2  # from a refusal until the core hears of it, with those that came meanwhile
 
 
 class RemoteModel:
@@ -123,12 +132,17 @@ class RemoteClient:
             on_frame=self._on_frame,
             on_lost=on_lost,
             resubmit=engine.submit,
+            turn_away=engine.turn_away,
         )
         self.lookup = engine.lookup
         self.find = engine.find
         self.ready_versions = engine.ready_versions
         self.ready_models = engine.ready_models
         self.infer = engine.infer
+        self.report_refusal = engine.report_refusal
+        self._loop = loop
+        self._is_report_due = False
+        engine.failures.on_added = self._report_soon
 
     @property
     def is_exiting(self) -> bool:
@@ -211,6 +225,23 @@ class RemoteClient:
     async def change_log_settings(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         write_gathered()  # with the settings of their time
         return await self.link.ask("change_log_settings", changes=dict(changes))
+
+    # Refused requests: the core knows nothing of them
+
+    def _report_soon(self) -> None:
+        """Tell the core, once for all requests that are refused in a moment."""
+        if not self._is_report_due:
+            self._is_report_due = True
+            self._loop.call_later(_REPORT_S, self._report)
+
+    def _report(self) -> None:
+        self._is_report_due = False
+        groups = self._engine.failures.take()
+        try:
+            self.link.send(Refusals(groups))
+        except ServerError:  # there is no memory for the message now
+            for group in groups:
+                self._engine.failures.merge(group)
 
     # Messages of the core
 

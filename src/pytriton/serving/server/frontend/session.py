@@ -35,6 +35,7 @@ from pytriton.runtime.transport.frontend_frames import (
     LogEntry,
     Pong,
     QuestionReply,
+    Refusals,
     RegionsTaken,
     RegionUpdate,
     Registry,
@@ -44,7 +45,6 @@ from pytriton.runtime.transport.frontend_frames import (
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.records import as_batch_key, log_entry, unpacked
@@ -157,6 +157,7 @@ class FrontEndSession:
             LogEntries: self._on_log_entries,
             LogEntry: self._on_log_entry,
             TraceRefusal: self._on_trace_refusal,
+            Refusals: self._on_refusals,
         }
         self._channel = LoopChannel(
             MemoryChannel(sock, shared.memory.arena, to_front_end=True),
@@ -283,7 +284,7 @@ class FrontEndSession:
         model = shared.registry.models.get(item.model)
         sink = FrontEndRequest(self, item.call)
         if shared.engine.is_exiting:
-            sink.on_refused(UnavailableError("Server exiting"))
+            self._refuse(sink, item, model, UnavailableError("Server exiting"))
             return
         if model is None or model.state is not VersionState.READY:
             # The model was replaced while the request was on its way. The front end looks it up
@@ -294,7 +295,8 @@ class FrontEndSession:
         try:
             request = read_request(received, item, model)
         except Exception as error:  # noqa: BLE001  the client gets it
-            sink.on_refused(error_for_clients(error, f"it read a request of {self._name}"))
+            reason = error_for_clients(error, f"it read a request of {self._name}")
+            self._refuse(sink, item, model, reason)
             return
         self._requests[item.call] = sink
         trace = None
@@ -306,7 +308,20 @@ class FrontEndSession:
         try:
             model.submit(inference, time.monotonic_ns())
         except Exception as error:  # noqa: BLE001  the client gets it
-            refuse(inference, error_for_clients(error, f"it queued a request of {self._name}"))
+            reason = error_for_clients(error, f"it queued a request of {self._name}")
+            shared.engine.turn_away(inference, reason, model)
+
+    def _refuse(
+        self,
+        sink: FrontEndRequest,
+        item: SubmitItem,
+        model: ServedModel | None,
+        error: ServerError,
+    ) -> None:
+        """Refuse a request that cannot be read."""
+        name = "" if model is None else model.spec.identifier
+        self._shared.engine.report_refusal(name, item.model_version, item.id, error)
+        sink.on_refused(error)
 
     def _on_trace_refusal(self, received: Received, frame: TraceRefusal) -> None:
         """Record the trace of a request that the front end has refused."""
@@ -318,6 +333,9 @@ class FrontEndSession:
         trace = tracing.begin(request, model.spec, frame.origin, RefusedRequest())
         if trace is not None:
             trace.on_refused(error_from_code(frame.error_code, frame.error))
+
+    def _on_refusals(self, received: Received, frame: Refusals) -> None:
+        self._shared.engine.add_refusals(frame.groups)
 
     def _submit_chunk(self, received: Received, item: ChunkItem) -> None:
         shared = self._shared

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import InternalError, UnsupportedError
+from pytriton.base.errors import InternalError, ServerError, UnsupportedError
 from pytriton.base.messages import RequestPath, TraceOrigin
 from pytriton.protocol.grpc import CompressionLevel, MessageAssembler, encoding_for_level
 from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytriton.base.dtypes import Buffer
-    from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
     from pytriton.protocol.grpc import CallHead, Metadata
@@ -116,6 +115,21 @@ class InferService:
             ]
             self._forwarding.apply(fields, built.request)
         return built
+
+    def try_build(self, *work: Any) -> BuiltRequest | ServerError:
+        """Build a large request in a thread; returns the error if the request is malformed."""
+        try:
+            return self.build(*work)
+        except ServerError as error:
+            return error
+
+    def note_refusal(self, parsed: ParsedMessage | None, error: ServerError) -> None:
+        """Note that a request could not be read; those that could, the engine notes."""
+        if parsed is None:
+            self.engine.report_refusal("", "", "", error)
+        else:
+            name, version = parsed.model_name, parsed.model_version
+            self.engine.report_refusal(name, version, parsed.id, error)
 
     def submit(
         self,
@@ -213,8 +227,16 @@ class ModelInferCall(UnaryCall):
             self._begin(message)
 
     def _begin(self, message: Buffer) -> None:
+        parsed = None
+        try:
+            parsed, raw = parse_message(message)
+            self._begin_parsed(message, parsed, raw)
+        except ServerError as error:
+            self._service.note_refusal(parsed, error)
+            raise
+
+    def _begin_parsed(self, message: Buffer, parsed: ParsedMessage, raw: Sequence[Buffer]) -> None:
         service = self._service
-        parsed, raw = parse_message(message)
         model = service.engine.lookup(parsed.model_name, parsed.model_version)
         if model.spec.decoupled:
             raise UnsupportedError(
@@ -223,7 +245,7 @@ class ModelInferCall(UnaryCall):
         self._spec = spec = model.spec
         if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
             self.connection.work.run_in_thread(
-                self, self._submit, service.build, parsed, raw, spec, self.head
+                self, partial(self._submit, parsed), service.try_build, parsed, raw, spec, self.head
             )
         else:
             built = service.build(parsed, raw, spec, self.head)
@@ -250,7 +272,10 @@ class ModelInferCall(UnaryCall):
             request.model_name = spec.identifier
         self._inference = self._service.engine.infer(request, self, None, model)
 
-    def _submit(self, built: BuiltRequest) -> None:
+    def _submit(self, parsed: ParsedMessage, built: BuiltRequest | ServerError) -> None:
+        if isinstance(built, ServerError):
+            self._service.note_refusal(parsed, built)
+            raise built
         self._class_counts = built.class_counts
         service = self._service
         self._inference = service.submit(

@@ -134,7 +134,7 @@ class StreamInferCall(GrpcCall):
                 columns.submit()  # requests of its sequence may be among those that came before
             if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
                 then = functools.partial(self._start, streamed, model.spec)
-                self.connection.work.run_in_thread(self, then, self._try_build, *work)
+                self.connection.work.run_in_thread(self, then, self.service.try_build, *work)
             else:
                 built = self.service.build(*work)
                 built.request.path = _path(model, has_columns=columns is not None)
@@ -146,7 +146,7 @@ class StreamInferCall(GrpcCall):
         except ServerError as error:
             if streamed.is_decoupled is None:  # errors about unknown models keep the order, too
                 self._ordered.append(streamed)
-            self.refuse_request(streamed, error)
+            self._refuse_unread(streamed, error)
 
     def add_member(self, message: bytes, request_id: bytes, gatherer: Gatherer) -> StreamedMember:
         """Add a request to a coupled model that travels as a column."""
@@ -157,23 +157,21 @@ class StreamInferCall(GrpcCall):
         self._ordered.append(member)
         return member
 
-    def _try_build(self, *work: Any) -> BuiltRequest | ServerError:
-        """Build a large request in a thread; returns the error if the request is malformed."""
-        try:
-            return self.service.build(*work)
-        except ServerError as error:
-            return error
-
     def _start(
         self, streamed: StreamedRequest, spec: ModelSpec, built: BuiltRequest | ServerError
     ) -> None:
         if isinstance(built, ServerError):
-            self.refuse_request(streamed, built)
+            self._refuse_unread(streamed, built)
             return
         try:
             streamed.start(built, spec, is_paused=self._is_paused)
         except ServerError as error:  # its tensors are in shared memory that cannot be used
-            self.refuse_request(streamed, error)
+            self._refuse_unread(streamed, error)
+
+    def _refuse_unread(self, streamed: StreamedRequest, error: ServerError) -> None:
+        """Refuse a request that the engine did not get."""
+        self.service.note_refusal(streamed.parsed, error)
+        self.refuse_request(streamed, error)
 
     def wait_until_submitted(self, request: RegionRequest) -> None:
         """Process no further message while inputs of a request are read from shared memory."""

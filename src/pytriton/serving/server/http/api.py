@@ -8,7 +8,7 @@ in this order. `management` answers the requests that are not inference.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
 _MAX_DIGITS = 19  # of a valid length
+_INFERENCE = frozenset({"infer", "generate", "generate_stream"})
 
 
 class Resolved:
@@ -157,8 +158,14 @@ class HttpApi(HttpHandler):
                     return exchange
             return resolved.handler(connection, request, resolved.route)
         except ServerError as error:
+            self._note_refusal(resolved.route, error)
             respond_server_error(connection, error)
         return None
+
+    def _note_refusal(self, route: Any, error: ServerError) -> None:
+        """Note that a request for a model could not be read; those that could, the engine notes."""
+        if isinstance(route, Route) and route.endpoint.handler in _INFERENCE:
+            self._engine.report_refusal(route.model, route.version, "", error)
 
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
@@ -269,7 +276,11 @@ class HttpApi(HttpHandler):
         """Read a request in the background and start it, unless the client disconnects."""
 
         async def begin() -> None:
-            await submit()
+            try:
+                await submit()
+            except ServerError as error:
+                exchange.note_refusal(error)
+                raise
             if connection.is_writing_paused:
                 exchange.pause()
 

@@ -153,6 +153,10 @@ class EngineExchange(HttpExchange):
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         raise NotImplementedError
 
+    def note_refusal(self, error: ServerError) -> None:
+        """Note that the request could not be read, so that the engine never gets it."""
+        self._service.engine.report_refusal(self._model.spec.identifier, self._version, "", error)
+
     def on_refused(self, error: ServerError) -> None:
         self._is_answered = True
         respond_server_error(self._connection, error)

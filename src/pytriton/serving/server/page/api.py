@@ -23,6 +23,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.protocol.compression import choose_encoding
@@ -35,11 +36,11 @@ from pytriton.serving.server.api.authorization import (
     RestrictedProtocol,
 )
 from pytriton.serving.server.api.cluster_view import cluster_view
-from pytriton.serving.server.api.status import HTTP_RESTRICTED
+from pytriton.serving.server.api.status import HTTP_RESTRICTED, HTTP_STATUS
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
-from pytriton.serving.server.page import documents, routes
+from pytriton.serving.server.page import documents, failures, routes
 from pytriton.serving.server.page.documents import Sampler
 from pytriton.serving.server.process.logs import LineFilter, kept_lines
 
@@ -181,6 +182,8 @@ class PageApi:
             "samples": self._samples,
             "cluster": self._cluster,
             "log": self._log,
+            "failures": self._failures,
+            "failed_inputs": self._failed_inputs,
             "settings": self._settings,
             "openapi": self._openapi,
         }
@@ -299,6 +302,17 @@ class PageApi:
         document = {"started": self._started_s, "last": last, "lines": lines}
         return msgspec.json.encode(document)
 
+    async def _failures(self, request: HttpRequest) -> bytes:
+        header = request.head.headers.get
+        has_details = self._access.refusal("logging", header, needs_token=True) is None
+        return dump_json(failures.failures_document(self._engine.failures, has_details=has_details))
+
+    async def _failed_inputs(self, request: HttpRequest) -> bytes:
+        book = self._engine.failures
+        if request.head.method == b"POST":
+            return dump_json(failures.change_keeping(book, bytes(request.body)))
+        return dump_json(failures.inputs_document(book, _number_in(request, "group")))
+
     async def _settings(self, request: HttpRequest) -> bytes:
         return dump_json({"settings": documents.settings_rows(self._options)})
 
@@ -335,6 +349,8 @@ async def _answer(connection: HttpConnection, work: Coroutine[Any, Any, bytes]) 
         body = await work
     except PageRefusalError as refusal:
         connection.respond_error(HTTP_RESTRICTED, str(refusal), _DATA_HEADERS)
+    except ServerError as error:
+        connection.respond_error(HTTP_STATUS[error.code], error.message, _DATA_HEADERS)
     except Exception:
         logger.exception("data of the page could not be read")
         connection.respond_error(500, "the data could not be read; the log says why", _DATA_HEADERS)
@@ -368,5 +384,10 @@ def _line_filter(request: HttpRequest) -> LineFilter:
 
 def _number_after(request: HttpRequest) -> int:
     """Returns the number in `?after=<number>`; 0 if there is none."""
-    text = _query(request, "after", "0")
+    return _number_in(request, "after")
+
+
+def _number_in(request: HttpRequest, name: str) -> int:
+    """Returns the number in `?<name>=<number>`; 0 if there is none."""
+    text = _query(request, name, "0")
     return int(text) if text.isdecimal() and len(text) < 16 else 0

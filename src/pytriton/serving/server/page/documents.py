@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.protocol.json_text import dump_json
 from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.engine.stats import FailureReason
 from pytriton.serving.server.api.documents import TRITON_VERSION
 
 if TYPE_CHECKING:
@@ -244,6 +245,9 @@ class Sampler:
                 entries += [_entry(model) for model in models[first : first + _MODELS_AT_ONCE]]
                 await asyncio.sleep(0)
             sample = {"time": time.time(), "machine": machine, "models": entries}
+            refused = self._engine.failures.unknown_refusals
+            if refused:  # requests that reached no model
+                sample["refused"] = refused
             if self._cluster() is not None:
                 sample["has_cluster"] = True
             self._taken_s = self._clock()
@@ -282,6 +286,8 @@ def _entry(model: ManagedModel) -> dict[str, Any]:
         "version": str(spec.version),
         "ok": durations.success.count,
         "failed": sum(statistics.failures.values()),
+        "cancelled": statistics.failures[FailureReason.CANCELED],
+        "refused": statistics.refused,
         "inferences": statistics.inference_count,
         "executions": statistics.execution_count,
         "pending": statistics.pending_count,

@@ -39,6 +39,11 @@ _FIXED = {
     b"/page/api/models": PageRoute("data", "models"),  # decides on each part of its answer
     b"/page/api/samples": PageRoute("data", "samples"),  # what /metrics tells, too
     b"/page/api/cluster": PageRoute("data", "cluster"),  # the same
+    # Counts are what /metrics tells, too; what needs the token is left out without it.
+    b"/page/api/failures": PageRoute("data", "failures"),
+    b"/page/api/failures/inputs": PageRoute(
+        "data", "failed_inputs", "logging", needs_token=True, methods=_GET | {b"POST"}
+    ),
     b"/page/api/log": PageRoute("data", "log", "logging", needs_token=True),
     b"/page/api/settings": PageRoute("data", "settings", needs_token=True),
 }

@@ -4,6 +4,7 @@
 import { h, byId, setText } from "./dom.js";
 import { ClusterView } from "./cluster.js";
 import { ask, credentials, getJson, keyOf, Refused, Series } from "./data.js";
+import { FailuresView } from "./failures.js";
 import { ModelView } from "./model.js";
 import { LogView } from "./log.js";
 import { ApiView, ModelsView, ServerView } from "./views.js";
@@ -56,6 +57,7 @@ class App {
       if (answer.started !== this.started) await this.begin(answer);
       this.last = answer.last;
       for (const sample of answer.samples) this.series.add(sample);
+      this.markErrors();
       await this.readCluster();
       if (force || isNew || this.rounds++ % MODELS_EVERY === 0) await this.readModels();
       this.status("live", "Live");
@@ -111,6 +113,13 @@ class App {
     } else if (this.view && this.view.modelsChanged) this.view.modelsChanged();
   }
 
+  // Errors of the last minute are to be seen whatever a person looks at.
+  markErrors() {
+    const points = this.series.of(""), since = points.length ? points[points.length - 1].time - 60 : 0;
+    const isBad = points.some((point) => point.time >= since && point.errors > 0);
+    document.querySelector('[data-view="errors"]').classList.toggle("is-bad", isBad);
+  }
+
   status(state, text) {
     const element = byId("status");
     element.dataset.state = state;
@@ -124,7 +133,7 @@ class App {
     const [name = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
     if (this.view && this.view.stop) this.view.stop();
     this.view = this.make(name, rest);
-    const shown = ["log", "server", "api", "cluster"].includes(name) ? name : "models";
+    const shown = ["errors", "log", "server", "api", "cluster"].includes(name) ? name : "models";
     for (const link of document.querySelectorAll("[data-view]")) {
       if (link.dataset.view === shown) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
@@ -137,6 +146,7 @@ class App {
 
   make(name, [model, version, namespace]) {
     if (name === "log") return new LogView(this, model);
+    if (name === "errors") return new FailuresView(this);
     if (name === "server") return new ServerView(this);
     if (name === "api") return new ApiView(this);
     if (name === "cluster") return new ClusterView(this);
@@ -229,7 +239,7 @@ class App {
     const isTyping = event.target.closest("input, textarea, select, dialog[open]");
     if (event.key === "Escape" && event.target.id === "filter") event.target.blur();
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    const go = { m: "#/", l: "#/log", s: "#/server", a: "#/api", c: this.cluster && "#/cluster" }[event.key];
+    const go = { m: "#/", e: "#/errors", l: "#/log", s: "#/server", a: "#/api", c: this.cluster && "#/cluster" }[event.key];
     if (go) location.hash = go;
     else if (event.key === "/" && byId("filter")) { event.preventDefault(); byId("filter").focus(); }
     else if (event.key === "?") byId("help-dialog").showModal();

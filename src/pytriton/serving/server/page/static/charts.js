@@ -27,7 +27,7 @@ export function runs(points, name) {
 }
 
 export class Chart {
-  // `lines` are {name, label, area}; `format` makes texts of values.
+  // `lines` are {name, label, area, tone}; `format` makes texts of values.
   constructor(title, lines, format) {
     this.lines = lines;
     this.format = format;
@@ -36,7 +36,7 @@ export class Chart {
     this.now = h("strong", { class: "now" }, "–");
     this.values = lines.map(() => h("b", {}, "–"));
     this.legend = h("div", { class: "legend" }, lines.map((line, at) =>
-      h("span", { class: `line-${at}` }, h("i", {}), line.label, " ", this.values[at])));
+      h("span", { class: `line-${line.tone ?? at}` }, h("i", {}), line.label, " ", this.values[at])));
     this.drawing = svg("svg", { class: "chart", role: "img", height: HEIGHT, "aria-label": title });
     this.element = h("section", { class: "card chart-card" },
       h("div", { class: "chart-head" }, h("h3", {}, title), h("span", {}, this.head ? h("small", {}, `${lines[1].label} `) : null, this.now)), this.drawing, this.legend);
@@ -100,15 +100,15 @@ export class Chart {
   }
 
   line(at, points, x, y) {
-    const { name, area } = this.lines[at];
+    const { name, area, tone = at } = this.lines[at];
     const drawn = [];
     for (const run of runs(points, name)) {
       const path = run.map((point, index) => `${index ? "L" : "M"}${x(point.time).toFixed(1)} ${y(point[name]).toFixed(1)}`).join("");
       const first = x(run[0].time).toFixed(1), last = x(run[run.length - 1].time).toFixed(1);
-      if (area) drawn.push(svg("path", { class: `area line-${at}`, d: `${path}L${last} ${y(0)}L${first} ${y(0)}Z` }));
+      if (area) drawn.push(svg("path", { class: `area line-${tone}`, d: `${path}L${last} ${y(0)}L${first} ${y(0)}Z` }));
       drawn.push(run.length > 1
-        ? svg("path", { class: `stroke line-${at}`, d: path })
-        : svg("circle", { class: `dot line-${at}`, r: 2.5, cx: first, cy: y(run[0][name]) }));
+        ? svg("path", { class: `stroke line-${tone}`, d: path })
+        : svg("circle", { class: `dot line-${tone}`, r: 2.5, cx: first, cy: y(run[0][name]) }));
     }
     return drawn;
   }

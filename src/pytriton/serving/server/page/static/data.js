@@ -71,7 +71,7 @@ function change(now, before, seconds) {
   const base = before && before.ok <= now.ok && before.executions <= now.executions ? before : null;
   const rose = (name) => now[name] - (base ? base[name] : 0);
   return {
-    ok: rose("ok"), failed: rose("failed"), inferences: rose("inferences"), executions: rose("executions"),
+    ok: rose("ok"), failed: rose("failed"), errors: rose("failed") - rose("cancelled") + rose("refused"), inferences: rose("inferences"), executions: rose("executions"),
     rows: rowsOf(now) - (base ? rowsOf(base) : 0), request_s: rose("request_s"), pending: now.pending, running: now.running, seconds,
     buckets: bucketsOf(now, base),
   };
@@ -85,7 +85,7 @@ function pointOf(time, changes) {
   const mean = ok ? sum("request_s") / ok * 1e3 : null;
   const at = (share) => { const value = quantile(buckets, share); return value === null ? null : value * 1e3; };
   return {
-    time, requests: (ok + sum("failed")) / seconds, failed: sum("failed") / seconds,
+    time, requests: (ok + sum("failed")) / seconds, failed: sum("failed") / seconds, errors: sum("errors") / seconds,
     inferences: sum("inferences") / seconds, mean, p50: at(0.5), p95: at(0.95), p99: at(0.99),
     batch: executions ? sum("rows") / executions : null,
     pending: sum("pending"), running: sum("running"),
@@ -116,10 +116,12 @@ export class Series {
         all.push(one);
         this.push(key, pointOf(sample.time, [one]));
       }
-      this.push("", pointOf(sample.time, all));
+      const whole = pointOf(sample.time, all);
+      whole.errors += Math.max(0, (sample.refused || 0) - (this.last.refused || 0)) / seconds; // they reached no model
+      this.push("", whole);
     }
     for (const key of this.points.keys()) if (key && !current.has(key)) this.points.delete(key);
-    this.last = { time: sample.time, current };
+    this.last = { time: sample.time, current, refused: sample.refused };
     this.current = current;
   }
 

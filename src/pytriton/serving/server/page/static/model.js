@@ -4,6 +4,7 @@
 import { h, byId, setText, codeBlock } from "./dom.js";
 import { Chart } from "./charts.js";
 import { Instances, instancesOf } from "./cluster.js";
+import { FailureList } from "./failures.js";
 import { ask, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
 import { EventReader, exampleOf, examples, isJson, isText, requestBody, shapeText, tensorText } from "./tensors.js";
 
@@ -14,6 +15,7 @@ export function charts() {
   return {
     requests: new Chart("Requests per second", [
       { name: "requests", label: "requests", area: true }, { name: "inferences", label: "inferences" }], (value) => number(value)),
+    errors: new Chart("Errors per second", [{ name: "errors", label: "failed or refused", area: true, tone: "bad" }], (value) => number(value)),
     latency: new Chart("Latency", [
       { name: "p50", label: "p50" }, { name: "p95", label: "p95" }, { name: "p99", label: "p99" }], milliseconds),
     batch: new Chart("Batch size, mean", [{ name: "batch", label: "inferences in an execution", area: true }], (value) => number(value)),
@@ -57,7 +59,8 @@ export class ModelView {
     this.facts = h("p", { class: "facts" });
     this.instances = new Instances(false);
     this.places = h("section", { class: "card", hidden: true }, h("h2", {}, "Instances"), this.instances.element);
-    this.element = h("div", {}, this.head(), chartGrid(this.charts), this.places, this.body());
+    this.failures = new FailureList(app, model);
+    this.element = h("div", {}, this.head(), chartGrid(this.charts), this.failures.element, this.places, this.body());
     this.sending = null;
   }
 
@@ -74,8 +77,9 @@ export class ModelView {
     if (this.model.is_sequence) parts.push("keeps sequences");
     if (now) {
       parts.push(instanceCount(now));
-      parts.push(`${number(now.ok)} answered, ${number(now.failed)} failed`);
+      parts.push(`${number(now.ok)} answered, ${number(now.failed)} failed${now.refused ? `, ${number(now.refused)} refused` : ""}`);
     }
+    this.failures.update();
     setText(this.facts, parts.join(" · "));
     const rows = instancesOf(this.app.cluster, this.model);
     this.places.hidden = !rows.length;

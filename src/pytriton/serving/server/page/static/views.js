@@ -29,7 +29,7 @@ export class ModelsView {
     this.count = h("span", { class: "note", role: "status" });
     this.tbody = h("tbody", {});
     this.shown = new Map();
-    const columns = ["Model", "State", "Requests/s", "", "p95", "Waiting", "Batch"];
+    const columns = ["Model", "State", "Requests/s", "", "Errors/s", "p95", "Waiting", "Batch"];
     this.element = h("div", {}, h("h1", { class: "hidden" }, "Models"), chartGrid(this.charts),
       h("section", { class: "card" }, h("div", { class: "row" }, h("h2", {}, "Models"), this.count, h("span", { class: "grow" }), this.filter),
         h("div", { class: "scroll" }, h("table", { class: "models" },
@@ -53,7 +53,7 @@ export class ModelsView {
   }
 
   row(model) {
-    const cells = Array.from({ length: 5 }, (_, at) => h("td", { class: at === 1 ? "spark-cell" : "number" }));
+    const cells = Array.from({ length: 6 }, (_, at) => h("td", { class: at === 1 ? "spark-cell" : "number" }));
     const tensors = model.inputs ? h("div", { class: "note signature" }, `${signature(model.inputs)} → ${signature(model.outputs)}`) : null;
     const name = h("td", {}, h("a", { href: href(model) }, model.name), " ", h("small", {}, model.version ? `v${model.version}` : ""),
       model.namespace ? h("small", {}, ` ${model.namespace}`) : null, tensors);
@@ -72,9 +72,11 @@ export class ModelsView {
       const lastWith = (value) => [...points].reverse().slice(0, 5).find((point) => point[value] !== null)?.[value];
       setText(cells[0], last ? number(last.requests) : "–");
       cells[1].replaceChildren(sparkline(points, "requests"));
-      setText(cells[2], milliseconds(lastWith("p95") ?? lastWith("mean")));
-      setText(cells[3], last ? number(last.pending) : "–");
-      setText(cells[4], number(lastWith("batch")));
+      setText(cells[2], last ? number(last.errors) : "–");
+      cells[2].classList.toggle("is-bad", Boolean(last && last.errors > 0));
+      setText(cells[3], milliseconds(lastWith("p95") ?? lastWith("mean")));
+      setText(cells[4], last ? number(last.pending) : "–");
+      setText(cells[5], number(lastWith("batch")));
     }
   }
 

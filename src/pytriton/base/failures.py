@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of requests that failed or were refused: where an error comes from, and groups.
+
+Processes send them to one another. What is grouped, and how much is kept, is decided in
+`pytriton.serving.engine.failures`.
+"""
+# Annotations are no strings here: msgspec would compile them, which takes half of their import.
+
+import msgspec
+
+from pytriton.base.errors import ServerError, sendable_text
+from pytriton.base.user_frames import own_frame, short_traceback
+
+
+class FailureOrigin(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where an exception of a model comes from; clients never see it."""
+
+    kind: str  # the name of its class
+    place: str = ""  # the user's innermost own frame as `file:line function`; "" if there is none
+    traceback: str = ""  # shortened
+
+
+def origin_of(error: BaseException) -> FailureOrigin | None:
+    """Returns where an exception that a model raised comes from; that of our own if it has one."""
+    if isinstance(error, ServerError):
+        return error.origin
+    frame = own_frame(error)
+    place = "" if frame is None else f"{frame.file}:{frame.line} {frame.function}"
+    kind = type(error).__name__
+    return FailureOrigin(sendable_text(kind), sendable_text(place), short_traceback(error))
+
+
+class FailedInput(msgspec.Struct, array_like=True, gc=False):
+    """An input of a failed request, without its contents."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class FailureExample(msgspec.Struct, array_like=True):
+    """One failed request of a group."""
+
+    time_s: float  # since the epoch
+    model: str  # as the client wrote it
+    request_id: str
+    message: str  # as the client got it, maybe cut
+    traceback: str = ""
+    inputs: list[FailedInput] = []
+    more_inputs: int = 0  # those that are not listed
+
+
+class FailureGroup(msgspec.Struct, array_like=True):
+    """Failures of one model version that have the same kind and place."""
+
+    model: str  # its identifier; "" for requests that reached no model
+    version: int  # 0 if there is no model
+    kind: str  # the class of an exception, or Triton's name of the kind of error
+    place: str  # a frame of the user, or the message without what differs from request to request
+    reason: str  # a `FailureReason`, or REFUSED if no model has seen the requests
+    count: int
+    first_s: float  # since the epoch
+    last_s: float
+    example: FailureExample  # one of the newest
