@@ -15,6 +15,7 @@ from pytriton.client import ModelClient
 from tests.commands.conftest import TOKEN
 from tests.commands.scripted_metrics import ScriptedServer
 from tests.commands.terminal import Terminal
+from tests.e2e.http_client import call
 from tests.free_ports import first_of_free_ports
 
 PYTRITON = [sys.executable, "-m", "pytriton"]
@@ -174,7 +175,7 @@ def test_live_view_looks_as_expected(scripted, terminal):
         " broken         2 UNAVAIL.       -      -     -     -     -      -      -      -\n"
         "\n"
         "\n"
-        " q quit  s sort (name)  / filter  p pause  Enter details  ? help"
+        " q quit  s sort (name)  / filter  e errors  Enter details  ? help"
     )
 
 
@@ -208,3 +209,22 @@ def test_live_view_of_our_server(server, terminal):
 
     assert "AddSub" in screen
     assert view.wait_for_end() == 130
+
+
+def test_live_view_shows_the_last_errors_of_our_server(server, terminal):
+    call(server.port, "/v2/models/nothing_like_it/infer", b'{"inputs": []}')
+
+    view = terminal("-u", server.http, "--token", TOKEN, width=100)
+    view.wait_for("AddSub")
+    view.press("e")
+    view.wait_for("Not found  no model, refused", "'nothing_like_it' is not found")
+    view.press("e")
+    view.wait_for("MODEL")
+    view.press("q")
+    untold = terminal("-u", server.http, width=100)
+    untold.wait_for("AddSub")
+    untold.press("e")
+    untold.wait_for("Places and messages need the page's token", "Not found  no model, refused")
+    untold.press("q")
+
+    assert view.wait_for_end() == untold.wait_for_end() == 0

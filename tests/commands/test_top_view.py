@@ -83,7 +83,7 @@ def test_screen_of_80_columns_has_what_matters_most():
         " translator       2 UNAVAIL.       -     -     -    -     -      -      -      -\n"
         "\n"
         "\n"
-        " q quit  s sort (name)  / filter  p pause  Enter details  ? help"
+        " q quit  s sort (name)  / filter  e errors  Enter details  ? help"
     )
 
 

@@ -110,6 +110,7 @@ class _Loop:
                 self._state.press(key, keys)
             changed = True
             self._ask_for_details()
+            self._reader.tell_failures(is_wanted=self._state.screen is TopScreen.ERRORS)
         with contextlib.suppress(queue.Empty):
             while True:
                 self._take(self._reader.readings.get_nowait())
@@ -124,6 +125,7 @@ class _Loop:
 
     def _take(self, reading: ServerReading) -> None:
         self._shown.cards.update(reading.cards)
+        self._shown.failures = reading.failures or self._shown.failures
         if reading.problem:
             self._shown.problem = reading.problem
             self._last = None  # the next rates begin anew
@@ -141,6 +143,10 @@ def take(shown: Shown, before: MetricsSample | None, reading: ServerReading) -> 
     shown.sample = reading.sample
     shown.rows = rows_of(before, reading.sample, reading.states)
     shown.history.add(shown.rows)
+    shown.refused_s = 0.0
+    if before is not None and reading.sample.at_s > before.at_s:
+        refused = max(reading.sample.refused - before.refused, 0.0)
+        shown.refused_s = refused / (reading.sample.at_s - before.at_s)
 
 
 @contextlib.contextmanager

@@ -104,6 +104,8 @@ def rows_of(
 _AT_LOAD = ModelCounts(
     succeeded=0.0,
     failed=0.0,
+    cancelled=0.0,
+    refused=0.0,
     inferences=0.0,
     executions=0.0,
     rows=0.0,
@@ -141,6 +143,9 @@ def _row(
         before = _AT_LOAD  # it was loaded again and counts from zero
     done = _grown(before.succeeded, after.succeeded)
     failed = _grown(before.failed, after.failed)
+    refused = _grown(before.refused, after.refused) or 0.0
+    cancelled = _grown(before.cancelled, after.cancelled) or 0.0
+    errors = None if failed is None else failed - cancelled + refused
     inferences = _grown(before.inferences, after.inferences)
     rows = _grown(before.rows, after.rows)
     runs = _grown(before.executions, after.executions)
@@ -154,9 +159,9 @@ def _row(
     return dataclasses.replace(
         row,
         paths=paths,
-        requests_s=_per(None if done is None else done + (failed or 0.0), seconds),
+        requests_s=_per(None if done is None else done + (failed or 0.0) + refused, seconds),
         inferences_s=_per(inferences, seconds),
-        errors_s=_per(failed, seconds),
+        errors_s=_per(errors, seconds),
         batch=_per(inferences if rows is None else rows, runs),
         average_ms=_ms_per(_grown(before.request_us, after.request_us), done),
         queue_ms=_ms_per(_grown(before.queue_us, after.queue_us), done),

@@ -143,6 +143,8 @@ class ModelCounts:
 
     succeeded: float | None = None
     failed: float | None = None
+    cancelled: float | None = None  # those of them that their clients did not want any more
+    refused: float | None = None  # requests that the model has not seen; only our page tells them
     inferences: float | None = None
     executions: float | None = None
     rows: float | None = None  # of all executions; inferences leave out those that failed
@@ -182,6 +184,7 @@ class MetricsSample:
     gpus: dict[str, GpuUse] = dataclasses.field(default_factory=dict)
     server_memory: float | None = None
     uptime_s: float | None = None
+    refused: float = 0.0  # requests that reached no model
     cluster: ClusterReading | None = None
 
     def model(self, key: Key) -> ModelCounts:
@@ -197,6 +200,8 @@ def read_metrics(text: str, at_s: float) -> MetricsSample:
             counts = sample.model(_key(labels))
             field = _COUNTERS[name]
             setattr(counts, field, (getattr(counts, field) or 0) + value)
+            if labels.get("reason") == "CANCELED":
+                counts.cancelled = value
         elif name == _LATENCIES and "le" in labels:
             sample.model(_key(labels)).latencies[float(labels["le"])] = value
         elif name == _PATHS and "path" in labels:
@@ -266,8 +271,11 @@ def add_page_sample(sample: MetricsSample, document: Any, now_s: float) -> None:
         return
     last = document["samples"][-1]
     sample.server_memory = last.get("machine", {}).get("server_memory") or None
+    sample.refused = float(last.get("refused", 0))
     for entry in last.get("models", ()):
         key = _name(entry.get("namespace", ""), entry["name"]), str(entry["version"])
+        if key in sample.models:
+            sample.models[key].refused = entry.get("refused")
         if key in sample.models and not sample.models[key].places:
             sample.models[key].instances = entry.get("instances")
             sample.models[key].missing = entry.get("missing", 0)

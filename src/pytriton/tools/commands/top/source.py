@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pytriton.client.kserve.errors import AskError, ServerRefusedError, UnansweredError
 from pytriton.tools.commands.model_cards import ModelCard, describe, list_models
 from pytriton.tools.commands.server_options import ServerClients
+from pytriton.tools.commands.top.failures import FailuresReading, read_failures
 from pytriton.tools.commands.top.samples import (
     Key,
     MetricsSample,
@@ -22,6 +23,7 @@ from pytriton.tools.commands.top.samples import (
 )
 
 _STATES_EVERY_S = 5.0  # unless models come or go
+_PAGE_FAILURES = "/page/api/failures"
 _PAGE_SAMPLES = "/page/api/samples?after="  # the number of the last sample that was read
 
 
@@ -35,6 +37,7 @@ class ServerReading:
     note: str = ""
     problem: str = ""
     cards: Mapping[Key, ModelCard] = dataclasses.field(default_factory=dict)
+    failures: FailuresReading | None = None
 
 
 class ServerReader:
@@ -73,6 +76,16 @@ class ServerReader:
         card = describe(self._connection.server, *key)
         state, reason = self._states.get(key, ("", ""))
         return dataclasses.replace(card, state=state or card.state, reason=reason)
+
+    def failures(self) -> FailuresReading:
+        """Ask for the last failures in groups, which only our page tells."""
+        try:
+            return read_failures(self._connection.metrics.get_document(_PAGE_FAILURES))
+        except AskError as error:
+            return FailuresReading(problem=f"The server does not tell its last errors: {error}")
+        except (KeyError, TypeError, ValueError, AttributeError):
+            address = self._connection.metrics_address
+            return FailuresReading(problem=f"{address} does not tell the last errors of a server.")
 
     def _sample(self) -> tuple[MetricsSample, str]:
         metrics = self._connection.metrics
@@ -133,6 +146,7 @@ class ReadingThread:
         self._source = source
         self._interval_s = interval_s
         self._wanted: Key | None = None
+        self._wants_failures = False
         self._is_over = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pytriton-top", daemon=True)
@@ -145,6 +159,12 @@ class ReadingThread:
         self._wanted = key
         self._wake.set()
 
+    def tell_failures(self, *, is_wanted: bool) -> None:
+        """Let readings have the last failures as long as somebody looks at them."""
+        if is_wanted and not self._wants_failures:
+            self._wake.set()
+        self._wants_failures = is_wanted
+
     def stop(self) -> None:
         self._is_over = True
         self._wake.set()
@@ -156,6 +176,8 @@ class ReadingThread:
             if wanted is not None:
                 with contextlib.suppress(AskError):
                     self.readings.put(ServerReading(cards={wanted: self._source.describe(wanted)}))
+            if self._wants_failures:
+                self.readings.put(ServerReading(failures=self._source.failures()))
             if time.monotonic() >= next_s:
                 self.readings.put(self._read())
                 next_s = time.monotonic() + self._interval_s

@@ -48,6 +48,7 @@ class TopScreen(enum.Enum):
     DETAILS = enum.auto()
     HELP = enum.auto()
     NODES = enum.auto()
+    ERRORS = enum.auto()
 
 
 @dataclasses.dataclass(slots=True)
@@ -74,7 +75,7 @@ class ViewState:
         elif key in {"q", "Q"}:
             self.is_over = True
         elif self.screen is not TopScreen.TABLE:
-            if key in {ESCAPE, ENTER, "?", "n", BACKSPACE}:
+            if key in {ESCAPE, ENTER, "?", "n", "e", BACKSPACE}:
                 self.screen = TopScreen.TABLE
         else:
             self._choose(key, keys)
@@ -103,6 +104,8 @@ class ViewState:
             self.screen = TopScreen.HELP
         elif key == "n":
             self.screen = TopScreen.NODES
+        elif key == "e":
+            self.screen = TopScreen.ERRORS
         elif key == ESCAPE:
             self.name_filter = ""
         elif key == ENTER and keys:

@@ -7,12 +7,15 @@ Numbers have few characters and the digits that matter.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.tools.commands.model_cards import ModelCard
 from pytriton.tools.commands.models.command import details_text
+from pytriton.tools.commands.top.failures import FailuresReading, failure_lines
 from pytriton.tools.commands.top.rows import Order, RateHistory, Row, ordered, sparkline, total
 from pytriton.tools.commands.top.samples import (
     RUNNING,
@@ -41,13 +44,15 @@ q          quit
 Enter      details of the selected model; Enter or Esc goes back
 s          sort by the next column: name, requests, errors, queue, latency
 /          show only models whose names contain a text; Esc ends that
+e          the last errors in groups: where they come from, and how many
 n          nodes of a cluster, with the instances on them
 p          pause, and go on
 ?          this page
 
-REQ/S      requests that succeeded, each second
+REQ/S      requests, also those that failed, each second
 INF/S      inferences: a request with a batch of 3 counts 3
-ERR/S      requests that failed, each second
+ERR/S      requests that failed or were refused, each second; not those that
+           their clients cancelled
 QUEUE      requests that wait for an instance
 RUN        requests that instances work on
 STATE      as the server says; NO INST. is a ready model without any instance
@@ -201,6 +206,8 @@ class Shown:
     problem: str = ""  # why there is no new sample
     note: str = ""
     cards: dict[Key, ModelCard] = dataclasses.field(default_factory=dict)
+    failures: FailuresReading | None = None  # None: not read yet
+    refused_s: float = 0.0  # requests that reached no model, each second
 
     @property
     def cluster(self) -> ClusterReading | None:
@@ -286,6 +293,8 @@ def draw(shown: Shown, state: ViewState, width: int, height: int) -> list[Text]:
         body = [Text(f" {line}") for line in _HELP.split("\n")]
     elif state.screen is TopScreen.DETAILS:
         body = _details(shown, state, width)
+    elif state.screen is TopScreen.ERRORS:
+        body = _failures(shown, room)
     elif state.screen is TopScreen.NODES:
         body = _nodes(shown, room)
     else:
@@ -324,8 +333,9 @@ def _totals(shown: Shown) -> Text:
     ready = sum(row.is_served for row in rows)
     text = Text(f" models {ready} of {len(rows)} ready")
     if shown.history.total:
-        text.append(f"   requests {rate_text(total(rows, 'requests_s'))}/s")
-        errors = total(rows, "errors_s")
+        requests = total(rows, "requests_s") + shown.refused_s
+        text.append(f"   requests {rate_text(requests)}/s")
+        errors = total(rows, "errors_s") + shown.refused_s
         text.append(f"   errors {rate_text(errors)}/s", style="bold red" if errors else "")
     for word, field in (("queue", "pending"), ("running", "running")):
         if any(getattr(row, field) is not None for row in rows):
@@ -444,6 +454,13 @@ def _nodes(shown: Shown, room: int) -> list[Text]:
     return [head, *rest[:shown_count], more]
 
 
+def _failures(shown: Shown, room: int) -> list[Text]:
+    rows = shown.failures.rows if shown.failures is not None else ()
+    now_s = time.time()
+    ages = {row.last_s: age_text(max(now_s - row.last_s, 0.0)) for row in rows}
+    return failure_lines(shown.failures, ages, TOKEN_VARIABLE, room)
+
+
 def _facts(row: Row) -> Iterator[tuple[str, str]]:
     yield (
         "requests",
@@ -496,7 +513,7 @@ def _foot(state: ViewState, rows: Sequence[Row], room: int, *, has_nodes: bool) 
     hidden = f" ({state.name_filter})" if state.name_filter else ""
     sort = f"s sort ({state.order.value})"
     nodes = "  n nodes" if has_nodes else ""
-    keys = f" q quit  {sort}  / filter{hidden}  p pause  Enter details{nodes}  ? help"
+    keys = f" q quit  {sort}  / filter{hidden}  e errors  Enter details{nodes}  ? help"
     _, first, last = _window(rows, state, room)
     where = f"  {first + 1}-{last} of {len(rows)}" if last - first < len(rows) else ""
     return Text(f"{keys}{where}", style="dim")

@@ -117,6 +117,8 @@ export class Chart {
     const texts = this.lines.map(({ name }) => (point ? this.format(point[name]) : "–"));
     texts.forEach((text, at) => setText(this.values[at], text));
     setText(this.now, texts[this.head]);
+    const { name, tone } = this.lines[this.head];
+    this.now.classList.toggle("is-bad", tone === "bad" && point?.[name] > 0);
     const label = this.lines.map((line, at) => `${line.label} ${texts[at]}`).join(", ");
     this.drawing.setAttribute("aria-label", `${this.title}: ${label}`);
   }

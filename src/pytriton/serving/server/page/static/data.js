@@ -69,9 +69,9 @@ const rowsOf = (model) => model.batches.reduce((total, [rows, count]) => total +
 // What happened between two readings of a model.
 function change(now, before, seconds) {
   const base = before && before.ok <= now.ok && before.executions <= now.executions ? before : null;
-  const rose = (name) => now[name] - (base ? base[name] : 0);
+  const rose = (name) => (now[name] || 0) - (base?.[name] || 0);
   return {
-    ok: rose("ok"), failed: rose("failed"), errors: rose("failed") - rose("cancelled") + rose("refused"), inferences: rose("inferences"), executions: rose("executions"),
+    ok: rose("ok"), failed: rose("failed"), refused: rose("refused"), errors: rose("failed") - rose("cancelled") + rose("refused"), inferences: rose("inferences"), executions: rose("executions"),
     rows: rowsOf(now) - (base ? rowsOf(base) : 0), request_s: rose("request_s"), pending: now.pending, running: now.running, seconds,
     buckets: bucketsOf(now, base),
   };
@@ -85,7 +85,7 @@ function pointOf(time, changes) {
   const mean = ok ? sum("request_s") / ok * 1e3 : null;
   const at = (share) => { const value = quantile(buckets, share); return value === null ? null : value * 1e3; };
   return {
-    time, requests: (ok + sum("failed")) / seconds, failed: sum("failed") / seconds, errors: sum("errors") / seconds,
+    time, requests: (ok + sum("failed") + sum("refused")) / seconds, failed: sum("failed") / seconds, errors: sum("errors") / seconds,
     inferences: sum("inferences") / seconds, mean, p50: at(0.5), p95: at(0.95), p99: at(0.99),
     batch: executions ? sum("rows") / executions : null,
     pending: sum("pending"), running: sum("running"),
@@ -117,7 +117,9 @@ export class Series {
         this.push(key, pointOf(sample.time, [one]));
       }
       const whole = pointOf(sample.time, all);
-      whole.errors += Math.max(0, (sample.refused || 0) - (this.last.refused || 0)) / seconds; // they reached no model
+      const unknown = Math.max(0, (sample.refused || 0) - (this.last.refused || 0)) / seconds; // they reached no model
+      whole.errors += unknown;
+      whole.requests += unknown;
       this.push("", whole);
     }
     for (const key of this.points.keys()) if (key && !current.has(key)) this.points.delete(key);

@@ -5,6 +5,7 @@ import { h, setText, codeBlock } from "./dom.js";
 import { ask, duration, getJson, number } from "./data.js";
 import { shapeText } from "./tensors.js";
 
+const MAX_TITLE = 160;
 const REASONS = {
   BACKEND: "the model failed", REFUSED: "refused before the model saw it", REJECTED: "its time in the queue was over",
   CANCELED: "cancelled by its client", OTHER: "the server could not run it",
@@ -14,15 +15,22 @@ const ago = (time) => `${duration(Date.now() / 1e3 - time)} ago`;
 const clock = (time) => new Date(time * 1e3).toLocaleString([], { hour12: false });
 const identifierOf = (model) => (model.namespace ? `${model.namespace}::${model.name}` : model.name);
 
+// The last line of a traceback has the class of the exception and what it says.
+function titleOf({ kind, example }) {
+  const said = example?.traceback ? example.traceback.trimEnd().split("\n").pop() : "";
+  return said.startsWith(kind) ? said.slice(0, MAX_TITLE) : kind;
+}
+
 // One group: a line, which opens to an example. What is open stays as it is while numbers change.
 class Failure {
   constructor(list, group) {
     this.list = list;
     this.count = h("span", { class: "count" });
     this.when = h("span", { class: "when note" });
+    this.title = h("b", {});
     const where = list.model ? null : h("small", {}, group.model ? ` ${group.model}${group.version ? ` v${group.version}` : ""}` : " no model");
     this.summary = h("summary", {}, this.count,
-      h("span", { class: "what" }, h("b", {}, group.kind), where, h("small", {}, ` · ${REASONS[group.reason] || group.reason}`),
+      h("span", { class: "what" }, this.title, where, h("small", {}, ` · ${REASONS[group.reason] || group.reason}`),
         group.place ? h("span", { class: "place" }, group.place) : null), this.when);
     this.body = h("div", {});
     this.element = h("details", { class: "failure", "data-reason": group.reason }, this.summary, this.body);
@@ -33,6 +41,7 @@ class Failure {
   update(group) {
     this.group = group;
     setText(this.count, number(group.count));
+    setText(this.title, titleOf(group));
     setText(this.when, group.count > 1 ? `${ago(group.last)}, first ${ago(group.first)}` : ago(group.last));
     this.when.title = `first ${clock(group.first)}, last ${clock(group.last)}`;
     this.show();
