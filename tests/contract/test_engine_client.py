@@ -6,7 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, UnavailableError
+from pytriton.base.errors import (
+    UNEXPECTED,
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from pytriton.base.messages import InferResponse
 from pytriton.base.model_spec import BatcherSpec, QueuePolicySpec
 from pytriton.model_config import Tensor
@@ -453,3 +459,18 @@ def test_exiting_engine_refuses_requests_and_finishes_those_that_it_has(seam):
     instance.double()
     seam.run()
     assert accepted.values == doubled([1, 2])
+
+
+def test_requests_that_are_refused_are_noted_in_the_core(seam):
+    model, _ = seam.doubling()
+    wrong = seam.infer(inputs=doubling_inputs([1, 2, 3], batching=False), id="wrong")
+    seam.client.report_refusal("nothing", "", "", InvalidArgumentError("no JSON"))
+    seam.until(lambda: len(seam.engine.failures) == 2)
+
+    kinds = {group.record.model: group.record for group in seam.engine.failures.listed()}
+    assert wrong.error == f"refused: {kinds['m'].example.message}"
+    assert kinds["m"].example.request_id == "wrong"
+    assert kinds["m"].example.inputs
+    assert kinds[""].example.model == "nothing"
+    assert model.statistics.refused == 1
+    assert seam.engine.failures.unknown_refusals == 1

@@ -65,6 +65,7 @@ def fail(book, error, reason="BACKEND", spec=SPEC, **fields):
         ("got shape [1,2,3] at 17 ms", "got shape […] at … ms"),
         ("no memory for 7f3a-11 of client 10.0.0.1:8000", "no memory for … of client …"),
         ("first line\nsecond line", "first line"),
+        ("[request id: mine] no room for 'x'", "no room for '…'"),
         ("", ""),
     ],
 )  # fmt: skip
@@ -136,6 +137,39 @@ def test_examples_are_not_renewed_for_each_of_many_failures(book, clock_s):
 
     assert before == "0"
     assert book.listed()[0].record.example.request_id == "later"
+
+
+def test_example_with_a_traceback_is_kept_until_there_is_another_one(book, clock_s):
+    fail(book, failing(message="whole"))
+    bare = failing(message="bare")
+    bare.origin = FailureOrigin("ValueError", "model.py:7 execute")
+    clock_s.now_s += 1
+    fail(book, bare)
+
+    (group,) = book.listed()
+    assert (group.record.count, group.record.example.message) == (2, "whole")
+
+
+def test_tracebacks_are_not_written_for_each_of_many_failures(monkeypatch):
+    now_s = [1000.0]
+    monkeypatch.setattr("pytriton.base.failures.time.monotonic", lambda: now_s[0])
+    errors = []
+    for text in ("first", "again", "later"):
+        with pytest.raises(ValueError, match=text) as caught:
+            raise ValueError(text)
+        errors.append(caught.value)
+
+    first, again = origin_of(errors[0]), origin_of(errors[1])
+    now_s[0] += 1
+    later = origin_of(errors[2])
+
+    assert first is not None
+    assert again is not None
+    assert later is not None
+    assert first.place == again.place == later.place
+    assert first.traceback.endswith("ValueError: first")
+    assert again.traceback == ""
+    assert later.traceback.endswith("ValueError: later")
 
 
 def test_inputs_are_kept_of_the_next_failure_only_if_somebody_asks(book):

@@ -6,6 +6,8 @@ Processes send them to one another. What is grouped, and how much is kept, is de
 """
 # Annotations are no strings here: msgspec would compile them, which takes half of their import.
 
+import time
+
 import msgspec
 
 from pytriton.base.errors import ServerError, sendable_text
@@ -27,7 +29,27 @@ def origin_of(error: BaseException) -> FailureOrigin | None:
     frame = own_frame(error)
     place = "" if frame is None else f"{frame.file}:{frame.line} {frame.function}"
     kind = type(error).__name__
-    return FailureOrigin(sendable_text(kind), sendable_text(place), short_traceback(error))
+    text = short_traceback(error) if _tracebacks.is_due(kind, place) else ""
+    return FailureOrigin(sendable_text(kind), sendable_text(place), text)
+
+
+class _Tracebacks:
+    """Says when a traceback is worth to be written, which takes 100 us: not for each of many."""
+
+    def __init__(self) -> None:
+        self._last = ("", "")
+        self._written_s = 0.0
+
+    def is_due(self, kind: str, place: str) -> bool:
+        now_s = time.monotonic()
+        if (kind, place) == self._last and now_s - self._written_s < _TRACEBACK_EVERY_S:
+            return False
+        self._last, self._written_s = (kind, place), now_s
+        return True
+
+
+_TRACEBACK_EVERY_S = 0.1
+_tracebacks = _Tracebacks()
 
 
 class FailedInput(msgspec.Struct, array_like=True, gc=False):

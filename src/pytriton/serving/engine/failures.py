@@ -7,6 +7,7 @@ bounded, because clients decide how many requests fail, and with what.
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections import OrderedDict
@@ -40,6 +41,7 @@ MAX_KEPT_BYTES = 64 << 10  # of the inputs of one request
 MAX_KEPT_GROUPS = 8  # that have inputs, or wait for some
 EXAMPLE_EVERY_S = 0.1  # thousands of failures a second do not need an example each
 
+_ID_PREFIX = "[request id: "
 _CANCELLED_PLACE = "the client cancelled the request"
 # What differs from request to request: quoted names, lists such as shapes, words with a digit.
 _VARYING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\[[^\]\n]*\]|[\w.:/-]+")
@@ -47,7 +49,14 @@ _VARYING = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\[[^\]\n]*\]|[\w.:/-]+")
 
 def normalised(message: str) -> str:
     """Returns the first line of a message without what differs from request to request."""
-    return _VARYING.sub(_without_values, message.partition("\n")[0][:MAX_PLACE_CHARS])
+    if message.startswith(_ID_PREFIX):  # not all requests have an id
+        message = message.partition("] ")[2]
+    return _normalised(message.partition("\n")[0][:MAX_PLACE_CHARS])
+
+
+@functools.lru_cache(maxsize=256)  # most refused requests repeat, and this takes 10 us
+def _normalised(line: str) -> str:
+    return _VARYING.sub(_without_values, line)
 
 
 def _without_values(found: re.Match[str]) -> str:
@@ -106,7 +115,7 @@ class FailureBook:
         now_s = self._clock()
         group = self._counted(spec, error, reason, now_s)
         record = group.record
-        if not record.example.time_s or now_s - record.example.time_s >= EXAMPLE_EVERY_S:
+        if self._is_example_due(record, error, now_s):
             request = inference.request
             inputs = list(_described(spec, inference))
             record.example = _example(now_s, request.model_name, request.id, error, inputs)
@@ -116,6 +125,12 @@ class FailureBook:
             group.awaits_inputs = False
             request_id = sendable_text(inference.request.id[:MAX_NAME_CHARS])
             group.kept = KeptInputs(now_s, request_id, _kept(spec, inference))
+
+    def _is_example_due(self, record: FailureGroup, error: ServerError, now_s: float) -> bool:
+        example, origin = record.example, error.origin
+        # A process that fails often does not send a traceback each time.
+        is_whole = origin is None or bool(origin.traceback) or not example.traceback
+        return is_whole and now_s - example.time_s >= EXAMPLE_EVERY_S
 
     def add_refusal(
         self, spec: ModelSpec | None, model_name: str, request_id: str, error: ServerError
