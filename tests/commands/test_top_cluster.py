@@ -16,7 +16,7 @@ from pytriton.serving.server.metrics.families import cluster_families
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import (
     InstancePlace,
-    add_page_sample,
+    add_page_numbers,
     cluster_document,
     places_text,
     read_metrics,
@@ -141,7 +141,7 @@ def test_details_say_where_the_instances_are(shown):
 
 def test_instances_of_the_metrics_count_and_not_those_of_the_page(shown):
     entry = {"name": "adder", "version": "1", "instances": 9, "missing": 9}
-    add_page_sample(shown.sample, {"samples": [{"models": [entry]}]}, 1.0)
+    add_page_numbers(shown.sample, {"now": {"models": [entry]}}, 1.0)
 
     counts = shown.sample.models["adder", "1"]
     assert (counts.instances, counts.missing) == (2, 1)

@@ -19,7 +19,7 @@ from pytriton.tools.commands.top.rows import (
     sparkline,
 )
 from pytriton.tools.commands.top.samples import (
-    add_page_sample,
+    add_page_numbers,
     read_metrics,
     read_statistics,
     series,
@@ -52,14 +52,22 @@ def metrics(requests, *, failed=0, buckets=(), extra=""):
 
 
 def test_two_samples_give_rates_averages_and_batch_sizes():
-    before = read_metrics(metrics(100), 10.0)
-    after = read_metrics(metrics(300, failed=5), 20.0)
+    rows = 'nv_inference_batch_size_sum{model="m",version="1"}'
+    before = read_metrics(metrics(100, extra=f"{rows} 200"), 10.0)
+    after = read_metrics(metrics(300, failed=5, extra=f"{rows} 600"), 20.0)
 
     (row,) = rows_of(before, after, {KEY: ("READY", "")})
     assert (row.requests_s, row.inferences_s, row.errors_s, row.batch) == (21.0, 40.0, 1.0, 2.0)
     assert (row.average_ms, row.queue_ms, row.compute_ms) == (2.0, 0.5, 1.0)
     assert (row.pending, row.running, row.p99_ms, row.cache_hits) == (3.0, None, None, None)
     assert (row.state, row.succeeded, row.failed) == ("READY", 300.0, 10.0)
+
+
+def test_batch_size_is_not_guessed_where_requests_failed_and_rows_are_not_known():
+    before, after = read_metrics(metrics(1), 0.0), read_metrics(metrics(5, failed=1), 1.0)
+
+    (row,) = rows_of(before, after, {})
+    assert (row.batch, row.requests_s, row.errors_s) == (None, 6.0, 2.0)
 
 
 def test_failed_executions_do_not_make_batches_smaller():
@@ -175,7 +183,7 @@ def test_page_adds_memory_age_and_instances():
     sample = read_metrics(metrics(1), 1.0)
     entry = {"name": "m", "version": "1", "instances": 4, "missing": 1}
     last = {"machine": {"server_memory": 5e6}, "models": [entry]}
-    add_page_sample(sample, {"started": 100.0, "samples": [last]}, 160.0)
+    add_page_numbers(sample, {"started": 100.0, "now": last}, 160.0)
 
     assert (sample.server_memory, sample.uptime_s) == (5e6, 60.0)
     assert (sample.models[KEY].instances, sample.models[KEY].missing) == (4, 1)

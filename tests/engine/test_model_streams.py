@@ -11,7 +11,8 @@ from pytriton.base.messages import InferResponse, InferTensor
 from pytriton.base.model_spec import BatcherSpec
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.runtime.transport.credit import GRANT_RESPONSES, LARGE_RESPONSE_BYTES
-from pytriton.serving.engine.stats import FailureReason
+from pytriton.serving.engine.latencies import Latencies, LatencyPlan
+from pytriton.serving.engine.stats import FailureReason, record_burst
 from tests.fakes import response
 
 
@@ -71,6 +72,39 @@ def test_stream_counts_each_response_at_its_index(stream):
     assert (second.empty_response.count, third.fail.count) == (1, 1)
     assert stream.model.statistics.failures[FailureReason.BACKEND] == 1
     stream.check_all_answered()
+
+
+def test_stream_counts_the_times_between_its_responses(stream, clock):
+    latencies = Latencies(LatencyPlan(), stream.model.spec)
+    stream.model.statistics.latencies = latencies
+    for _ in range(3):
+        clock.advance(0.2)
+        respond(stream)
+    stream.instance.report(
+        stream.instance.running[0], [Outcome(0, None, InternalError("no"), is_final=False)]
+    )
+    clock.advance(0.2)
+    respond(stream)
+    end(stream)
+
+    assert latencies.stream_start.count == 1
+    assert latencies.response_interval.count == 3
+    assert latencies.first_response_ns == 200_000_000
+    assert latencies.response_interval_ns == 600_000_000
+
+
+def test_responses_that_come_together_share_the_time_since_the_one_before(stream):
+    latencies = Latencies(LatencyPlan(), stream.model.spec)
+    statistics, inference = stream.model.statistics, stream.inferences[0]
+    statistics.latencies = latencies
+    begun = inference.request.received_ns
+    record_burst(statistics, inference, 3, (begun, begun), begun + 10_000_000)
+    record_burst(statistics, inference, 4, (begun, begun), begun + 30_000_000)
+
+    assert latencies.stream_start.count == 1
+    # Two came with the first one, and four within 20 ms: 5 ms each.
+    assert latencies.response_interval.cumulative()[0] == 2
+    assert latencies.response_interval.cumulative()[4:6] == [2, 6]  # 2.5 and 5 ms
 
 
 def test_stream_of_a_cancelled_request_counts_as_cancelled(stream):

@@ -12,7 +12,9 @@ from pytriton.serving.engine.latencies import (
     DEFAULT_LATENCY_BUCKETS_S,
     FIRST_RESPONSE,
     REQUEST,
+    RESPONSE_INTERVAL,
     SLICE_NS,
+    STREAM_START,
     Latencies,
     LatencyPlan,
     Quantile,
@@ -63,6 +65,26 @@ def test_stream_has_a_first_response_of_its_own():
 
     assert latencies.first_response.cumulative() == [1] * 5
     assert latencies.first_response_ns == 30 * MS
+
+
+def test_stream_has_the_times_between_its_responses():
+    latencies = latencies_of(LatencyPlan(), decoupled=True)
+    latencies.on_first_response(30 * MS)
+    latencies.on_next_responses(1, 4 * MS)
+    latencies.on_next_responses(5, 10 * MS)  # they came together
+
+    assert latencies.stream_start.cumulative()[7:9] == [0, 1]  # 25 and 50 ms
+    assert latencies.response_interval.cumulative()[3:6] == [0, 5, 6]  # 1, 2.5 and 5 ms
+    assert (latencies.first_response_ns, latencies.response_interval_ns) == (30 * MS, 14 * MS)
+
+
+def test_other_models_have_no_times_of_streams():
+    latencies = latencies_of(LatencyPlan())
+    latencies.on_first_response(30 * MS)
+    latencies.on_next_responses(1, 4 * MS)
+
+    assert (latencies.stream_start, latencies.response_interval) == (None, None)
+    assert (latencies.first_response_ns, latencies.response_interval_ns) == (0, 0)
 
 
 def test_first_response_of_other_models_is_counted_once():
@@ -119,11 +141,14 @@ def test_nothing_is_recorded_without_a_plan_for_it():
 
 def test_model_chooses_the_buckets_of_a_family():
     chosen = {REQUEST: (0.5, 1.5), FIRST_RESPONSE: (7.0,), BATCH_SIZE: (3.0,)}
-    latencies = latencies_of(histogram_buckets=chosen)
+    chosen |= {STREAM_START: (9.0,), RESPONSE_INTERVAL: (0.1,)}
+    latencies = latencies_of(histogram_buckets=chosen, decoupled=True)
 
     assert latencies.request.bounds == (0.5, 1.5)
     assert latencies.first_response.bounds == (7.0,)
     assert latencies.batch_sizes == (3.0,)
+    assert latencies.stream_start.bounds == (9.0,)
+    assert latencies.response_interval.bounds == (0.1,)
     assert latencies.queue.bounds == DEFAULT_LATENCY_BUCKETS_S
 
 

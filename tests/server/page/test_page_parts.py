@@ -21,13 +21,14 @@ from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.page import api, routes
 from pytriton.serving.server.page.api import REFUSED_TO_ALL, PageAccess, PageApi, static_files
-from pytriton.serving.server.page.documents import SampleHistory, Sampler
+from pytriton.serving.server.page.documents import CurrentNumbers
 from pytriton.serving.server.page.failures import (
     MAX_VALUES,
     change_keeping,
     failures_document,
     inputs_document,
 )
+from pytriton.serving.server.page.history import History
 from pytriton.testing import FakeClock
 from tests.fakes import inference
 from tests.server.http_models import Service
@@ -61,6 +62,7 @@ def test_page_leaves_other_paths_alone(path):
         (b"/page/api/v2/models/m", "model_metadata", False),
         (b"/page/api/log", "log", True),
         (b"/page/api/settings", "settings", True),
+        (b"/page/api/now", "now", False),
         (b"/page/api/samples", "samples", False),
         (b"/page/api/failures", "failures", False),
         (b"/page/api/failures/inputs", "failed_inputs", True),
@@ -99,7 +101,7 @@ def test_only_files_of_the_page_are_files():
 def test_page_is_small_and_has_nothing_from_outside():
     files = static_files()
 
-    assert sum(len(file.packed) for file in files.values()) < 36_000
+    assert sum(len(file.packed) for file in files.values()) < 40_000
     for name, file in files.items():
         text = file.content.decode().replace("http://www.w3.org/", "")
         assert "innerHTML" not in text, name
@@ -170,7 +172,8 @@ def test_one_openapi_document_is_made_at_a_time(monkeypatch):
         loop = asyncio.get_running_loop()
         options, ports = ServerOptions(), Started(0, 0, 0)
         page = PageApi(
-            nothing, nothing, nothing, options, loop, _no_machine, lambda: None, None, ports, 0.0
+            *(nothing, nothing, nothing, options, loop, _no_machine, lambda: None, History(0.0)),
+            *(None, ports, 0.0),
         )
         request: Any = SimpleNamespace(head=SimpleNamespace(headers={}))
         return await asyncio.gather(*(page._openapi(request) for _ in range(4)))
@@ -179,35 +182,6 @@ def test_one_openapi_document_is_made_at_a_time(monkeypatch):
 
     assert asyncio.run(ask()) == [b"/"] * 4
     assert together == [1] * 4
-
-
-def test_history_returns_samples_after_a_number():
-    history = SampleHistory()
-    for sample in (b"1", b"2", b"3"):
-        history.add(sample)
-
-    assert history.after(0) == b"[1,2,3]"
-    assert history.after(2) == b"[3]"
-    assert history.after(3) == b"[]"
-    assert history.after(99) == b"[1,2,3]"
-
-
-def test_history_is_bounded_in_bytes_and_in_number():
-    by_bytes, by_count = SampleHistory(max_bytes=10), SampleHistory(max_count=2)
-    for history in (by_bytes, by_count):
-        for digit in b"12345":
-            history.add(bytes([digit]) * 4)
-
-    assert by_bytes.after(0) == b"[4444,5555]"
-    assert by_count.after(0) == b"[4444,5555]"
-    assert by_count.after(4) == b"[5555]"
-
-
-def test_history_keeps_one_sample_that_is_too_large():
-    history = SampleHistory(max_bytes=2)
-    history.add(b"12345")
-
-    assert history.after(0) == b"[12345]"
 
 
 def test_messages_and_places_of_failures_need_the_token():
@@ -269,22 +243,23 @@ async def _no_machine():
     return None, ()
 
 
-def test_samples_have_the_numbers_of_each_model_and_are_not_taken_too_often():
+def test_numbers_of_now_are_read_when_asked_and_not_too_often():
     service = Service()
     clock = FakeClock()
-    sampler = Sampler(service.engine, _no_machine, lambda: None, clock=clock)
+    current = CurrentNumbers(service.engine, _no_machine, lambda: None, clock=clock)
 
-    async def look() -> None:
-        await asyncio.gather(sampler.refresh(), sampler.refresh())
-        await sampler.refresh()
+    async def look() -> list[bytes]:
+        texts = [*await asyncio.gather(current.read(), current.read()), await current.read()]
         clock.advance(1)
-        await sampler.refresh()
+        return [*texts, await current.read()]
 
-    asyncio.run(look())
+    first, second, third, later = asyncio.run(look())
 
-    samples = json.loads(sampler.history.after(0))
-    assert sampler.history.last_number == len(samples) == 2
-    (double, stream) = samples[0]["models"]
+    assert first is second is third
+    assert later is not first
+    numbers = json.loads(first)
+    (double, stream) = numbers["models"]
     assert (double["name"], stream["name"]) == ("double", "stream")
-    assert (double["ok"], double["pending"], double["instances"]) == (0, 0, 1)
-    assert set(samples[0]["machine"]) == {"server_memory", "gpus"}
+    assert (double["ok"], double["failed"], double["pending"], double["instances"]) == (0, 0, 0, 1)
+    assert set(numbers["machine"]) == {"server_memory", "gpus"}
+    assert numbers["machine"]["server_memory"] > 1 << 20

@@ -60,6 +60,7 @@ class Inference(msgspec.Struct, eq=False):
     batch_id: int = 0
     position: int = 0  # of this request in that batch
     response_count: int = 0
+    responded_ns: int = 0  # when the last response of a stream came
     taken_count: int = 0  # responses that the sink accepted, without new credit for the instance
     is_paused: bool = False  # the sink accepts no more responses for now
     cache_key: Any = None  # set if the response is to be cached

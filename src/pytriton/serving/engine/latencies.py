@@ -135,7 +135,12 @@ REQUEST = "nv_inference_request_latency_seconds"
 QUEUE = "nv_inference_queue_latency_seconds"
 COMPUTE = "nv_inference_compute_latency_seconds"
 BATCH_SIZE = "nv_inference_batch_size"
-HISTOGRAMS = (FIRST_RESPONSE, REQUEST, QUEUE, COMPUTE, BATCH_SIZE)
+STREAM_START = "nv_inference_first_response_latency_seconds"
+RESPONSE_INTERVAL = "nv_inference_response_interval_seconds"
+HISTOGRAMS = (
+    *(FIRST_RESPONSE, REQUEST, QUEUE, COMPUTE, BATCH_SIZE),
+    *(STREAM_START, RESPONSE_INTERVAL),
+)
 
 DEFAULT_LATENCY_BUCKETS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
@@ -151,7 +156,7 @@ _MS_NS = 1_000_000
 class LatencyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Which distributions are recorded for each model."""
 
-    histograms: bool = True  # of requests, queues, computation and batch sizes
+    histograms: bool = True  # of requests, queues, computation, batch sizes and streams
     latency_buckets_s: tuple[float, ...] = DEFAULT_LATENCY_BUCKETS_S
     batch_size_buckets: tuple[float, ...] = DEFAULT_BATCH_SIZE_BUCKETS
     first_responses: bool = False
@@ -190,6 +195,9 @@ class Latencies:
         "first_response_ns",
         "queue",
         "request",
+        "response_interval",
+        "response_interval_ns",
+        "stream_start",
         "summaries",
     )
 
@@ -207,8 +215,15 @@ class Latencies:
             self.batch_sizes = chosen.get(BATCH_SIZE) or _up_to(
                 spec.max_batch_size, plan.batch_size_buckets
             )
+        # Only decoupled models have streams, whose first response and pace matter.
+        self.stream_start: Histogram | None = None
+        self.response_interval: Histogram | None = None
+        self.response_interval_ns = 0  # the sum
+        if plan.histograms and spec.decoupled:
+            self.stream_start = _seconds(chosen, STREAM_START, plan)
+            self.response_interval = _seconds(chosen, RESPONSE_INTERVAL, plan)
         self.first_response: Histogram | None = None
-        self.first_response_ns = 0  # the sum
+        self.first_response_ns = 0  # the sum, also that of `stream_start`
         if plan.first_responses:
             bounds = chosen.get(FIRST_RESPONSE, DEFAULT_FIRST_RESPONSE_BUCKETS_MS)
             self.first_response = Histogram(bounds, _MS_NS)
@@ -258,9 +273,23 @@ class Latencies:
 
     def on_first_response(self, ns: int) -> None:
         """Count the first response to a request, if the model is decoupled."""
+        if self.stream_start is not None:
+            self.stream_start.add(ns)
+        elif self._stream_response is None:
+            return
         if self._stream_response is not None:
             self._stream_response.add(ns)
-            self.first_response_ns += ns
+        self.first_response_ns += ns
+
+    def on_next_responses(self, count: int, ns: int) -> None:
+        """Count responses of a stream that came together, `ns` after the one before them.
+
+        They share this time equally: that they were taken out of the channel together says how busy
+        the server was, and not how the model paced them.
+        """
+        if self.response_interval is not None:
+            self.response_interval.add(ns // count, count)
+            self.response_interval_ns += ns
 
     def on_cache_hit(self, lookup_ns: int, request_ns: int) -> None:
         """Count a request that the cache answered."""

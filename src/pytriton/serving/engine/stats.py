@@ -330,6 +330,11 @@ class ModelStatistics:
         """The number of requests that succeeded, including those answered from the cache."""
         return self._executed.count + self.cache_hit.count
 
+    @property
+    def success_ns(self) -> int:
+        """How long these requests took, in total."""
+        return self._success_ns
+
     def inference_durations(self) -> InferenceDurations:
         """Returns the durations over all requests."""
         return InferenceDurations(
@@ -469,8 +474,8 @@ def record_responses(
             kind = ResponseOutcome.EMPTY
         else:
             kind = ResponseOutcome.SUCCESS
-            if latencies is not None and not inference.response_count:
-                latencies.on_first_response(now_ns - inference.request.received_ns)
+            if latencies is not None:
+                record_pace(latencies, inference, 1, now_ns)
         statistics.record_response(
             inference.response_count, kind, times_ns[1] - times_ns[0], now_ns - times_ns[1]
         )
@@ -479,6 +484,21 @@ def record_responses(
             final.append(outcome)
     if final:
         record_answers(statistics, batch, final, times_ns, now_ns)
+
+
+def record_pace(latencies: Latencies, inference: Inference, count: int, now_ns: int) -> None:
+    """Count the first response of a stream, or the time since the one before.
+
+    `count` responses came together. Errors and responses without tensors are not among them.
+    """
+    before_ns = inference.responded_ns
+    inference.responded_ns = now_ns
+    if before_ns:
+        latencies.on_next_responses(count, now_ns - before_ns)
+        return
+    latencies.on_first_response(now_ns - inference.request.received_ns)
+    if count > 1:
+        latencies.on_next_responses(count - 1, 0)
 
 
 def record_burst(
@@ -490,8 +510,8 @@ def record_burst(
 ) -> None:
     """Count successful responses of a decoupled model, which end no request."""
     first = inference.response_count
-    if not first and statistics.latencies is not None:
-        statistics.latencies.on_first_response(now_ns - inference.request.received_ns)
+    if statistics.latencies is not None:
+        record_pace(statistics.latencies, inference, count, now_ns)
     statistics.record_burst(first, count, times_ns[1] - times_ns[0], now_ns - times_ns[1])
     inference.response_count = first + count
 

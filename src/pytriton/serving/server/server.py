@@ -22,6 +22,7 @@ from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
+from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 
@@ -131,6 +132,9 @@ class NetworkServer:
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
         self._page = LazyPage(functools.partial(self._make_page, client, time.time()))
+        self._sampler = Sampler(
+            core.engine.models, lambda: core.engine.failures.unknown_refusals, loop
+        )
         if options.has_page:
             self._metrics.other_paths = self._page
         self._acceptors: list[Acceptor] = []
@@ -160,6 +164,8 @@ class NetworkServer:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
             self.metrics_port = self._listen(options.metrics, opener, "Metrics", is_essential=True)
             self._metrics.start()
+        if options.has_page:
+            self._sampler.start()
 
     @property
     def connection_counts(self) -> tuple[int, int]:
@@ -207,6 +213,7 @@ class NetworkServer:
         scrapes = [connection.end() for connection in list(self._metrics.connections)]
         if scrapes:
             await asyncio.wait(scrapes, timeout=_FLUSH_S)
+        self._sampler.stop()
         self._page.close()
 
     def _accepting_families(self) -> Iterator[SampleFamily]:
@@ -223,6 +230,7 @@ class NetworkServer:
             self._loop,
             self._metrics.machine,
             self.core.cluster_status,
+            self._sampler.history,
             self.core.tracing,
             self.ports,
             started_s,

@@ -24,7 +24,12 @@ from pytriton.serving.engine.ensemble.ensemble_request import (
 from pytriton.serving.engine.ensemble.graph import EnsembleGraph, Plan, Step, make_plan
 from pytriton.serving.engine.model_state import IdleWait, VersionLifecycle, VersionState
 from pytriton.serving.engine.served_model import ManagedModel, WaitsFor
-from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
+from pytriton.serving.engine.stats import (
+    BatchRecord,
+    FailureReason,
+    ModelStatistics,
+    record_pace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -439,8 +444,8 @@ class EnsembleModel(VersionLifecycle):
                 asked = inference.request
                 response.parameters = sequence_parameters(asked.correlation_id, asked.flags)
             latencies = self.statistics.latencies
-            if latencies is not None and not inference.response_count:
-                latencies.on_first_response(time.monotonic_ns() - inference.request.received_ns)
+            if latencies is not None:
+                record_pace(latencies, inference, 1, time.monotonic_ns())
             inference.response_count += 1
         if answer.is_final:
             self._record(request)

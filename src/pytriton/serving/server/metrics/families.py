@@ -352,6 +352,18 @@ HISTOGRAMS = (
             / 1e9
         ),
     ),
+    _histogram(
+        names.STREAM_START,
+        "Time from the receipt of requests to the first response of their streams in seconds",
+        lambda latencies: latencies.stream_start,
+        lambda reading: (reading.latencies.first_response_ns if reading.latencies else 0) / 1e9,
+    ),
+    _histogram(
+        names.RESPONSE_INTERVAL,
+        "Time between successive responses of streams in seconds",
+        lambda latencies: latencies.response_interval,
+        lambda reading: (reading.latencies.response_interval_ns if reading.latencies else 0) / 1e9,
+    ),
     ModelFamily(
         names.BATCH_SIZE,
         "histogram",

@@ -41,7 +41,7 @@ from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
 from pytriton.serving.server.page import documents, failures, routes
-from pytriton.serving.server.page.documents import Sampler
+from pytriton.serving.server.page.documents import CurrentNumbers
 from pytriton.serving.server.process.logs import LineFilter, kept_lines
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.documents import ReadCluster, ReadMachine
+    from pytriton.serving.server.page.history import History
     from pytriton.serving.server.page.routes import PageRoute
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 
@@ -146,7 +147,8 @@ class PageApi:
     """Answers the requests of a browser with the page.
 
     Requests of its form go to `client`. `control` knows all models, also those that are not loaded;
-    `read_machine` and `cluster` return the numbers of the machine and the state of the cluster.
+    `read_machine` and `cluster` return the numbers of the machine and the state of the cluster;
+    `history` has the samples of the last hour.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class PageApi:
         loop: asyncio.AbstractEventLoop,
         read_machine: ReadMachine,
         cluster: ReadCluster,
+        history: History,
         tracing: TraceBeginner | None,
         ports: Started,
         started_s: float,
@@ -171,7 +174,8 @@ class PageApi:
         self._access = PageAccess(options.http_restricted, options.page.token)
         self._engine = engine
         self._cluster_status = cluster
-        self._sampler = Sampler(engine, read_machine, cluster)
+        self._history = history
+        self._current = CurrentNumbers(engine, read_machine, cluster)
         self._tasks = BackgroundTasks(loop)
         self._started_s = started_s
         self._http: HttpApi | None = None
@@ -179,6 +183,7 @@ class PageApi:
         self._data: dict[str, Callable[[HttpRequest], Coroutine[Any, Any, bytes]]] = {
             "server": self._server,
             "models": self._models,
+            "now": self._now,
             "samples": self._samples,
             "cluster": self._cluster,
             "log": self._log,
@@ -274,15 +279,15 @@ class PageApi:
         identifier = identifier_of(entry.namespace, entry.name)
         return self._engine.find(identifier, entry.version)
 
+    async def _now(self, request: HttpRequest) -> bytes:
+        return b'{"started":%r,"now":%b}' % (self._started_s, await self._current.read())
+
     async def _samples(self, request: HttpRequest) -> bytes:
-        await self._sampler.refresh()
-        history = self._sampler.history
-        samples = history.after(_number_after(request))
-        return b'{"started":%r,"last":%d,"samples":%b}' % (
-            self._started_s,
-            history.last_number,
-            samples,
-        )
+        now = await self._current.read()
+        parts = self._history.after(_number_after(request))
+        members = b",".join([b'"%b":%b' % (name.encode(), text) for name, text in parts.items()])
+        last = self._history.last_number
+        return b'{"started":%r,"last":%d,"now":%b,%b}' % (self._started_s, last, now, members)
 
     async def _cluster(self, request: HttpRequest) -> bytes:
         status = self._cluster_status()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents of the page: models, cluster, server, settings, and samples over time.
+"""The JSON documents of the page: models, cluster, server, settings, and the numbers of now.
 
-All but the samples are pure functions from records to plain values. Samples are the numbers of all
-models and of the machine, taken when a page asks for them.
+All but the last are pure functions from records to plain values. The numbers of all models and of
+the machine are read when a page asks for them; those of the past are in `history`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from pytriton.protocol.json_text import dump_json
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import FailureReason
 from pytriton.serving.server.api.documents import TRITON_VERSION
+from pytriton.serving.server.page.history import is_shown, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 READY = VersionState.READY.value
 MIN_INTERVAL_S = 0.9
-MAX_HISTORY_BYTES = 1 << 20
-MAX_HISTORY_COUNT = 150  # five minutes of a page that asks every two seconds
 _MODELS_AT_ONCE = 32  # as for /metrics: then requests have their turn
 
 
@@ -177,41 +175,8 @@ def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-class SampleHistory:
-    """The last samples, as JSON texts, in a bounded number of bytes."""
-
-    def __init__(
-        self, max_bytes: int = MAX_HISTORY_BYTES, max_count: int = MAX_HISTORY_COUNT
-    ) -> None:
-        self._samples: deque[bytes] = deque()
-        self._bytes = 0
-        self._max_bytes = max_bytes
-        self._max_count = max_count
-        self.last_number = 0
-
-    def add(self, sample: bytes) -> None:
-        """Keep a sample, which gets the next number; the oldest ones are dropped."""
-        self.last_number += 1
-        self._samples.append(sample)
-        self._bytes += len(sample)
-        while len(self._samples) > 1 and (
-            self._bytes > self._max_bytes or len(self._samples) > self._max_count
-        ):
-            self._bytes -= len(self._samples.popleft())
-
-    def after(self, number: int) -> bytes:
-        """Returns the samples after the one with this number as a JSON array.
-
-        A number that no sample has had yet is one of an earlier server: all are returned.
-        """
-        first = number if 0 <= number <= self.last_number else 0
-        count = min(self.last_number - first, len(self._samples))
-        new = list(self._samples)[len(self._samples) - count :]
-        return b"[%b]" % b",".join(new)
-
-
-class Sampler:
-    """Takes samples when somebody asks, at most about one a second."""
+class CurrentNumbers:
+    """Reads the machine and all models when somebody asks, at most about once a second."""
 
     def __init__(
         self,
@@ -220,44 +185,45 @@ class Sampler:
         cluster: ReadCluster,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.history = SampleHistory()
         self._engine = engine
         self._read_machine = read_machine
         self._cluster = cluster
         self._clock = clock
+        self._text = b""
         self._taken_s = -MIN_INTERVAL_S
         self._taking: asyncio.Task[None] | None = None
 
-    async def refresh(self) -> None:
-        """Take a sample, unless the last one is new; callers at the same time share it."""
+    async def read(self) -> bytes:
+        """Returns a JSON text, which callers at the same time share."""
         if self._taking is None:
             if self._clock() - self._taken_s < MIN_INTERVAL_S:
-                return
+                return self._text
             self._taking = asyncio.get_running_loop().create_task(self._take())
         await asyncio.shield(self._taking)
+        return self._text
 
     async def _take(self) -> None:
         try:
             machine = await self._machine()
-            models = [model for model in self._engine.models() if _is_shown(model)]
+            models = [model for model in self._engine.models() if is_shown(model)]
             entries = []
             for first in range(0, len(models), _MODELS_AT_ONCE):
                 entries += [_entry(model) for model in models[first : first + _MODELS_AT_ONCE]]
                 await asyncio.sleep(0)
-            sample = {"time": time.time(), "machine": machine, "models": entries}
+            numbers = {"time": time.time(), "machine": machine, "models": entries}
             refused = self._engine.failures.unknown_refusals
             if refused:  # requests that reached no model
-                sample["refused"] = refused
+                numbers["refused"] = refused
             if self._cluster() is not None:
-                sample["has_cluster"] = True
+                numbers["has_cluster"] = True
             self._taken_s = self._clock()
-            self.history.add(dump_json(sample))
+            self._text = dump_json(numbers)
         finally:
             self._taking = None
 
     async def _machine(self) -> dict[str, Any]:
         reading, gpus = await self._read_machine()
-        machine: dict[str, Any] = {"server_memory": _resident_bytes()}
+        machine: dict[str, Any] = {"server_memory": _server_memory()}
         if reading is not None:
             machine["cpu"] = reading.cpu_utilization
             machine["memory_total"] = reading.memory_total_bytes
@@ -273,42 +239,31 @@ class Sampler:
         return machine
 
 
-def _is_shown(model: ManagedModel) -> bool:
-    return model.state in (VersionState.READY, VersionState.UNLOADING) or bool(model.instances)
-
-
 def _entry(model: ManagedModel) -> dict[str, Any]:
     """Returns the numbers of one model since it was loaded, as small as they can be."""
     spec, statistics = model.spec, model.statistics
-    durations = statistics.inference_durations()
     entry: dict[str, Any] = {
         "name": spec.name,
         "version": str(spec.version),
-        "ok": durations.success.count,
-        "failed": sum(statistics.failures.values()),
+        "ok": statistics.success_count,
+        "failed": statistics.fail.count,
         "cancelled": statistics.failures[FailureReason.CANCELED],
         "refused": statistics.refused,
-        "inferences": statistics.inference_count,
-        "executions": statistics.execution_count,
         "pending": statistics.pending_count,
         "running": model.running_count,
         "instances": len(model.instances),
         "missing": model.missing_instances,
-        "request_s": durations.success.ns / 1e9,
-        "queue_s": durations.queue.ns / 1e9,
-        "batches": statistics.batch_sizes(),
     }
     if spec.namespace:
         entry["namespace"] = spec.namespace
-    latencies = statistics.latencies
-    if latencies is not None and latencies.request is not None:
-        entry["bounds"] = latencies.request.bounds
-        entry["counts"] = latencies.request.counts
     return entry
 
 
-def _resident_bytes() -> int:
+def _server_memory() -> int:
     """Returns the memory of the server's process; 0 if the system does not tell."""
+    memory_bytes = resident_bytes()
+    if memory_bytes is not None:
+        return memory_bytes
     import psutil  # noqa: PLC0415  takes 2 MiB, which only a server with viewers needs
 
     try:

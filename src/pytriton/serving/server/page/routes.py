@@ -37,7 +37,8 @@ _FIXED = {
     b"/openapi.json": PageRoute("data", "openapi", "metadata"),
     b"/page/api/server": PageRoute("data", "server"),
     b"/page/api/models": PageRoute("data", "models"),  # decides on each part of its answer
-    b"/page/api/samples": PageRoute("data", "samples"),  # what /metrics tells, too
+    b"/page/api/now": PageRoute("data", "now"),  # what /metrics tells, too
+    b"/page/api/samples": PageRoute("data", "samples"),  # the same, of the last hour
     b"/page/api/cluster": PageRoute("data", "cluster"),  # the same
     # Counts are what /metrics tells, too; what needs the token is left out without it.
     b"/page/api/failures": PageRoute("data", "failures"),

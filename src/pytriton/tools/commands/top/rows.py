@@ -162,7 +162,8 @@ def _row(
         requests_s=_per(None if done is None else done + (failed or 0.0) + refused, seconds),
         inferences_s=_per(inferences, seconds),
         errors_s=_per(errors, seconds),
-        batch=_per(inferences if rows is None else rows, runs),
+        # Without the rows of executions: those of requests that failed are not known.
+        batch=_per(rows if rows is not None or failed else inferences, runs),
         average_ms=_ms_per(_grown(before.request_us, after.request_us), done),
         queue_ms=_ms_per(_grown(before.queue_us, after.queue_us), done),
         compute_ms=_ms_per(_grown(before.compute_us, after.compute_us), done),

@@ -262,17 +262,15 @@ def _number(stats: Document, name: str, field: str) -> float:
     return float(stats.get(name, {}).get(field, 0))
 
 
-def add_page_sample(sample: MetricsSample, document: Any, now_s: float) -> None:
+def add_page_numbers(sample: MetricsSample, document: Any, now_s: float) -> None:
     """Add what only the page of this server tells: its memory, its age, instances."""
     started = document.get("started")
     if started:
         sample.uptime_s = max(now_s - float(started), 0.0)
-    if not document.get("samples"):
-        return
-    last = document["samples"][-1]
-    sample.server_memory = last.get("machine", {}).get("server_memory") or None
-    sample.refused = float(last.get("refused", 0))
-    for entry in last.get("models", ()):
+    now = document["now"]
+    sample.server_memory = now.get("machine", {}).get("server_memory") or None
+    sample.refused = float(now.get("refused", 0))
+    for entry in now.get("models", ()):
         key = _name(entry.get("namespace", ""), entry["name"]), str(entry["version"])
         if key in sample.models:
             sample.models[key].refused = entry.get("refused")

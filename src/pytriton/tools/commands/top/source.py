@@ -17,14 +17,14 @@ from pytriton.tools.commands.top.failures import FailuresReading, read_failures
 from pytriton.tools.commands.top.samples import (
     Key,
     MetricsSample,
-    add_page_sample,
+    add_page_numbers,
     read_metrics,
     read_statistics,
 )
 
 _STATES_EVERY_S = 5.0  # unless models come or go
 _PAGE_FAILURES = "/page/api/failures"
-_PAGE_SAMPLES = "/page/api/samples?after="  # the number of the last sample that was read
+_PAGE_NUMBERS = "/page/api/now"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,8 +49,6 @@ class ServerReader:
         self._states_at_s = float("-inf")
         self._known: frozenset[Key] = frozenset()
         self._server_name = ""
-        self._page_number = 0
-        self._page_samples: list[object] = []
 
     def read(self) -> ServerReading:
         """Read everything once.
@@ -102,10 +100,7 @@ class ServerReader:
             return read_statistics(models, time.monotonic()), note
         sample = read_metrics(text, time.monotonic())
         with contextlib.suppress(AskError, KeyError, TypeError, ValueError, AttributeError):
-            document = metrics.get_document(f"{_PAGE_SAMPLES}{self._page_number}")
-            self._page_number = int(document["last"])
-            self._page_samples = document["samples"][-1:] or self._page_samples
-            add_page_sample(sample, {**document, "samples": self._page_samples}, time.time())
+            add_page_numbers(sample, metrics.get_document(_PAGE_NUMBERS), time.time())
         return sample, ""
 
     def _read_states(self, sample: MetricsSample) -> None:

@@ -56,7 +56,7 @@ class App {
       const answer = await getJson(`/samples?after=${this.last}`);
       if (answer.started !== this.started) await this.begin(answer);
       this.last = answer.last;
-      for (const sample of answer.samples) this.series.add(sample);
+      this.series.add(answer);
       this.markErrors();
       await this.readCluster();
       if (force || isNew || this.rounds++ % MODELS_EVERY === 0) await this.readModels();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Line charts of the last minutes, drawn as SVG.
+// Line charts of the last minutes or of the last hour, drawn as SVG.
 
 import { h, svg, setText } from "./dom.js";
 
-const HEIGHT = 120, LEFT = 40, RIGHT = 6, TOP = 8, BOTTOM = 18, LONGEST_S = 300, SHORTEST_S = 60, GAP_S = 15;
+const HEIGHT = 120, LEFT = 40, RIGHT = 6, TOP = 8, BOTTOM = 18, SHORTEST_S = 60, GAP_S = 5;
+const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 h"]];
 
 // The smallest round number that is not below a value: 1, 2 or 5 times a power of ten.
 export function roundUp(value) {
@@ -19,7 +20,7 @@ export function runs(points, name) {
   for (const point of points) {
     const value = point[name];
     if (value === null || value === undefined) { last = null; continue; }
-    if (!last || point.time - last > GAP_S) found.push([]);
+    if (!last || point.time - (point.seconds || 0) - last > GAP_S) found.push([]);
     found[found.length - 1].push(point);
     last = point.time;
   }
@@ -39,16 +40,23 @@ export class Chart {
       h("span", { class: `line-${line.tone ?? at}` }, h("i", {}), line.label, " ", this.values[at])));
     this.drawing = svg("svg", { class: "chart", role: "img", height: HEIGHT, "aria-label": title });
     this.element = h("section", { class: "card chart-card" },
-      h("div", { class: "chart-head" }, h("h3", {}, title), h("span", {}, this.head ? h("small", {}, `${lines[1].label} `) : null, this.now)), this.drawing, this.legend);
+      h("div", { class: "chart-head" }, this.heading = h("h3", {}, title), h("span", {}, this.head ? h("small", {}, `${lines[1].label} `) : null, this.now)), this.drawing, this.legend);
     this.points = [];
     this.at = null;
     this.drawing.addEventListener("pointermove", (event) => this.point(event));
     this.drawing.addEventListener("pointerleave", () => { this.at = null; this.draw(); });
   }
 
-  update(points) {
+  // The range is the longest time that is drawn, in seconds.
+  update(points, range) {
     this.points = points;
+    this.range = range;
     this.draw();
+  }
+
+  rename(title) {
+    this.title = title;
+    setText(this.heading, title);
   }
 
   point(event) {
@@ -62,7 +70,7 @@ export class Chart {
   // The time that is drawn: a minute at first, then as long as there are points.
   seconds() {
     const age = this.points.length ? this.end() - this.points[0].time : 0;
-    return Math.min(LONGEST_S, Math.max(SHORTEST_S, Math.ceil(age / 60) * 60));
+    return Math.min(this.range || SHORTEST_S, Math.max(SHORTEST_S, Math.ceil(age / 60) * 60));
   }
 
   end() { return this.points.length ? this.points[this.points.length - 1].time : 0; }
@@ -122,6 +130,21 @@ export class Chart {
     const label = this.lines.map((line, at) => `${line.label} ${texts[at]}`).join(", ");
     this.drawing.setAttribute("aria-label", `${this.title}: ${label}`);
   }
+}
+
+// Buttons that choose how much time the charts show; the choice is kept for the next visit.
+export function rangeChoice(series, changed) {
+  try { series.range = Number(localStorage.getItem("range")) || series.range; } catch { /* the default */ }
+  const buttons = RANGES.map(([seconds, label]) => h("button", { type: "button", class: "quiet", onclick: () => choose(seconds) }, label));
+  const show = () => buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(RANGES[at][0] === series.range)));
+  function choose(seconds) {
+    series.range = seconds;
+    try { localStorage.setItem("range", seconds); } catch { /* it lasts until the page is left */ }
+    show();
+    changed();
+  }
+  show();
+  return h("div", { class: "range", role: "group", "aria-label": "Time that charts show" }, buttons);
 }
 
 // A line without axes for a row of a table.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Talks to the server, and turns its counters into rates and percentiles.
+// Talks to the server, and keeps the samples that it has taken.
 
 const API = "page/api";
-const KEPT = 150;
 
 // ---- Requests
 
@@ -32,109 +31,63 @@ export async function getJson(path) {
   return (await ask(path)).json();
 }
 
-// ---- Rates
+// ---- History
 
 export const keyOf = (model) => `${model.namespace || ""}/${model.name}/${model.version}`;
 
-// The value below which a share of the events lies; `buckets` are [upper bound, count], ascending.
-export function quantile(buckets, share) {
-  const total = buckets.reduce((sum, [, count]) => sum + count, 0);
-  if (!total) return null;
-  let rank = share * total, lower = 0;
-  for (const [bound, count] of buckets) {
-    if (rank <= count && count) {
-      return bound === Infinity ? lower : lower + (bound - lower) * (rank / count);
-    }
-    rank -= count;
-    if (bound !== Infinity) lower = bound;
-  }
-  return lower;
+const SPANS = { fine: 300, coarse: 3600 };
+const RATES = ["requests", "errors", "inferences"], LATENCIES = ["mean", "p50", "p95", "p99", "batch"], GAUGES = ["pending", "running"];
+const STREAMS = ["start50", "start95", "start99", "between50", "between95", "between99"];
+const COLUMNS = [...RATES, ...LATENCIES, ...GAUGES];
+
+const byNumber = (records) => new Map(records.map(([number, ...values]) => [number, values]));
+
+// What a sample says of a model; it has no record of one that did nothing.
+function pointOf({ time, seconds, memory, records, streams }, number) {
+  const point = { time, seconds, memory: memory === null ? null : memory / 2 ** 20 };
+  const values = records.get(number), ofStreams = streams.get(number);
+  COLUMNS.forEach((name, at) => { point[name] = values ? values[at] : LATENCIES.includes(name) ? null : 0; });
+  STREAMS.forEach((name, at) => { point[name] = ofStreams ? ofStreams[at] : null; });
+  return point;
 }
 
-function bucketsOf(now, before) {
-  if (!now.bounds) return null;
-  const old = before && before.counts && before.counts.length === now.counts.length ? before.counts : [];
-  return now.counts.map((count, at) => [now.bounds[at] ?? Infinity, count - (old[at] || 0)]);
-}
-
-function merged(lists) {
-  const sums = new Map();
-  for (const [bound, count] of lists.flat()) sums.set(bound, (sums.get(bound) || 0) + count);
-  return [...sums].sort(([a], [b]) => a - b);
-}
-
-// Inferences count those that succeeded and executions all, so batch sizes come from the rows of all.
-const rowsOf = (model) => model.batches.reduce((total, [rows, count]) => total + rows * count, 0);
-
-// What happened between two readings of a model.
-function change(now, before, seconds) {
-  const base = before && before.ok <= now.ok && before.executions <= now.executions ? before : null;
-  const rose = (name) => (now[name] || 0) - (base?.[name] || 0);
-  return {
-    ok: rose("ok"), failed: rose("failed"), refused: rose("refused"), errors: rose("failed") - rose("cancelled") + rose("refused"), inferences: rose("inferences"), executions: rose("executions"),
-    rows: rowsOf(now) - (base ? rowsOf(base) : 0), request_s: rose("request_s"), pending: now.pending, running: now.running, seconds,
-    buckets: bucketsOf(now, base),
-  };
-}
-
-function pointOf(time, changes) {
-  const sum = (name) => changes.reduce((total, each) => total + each[name], 0);
-  const seconds = changes.length ? changes[0].seconds : 1;
-  const ok = sum("ok"), executions = sum("executions");
-  const buckets = merged(changes.filter((each) => each.buckets).map((each) => each.buckets));
-  const mean = ok ? sum("request_s") / ok * 1e3 : null;
-  const at = (share) => { const value = quantile(buckets, share); return value === null ? null : value * 1e3; };
-  return {
-    time, requests: (ok + sum("failed") + sum("refused")) / seconds, failed: sum("failed") / seconds, errors: sum("errors") / seconds,
-    inferences: sum("inferences") / seconds, mean, p50: at(0.5), p95: at(0.95), p99: at(0.99),
-    batch: executions ? sum("rows") / executions : null,
-    pending: sum("pending"), running: sum("running"),
-  };
-}
-
-// The points of all models, and under "" those of the whole server.
+// The samples of the last minutes and, further apart, of the last hour; "" is the whole server.
 export class Series {
-  constructor() { this.clear(); }
+  constructor() {
+    this.range = SPANS.fine;
+    this.clear();
+  }
 
   clear() {
-    this.points = new Map([["", []]]);
-    this.last = null;
+    this.samples = { fine: [], coarse: [] };
+    this.known = new Map([["", { number: 0, since: 0 }]]);
     this.machine = {};
     this.hasCluster = false;
     this.current = new Map();
   }
 
-  add(sample) {
-    const current = new Map(sample.models.map((model) => [keyOf(model), model]));
-    this.machine = sample.machine;
-    this.hasCluster = Boolean(sample.has_cluster);
-    if (this.last) {
-      const seconds = Math.max(0.001, sample.time - this.last.time);
-      const all = [];
-      for (const [key, model] of current) {
-        const one = change(model, this.last.current.get(key), seconds);
-        all.push(one);
-        this.push(key, pointOf(sample.time, [one]));
-      }
-      const whole = pointOf(sample.time, all);
-      const unknown = Math.max(0, (sample.refused || 0) - (this.last.refused || 0)) / seconds; // they reached no model
-      whole.errors += unknown;
-      whole.requests += unknown;
-      this.push("", whole);
+  add({ now, models, fine, coarse }) {
+    this.current = new Map(now.models.map((model) => [keyOf(model), model]));
+    this.machine = now.machine;
+    this.hasCluster = Boolean(now.has_cluster);
+    for (const [number, namespace, name, version, since] of models) this.known.set(keyOf({ namespace, name, version }), { number, since });
+    for (const [track, news] of Object.entries({ fine, coarse })) {
+      const all = this.samples[track];
+      for (const [time, seconds, memory, records, streams] of news) all.push({ time, seconds, memory, records: byNumber(records), streams: byNumber(streams) });
+      const first = all.length ? all[all.length - 1].time - SPANS[track] : 0;
+      all.splice(0, all.findIndex(({ time }) => time >= first));
     }
-    for (const key of this.points.keys()) if (key && !current.has(key)) this.points.delete(key);
-    this.last = { time: sample.time, current, refused: sample.refused };
-    this.current = current;
   }
 
-  push(key, point) {
-    const points = this.points.get(key) || [];
-    points.push(point);
-    if (points.length > KEPT) points.shift();
-    this.points.set(key, points);
+  // The points of the last seconds. Where coarse samples are shown, fine ones follow the last of them.
+  of(key, range = SPANS.fine) {
+    const known = this.known.get(key), { fine, coarse } = this.samples;
+    if (!known) return [];
+    const long = range > SPANS.fine ? coarse : [], end = long.length ? long[long.length - 1].time : 0;
+    const all = [...long, ...fine.filter(({ time }) => time > end)];
+    const first = Math.max(known.since, all.length ? all[all.length - 1].time - range : 0);
+    return all.filter(({ time }) => time >= first).map((sample) => pointOf(sample, known.number));
   }
-
-  of(key) { return this.points.get(key) || []; }
 }
 
 // ---- Texts

@@ -2,7 +2,7 @@
 // The view of one model: its charts, a form that sends requests, examples, configuration.
 
 import { h, byId, setText, codeBlock } from "./dom.js";
-import { Chart } from "./charts.js";
+import { Chart, rangeChoice } from "./charts.js";
 import { Instances, instancesOf } from "./cluster.js";
 import { FailureList } from "./failures.js";
 import { ask, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
@@ -10,6 +10,8 @@ import { EventReader, exampleOf, examples, isJson, isText, requestBody, shapeTex
 
 const MAX_SHOWN = 200; // responses of a stream
 const path = (model) => `/v2/models/${encodeURIComponent(model.name)}/versions/${model.version}`;
+
+const shares = (name) => [50, 95, 99].map((share) => ({ name: `${name}${share}`, label: `p${share}` }));
 
 export function charts() {
   return {
@@ -21,6 +23,8 @@ export function charts() {
     batch: new Chart("Batch size, mean", [{ name: "batch", label: "inferences in an execution", area: true }], (value) => number(value)),
     queue: new Chart("Queue", [
       { name: "pending", label: "waiting", area: true }, { name: "running", label: "running" }], (value) => number(value)),
+    start: new Chart("Time to first response", shares("start"), milliseconds),
+    between: new Chart("Time between responses", shares("between"), milliseconds),
   };
 }
 
@@ -29,12 +33,17 @@ export function meanIfNeeded(points) {
   return points.map((point) => (point.p50 === null && point.mean !== null ? { ...point, p50: point.mean, p95: point.mean } : point));
 }
 
-export function chartGrid(all) {
-  return h("div", { class: "charts" }, Object.values(all).map((chart) => chart.element));
+export function chartGrid(all, app) {
+  const choice = rangeChoice(app.series, () => app.view.update());
+  return h("div", {}, choice, h("div", { class: "charts" }, Object.values(all).map((chart) => chart.element)));
 }
 
-export function updateCharts(all, points) {
-  for (const chart of Object.values(all)) chart.update(chart === all.latency ? meanIfNeeded(points) : points);
+// Streams have charts of their own where there are any; `latency` is the name of that of whole requests.
+export function updateCharts(all, series, key, latency) {
+  const points = series.of(key, series.range);
+  all.start.element.hidden = all.between.element.hidden = !points.some((point) => point.start50 !== null || point.between50 !== null);
+  all.latency.rename(all.start.element.hidden ? "Latency" : latency);
+  for (const chart of Object.values(all)) chart.update(chart === all.latency ? meanIfNeeded(points) : points, series.range);
 }
 
 // Somebody unloaded it: that is no failure.
@@ -60,7 +69,7 @@ export class ModelView {
     this.instances = new Instances(false);
     this.places = h("section", { class: "card", hidden: true }, h("h2", {}, "Instances"), this.instances.element);
     this.failures = new FailureList(app, model);
-    this.element = h("div", {}, this.head(), chartGrid(this.charts), this.failures.element, this.places, this.body());
+    this.element = h("div", {}, this.head(), chartGrid(this.charts, app), this.failures.element, this.places, this.body());
     this.sending = null;
   }
 
@@ -68,7 +77,7 @@ export class ModelView {
 
   update() {
     const key = keyOf(this.model);
-    updateCharts(this.charts, this.app.series.of(key));
+    updateCharts(this.charts, this.app.series, key, "Duration of streams");
     const now = this.app.series.current.get(key);
     const parts = [];
     if (this.model.platform) parts.push(this.model.platform);

@@ -2,7 +2,7 @@
 // The views of all models, of the server and of its API.
 
 import { h, setText, codeBlock } from "./dom.js";
-import { sparkline } from "./charts.js";
+import { Chart, rangeChoice, sparkline } from "./charts.js";
 import { bytes, duration, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
 import { tokenNeeded } from "./log.js";
 import { chartGrid, charts, instanceCount, isUnloaded, stateBadge, updateCharts } from "./model.js";
@@ -30,7 +30,7 @@ export class ModelsView {
     this.tbody = h("tbody", {});
     this.shown = new Map();
     const columns = ["Model", "State", "Requests/s", "", "Errors/s", "p95", "Waiting", "Batch"];
-    this.element = h("div", {}, h("h1", { class: "hidden" }, "Models"), chartGrid(this.charts),
+    this.element = h("div", {}, h("h1", { class: "hidden" }, "Models"), chartGrid(this.charts, app),
       h("section", { class: "card" }, h("div", { class: "row" }, h("h2", {}, "Models"), this.count, h("span", { class: "grow" }), this.filter),
         h("div", { class: "scroll" }, h("table", { class: "models" },
           h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), this.tbody)),
@@ -67,7 +67,7 @@ export class ModelsView {
     for (const { model, cells, lack } of this.shown.values()) {
       const now = this.app.series.current.get(keyOf(model));
       setText(lack, now?.missing ? instanceCount(now) : "");
-      const points = this.app.series.of(keyOf(model));
+      const points = now ? this.app.series.of(keyOf(model)) : [];
       const last = points[points.length - 1];
       const lastWith = (value) => [...points].reverse().slice(0, 5).find((point) => point[value] !== null)?.[value];
       setText(cells[0], last ? number(last.requests) : "–");
@@ -83,7 +83,7 @@ export class ModelsView {
   modelsChanged() { this.rows(); }
 
   update() {
-    updateCharts(this.charts, this.app.series.of(""));
+    updateCharts(this.charts, this.app.series, "", "Latency, without streams");
     this.numbers();
   }
 }
@@ -95,13 +95,15 @@ export class ServerView {
     this.app = app;
     this.facts = h("dl", { class: "facts-list" });
     this.settings = h("div", {});
-    this.element = h("div", {}, h("h1", {}, "Server"), h("div", { class: "columns" },
+    this.memory = new Chart("Memory of the server", [{ name: "memory", label: "resident", area: true }], (value) => (value === null ? "–" : `${number(value)} MiB`));
+    this.element = h("div", {}, h("h1", {}, "Server"), rangeChoice(app.series, () => this.update()), h("div", { class: "charts" }, this.memory.element), h("div", { class: "columns" },
       h("section", { class: "card" }, h("h2", {}, "Now"), this.facts), h("section", { class: "card" }, h("h2", {}, "Settings"), this.settings)));
     this.loadSettings();
   }
 
   update() {
     const { server, series } = this.app, { machine } = series;
+    this.memory.update(series.of("", series.range), series.range);
     const address = (name) => { const it = server.addresses[name]; return it ? `${it.address}:${it.port}` : "off"; };
     const rows = [
       ["Name", server.id], ["Version", `${server.version}, speaks Triton ${server.protocol_version}, Python ${server.python}`],
