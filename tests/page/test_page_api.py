@@ -109,15 +109,33 @@ def test_list_of_models_has_states_and_tensors(ask):
 
 def test_samples_follow_requests(ask, server):
     def counted() -> int:
-        sample = ask("/page/api/samples").json["samples"][-1]
-        return next(each["ok"] for each in sample["models"] if each["name"] == "double")
+        models = ask("/page/api/now").json["now"]["models"]
+        return next(each["ok"] for each in models if each["name"] == "double")
+
+    def recorded() -> list[list[float]]:
+        answer = ask("/page/api/samples").json
+        number = next((each[0] for each in answer["models"] if each[2] == "double"), None)
+        records = [record for sample in answer["fine"] for record in sample[3]]
+        return [record for record in records if record[0] == number]
 
     before = counted()
     assert call(server.http_port, "/v2/models/double/infer", body(1)).status == 200
     assert eventually(lambda: counted() > before)
+    assert eventually(recorded)
     last = ask("/page/api/samples").json["last"]
-    assert ask(f"/page/api/samples?after={last + 100}").json["samples"]
+    assert ask(f"/page/api/samples?after={last + 100}").json["fine"]
     assert ask("/page/api/samples?after=x").status == 200
+
+
+def test_samples_are_taken_while_nobody_looks(ask):
+    first = ask("/page/api/samples").json["last"]
+    assert eventually(lambda: ask(f"/page/api/samples?after={first}").json["fine"])
+
+    answer = ask(f"/page/api/samples?after={first}").json
+    time, seconds, memory, _, _ = answer["fine"][0]
+    assert abs(answer["now"]["time"] - time) < 60
+    assert 0 < seconds < 60
+    assert memory is None or memory > 1 << 20
 
 
 def test_form_needs_the_token_and_no_other(ask):

@@ -403,20 +403,102 @@ def test_parts_of_the_page_decide_as_they_should(page):
     assert page.module("tensors.js", f"it.readTensor('[not JSON', {text})")["data"] == ["[not JSON"]
     nested = "{datatype: 'FP32', shape: [2, 2], data: [1, 2.5, 3, 4]}"
     assert page.module("tensors.js", f"it.tensorText({nested})") == "[[1, 2.5],\n [3, 4]]"
-    assert page.module("data.js", "it.quantile([[1, 0], [2, 10], [Infinity, 0]], 0.5)") == 1.5
-    assert page.module("data.js", "it.quantile([[1, 0]], 0.5)") is None
-    # Two executions of four rows, one of which failed.
-    reading = "{ok: 0, failed: 0, inferences: 0, executions: 0, request_s: 0, batches: []}"
-    later = "{ok: 1, failed: 1, inferences: 4, executions: 2, request_s: 1, batches: [[4, 2]]}"
-    samples = ", ".join(
-        f"{{time: {time}, machine: {{}}, models: [{{name: 'm', version: '1', ...{model}}}]}}"
-        for time, model in ((1, reading), (2, later))
-    )
-    points = f"[{samples}].reduce((all, each) => (all.add(each), all), new it.Series()).of('')"
-    (point,) = page.module("data.js", points)
-    assert (point["batch"], point["requests"], point["failed"]) == (4, 2, 1)
     assert page.module("charts.js", "[0, 0.3, 7, 10, 11].map(it.roundUp)") == [1, 0.5, 10, 10, 20]
     assert page.module("data.js", "it.duration(3700)") == "1 h 1 min"
+
+
+def points(page, key: str, seconds: int) -> list[dict[str, float]]:
+    """The points of an hour of samples: fine ones of six seconds, coarse ones of an hour."""
+
+    def sample(time: float, apart: float, requests: int) -> list[object]:
+        record = [requests, 1, 2, 3.5, 3, 4, 5, 1.5, 6, 7]
+        return [time, apart, 1 << 20, [[0, *record], [1, *record]], [[1, 10, 11, 12, 13, 14, 15]]]
+
+    answer = {
+        "now": {"models": [{"name": "m", "version": "1"}], "machine": {}},
+        "models": [[1, "", "m", "1", 0], [2, "", "late", "1", 4004]],
+        "fine": [sample(4000 + 2 * at, 2, 100 + at) for at in range(4)],
+        "coarse": [sample(400 + 10 * at, 10, at) for at in range(361)],
+    }
+    filled = f"((series) => (series.add({json.dumps(answer)}), series))(new it.Series())"
+    return page.module("data.js", f"{filled}.of({json.dumps(key)}, {seconds})")
+
+
+def test_points_of_a_range_are_coarse_and_end_with_fine_ones(page):
+    hour, quarter, minutes = (points(page, "/m/1", seconds) for seconds in (3600, 900, 300))
+
+    assert [point["time"] for point in minutes] == [4000, 4002, 4004, 4006]
+    assert (hour[0]["time"], hour[-2]["time"], len(hour)) == (410, 4004, 363)
+    assert (quarter[0]["time"], quarter[-1]["requests"], len(quarter)) == (3110, 103, 93)
+    names = (
+        "time",
+        "seconds",
+        "memory",
+        "requests",
+        "failed",
+        "inferences",
+        "mean",
+        "p50",
+        "batch",
+    )
+    assert [minutes[0][name] for name in names] == [4000, 2, 1, 100, 1, 2, 3.5, 3, 1.5]
+    names = ("pending", "running", "start50", "start99", "between50", "between99")
+    assert [minutes[0][name] for name in names] == [6, 7, 10, 12, 13, 15]
+
+
+def test_model_without_a_record_did_nothing_since_it_is_known(page):
+    late = points(page, "/late/1", 3600)
+
+    assert [point["time"] for point in late] == [4004, 4006]
+    assert [(each["requests"], each["p50"], each["between50"]) for each in late] == [
+        (0, None, None)
+    ] * 2
+    assert points(page, "/never/1", 3600) == []
+
+
+def test_page_opens_with_the_history_and_shows_the_range_that_is_chosen(fresh, url, server, load):
+    def axis() -> str:
+        return fresh.text(".chart-card:nth-child(1) svg text[text-anchor=start]")
+
+    def drawn() -> int:
+        path = fresh.run(
+            "return document.querySelector('.chart-card path.stroke')?.getAttribute('d') || ''"
+        )
+        return path.count("L")
+
+    assert eventually(lambda: len(call(server.metrics_port, "/page/api/samples").json["fine"]) > 8)
+    fresh.open(url)
+    assert drawn() >= 5  # with the first answer
+    fresh.click(".range button", "1 h")
+    fresh.see(".range [aria-pressed=true]", "1 h")
+    fresh.open(url)
+    fresh.see(".range [aria-pressed=true]", "1 h")
+    assert axis().endswith("ago")
+
+
+def test_streams_have_charts_of_their_own(fresh, url, server):
+    tensor = {"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["w"]}
+    request = json.dumps({"inputs": [tensor]}).encode()
+    headers = {"Accept": "text/event-stream"}
+    assert call(server.http_port, "/v2/models/words/infer", request, headers).status == 200
+    fresh.see(".chart-card h3", "Time to first response")
+    fresh.see(".chart-card h3", "Latency, without streams")
+    go(fresh, "words")
+    fresh.see(".chart-card h3", "Time between responses")
+
+    fresh.see(".chart-card h3", "Duration of streams")
+    go(fresh, "double")
+    fresh.see(".chart-card h3", "Latency")
+    hidden = (
+        "return [...document.querySelectorAll('.chart-card[hidden] h3')].map((e) => e.textContent)"
+    )
+    assert fresh.run(hidden) == ["Time to first response", "Time between responses"]
+
+
+def test_memory_of_the_server_has_a_chart(fresh):
+    fresh.click("nav a", "Server")
+
+    fresh.see(".chart-card .now", "MiB")
 
 
 def test_pictures_for_the_docs(fresh, url, load, server):
