@@ -481,10 +481,10 @@ def test_streams_have_charts_of_their_own(fresh, url, server):
     request = json.dumps({"inputs": [tensor]}).encode()
     headers = {"Accept": "text/event-stream"}
     assert call(server.http_port, "/v2/models/words/infer", request, headers).status == 200
-    fresh.see(".chart-card h3", "Time to first response")
-    fresh.see(".chart-card h3", "Latency, without streams")
+    fresh.see(".chart-card h3", "First response")
+    fresh.see(".chart-card h3", "Latency, no streams")
     go(fresh, "words")
-    fresh.see(".chart-card h3", "Time between responses")
+    fresh.see(".chart-card h3", "Between responses")
 
     fresh.see(".chart-card h3", "Duration of streams")
     go(fresh, "double")
@@ -492,7 +492,7 @@ def test_streams_have_charts_of_their_own(fresh, url, server):
     hidden = (
         "return [...document.querySelectorAll('.chart-card[hidden] h3')].map((e) => e.textContent)"
     )
-    assert fresh.run(hidden) == ["Time to first response", "Time between responses"]
+    assert fresh.run(hidden) == ["First response", "Between responses"]
 
 
 def test_memory_of_the_server_has_a_chart(fresh):

@@ -38,6 +38,40 @@ def test_panels_depend_on_what_was_measured():
     assert panels_of(document(empty)) == {}
 
 
+def two_levels(label: str = "a:8000", **fields):
+    run = server_run(label, **fields)
+    return dataclasses.replace(run, levels=run.levels[:2])
+
+
+def test_two_levels_are_bars_with_their_values():
+    panels = panels_of(document(two_levels(status=LevelStatus.UNSTABLE), latency_limit_ms=3))
+
+    assert list(panels) == ["throughput", "latency", "distribution", "histogram", "server"]
+    throughput, latency, server = (panels[name] for name in ("throughput", "latency", "server"))
+    assert (throughput.lines, latency.lines, server.lines) == ((), (), ())
+    assert list(throughput.bar_names) == ["concurrency 1", "concurrency 2"]
+    assert list(throughput.bars[0].texts) == ["100 (less sure)"] * 2
+    assert [group.label for group in latency.bars] == ["p50", "p95", "p99"]
+    assert latency.limits == [(3.0, "limit")]
+    assert [group.label for group in server.bars] == ["concurrency 1", "concurrency 2"]
+
+
+def test_level_that_one_of_two_servers_has_not_is_named():
+    panels = panels_of(document(two_levels("a"), one_level(label="b")))
+
+    assert [group.label for group in panels["throughput"].bars] == ["a", "b"]
+    assert panels["throughput"].bars[1].texts[1] == "not measured"
+    assert [group.label for group in panels["latency"].bars] == ["a p50", "a p99", "b p50", "b p99"]
+
+
+def test_last_of_an_odd_number_of_panels_fills_its_row():
+    panels = list(panels_of(document(two_levels())).values())
+    figure = draw(panels, title="M").figure
+
+    columns = [ax.get_subplotspec().colspan for ax in figure.axes]
+    assert [len(each) for each in columns] == [1, 1, 1, 1, 2]
+
+
 def test_lines_of_two_servers_have_their_names_and_colours():
     panels = panels_of(document(server_run("a"), server_run("b")))
 

@@ -106,7 +106,7 @@ class Panel:
 
     Attributes:
         bar_names: The names of the rows, if it has bars.
-        limits: Horizontal lines with a text.
+        limits: Values with a text: lines across the diagram.
         x_ticks: The places of the ticks; empty: chosen by the scale.
     """
 
@@ -165,11 +165,11 @@ def draw(panels: Sequence[Panel], *, columns: int = 2, title: str = "") -> Pictu
             layout="constrained",
         )
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, wspace=0.04, hspace=0.06)
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for ax, panel in zip(axes, panels, strict=False):
-            _draw_panel(ax, panel)
-        for ax in axes[len(panels) :]:
-            ax.set_axis_off()
+        grid = figure.add_gridspec(rows, columns)
+        for index, panel in enumerate(panels):
+            row, column = divmod(index, columns)
+            end = columns if index == len(panels) - 1 else column + 1  # the last one fills its row
+            _draw_panel(figure.add_subplot(grid[row, column:end]), panel)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     return Picture(figure)
@@ -224,6 +224,13 @@ def _draw_panel(ax: Any, panel: Panel) -> None:
                 "o", color=colour, markerfacecolor=PAPER, zorder=5,
             )  # fmt: skip
     for value, text in panel.limits:
+        if panel.bars:
+            ax.axvline(value, color=INK, linewidth=1, linestyle=":")
+            ax.annotate(
+                text, (value, 0), xycoords=("data", "axes fraction"), xytext=(3, 3),
+                textcoords="offset points", fontsize=8,
+            )  # fmt: skip
+            continue
         ax.axhline(value, color=INK, linewidth=1, linestyle=":")
         ax.annotate(
             text, (1, value), xycoords=("axes fraction", "data"), xytext=(0, 3),
@@ -235,7 +242,8 @@ def _draw_panel(ax: Any, panel: Panel) -> None:
 def _draw_bars(ax: Any, panel: Panel) -> None:
     """Horizontal groups of bars, each with its value at its end."""
     width = 0.8 / len(panel.bars)
-    largest = max((value for group in panel.bars for value in group.values), default=1.0)
+    limits = [value for value, _ in panel.limits]
+    largest = max([*(value for group in panel.bars for value in group.values), *limits])
     for index, group in enumerate(panel.bars):
         places = [row + index * width - 0.4 + width / 2 for row in range(len(group.values))]
         ax.barh(places, group.values, width * 0.92, color=colour_of(index), label=group.label)
@@ -246,7 +254,7 @@ def _draw_bars(ax: Any, panel: Panel) -> None:
             )  # fmt: skip
     ax.set_yticks(range(len(panel.bar_names)), panel.bar_names)
     ax.invert_yaxis()
-    ax.set_xlim(0, largest * 1.18)
+    ax.set_xlim(0, largest * 1.18 or 1.0)
     ax.grid(visible=False, axis="y")
     ax.grid(visible=True, axis="x", color=GRID)
 

@@ -11,9 +11,11 @@ from pytriton.tools.perf.measuring.results import number_text
 from pytriton.tools.perf.measuring.summary import CURVE, Distribution
 from pytriton.tools.perf.output.run_document import LevelRecord, RunDocument, ServerRun
 from pytriton.tools.plots.pictures import Bars, Line, Panel
+from pytriton.tools.plots.pictures import number_text as short_text
 
 _PERCENTILES = (50, 95, 99)
 _SHOWN_LEVELS = 5  # curves of more levels could not be told apart
+_LINE_LEVELS = 3  # a line of fewer points says less than bars with their values
 
 
 class Unit(NamedTuple):
@@ -45,14 +47,18 @@ def panels_of(document: RunDocument, others: Sequence[ServerRun] = ()) -> dict[s
     if not runs:
         return panels
     has_range = any(len(run.levels) > 1 for run in runs)
-    if has_range:
+    has_lines = any(len(_levels(run)) >= _LINE_LEVELS for run in runs)
+    if has_range and not has_lines:
+        panels["throughput"] = _throughput_bars(document, runs)
+        panels["latency"] = _latency_bars(document, runs)
+    elif has_range:
         panels["throughput"] = _throughput(document, runs)
         panels["latency"] = _latency(document, runs)
         panels["throughput_latency"] = _trade(document, runs)
     panels["distribution"] = _cdf(document, runs)
     panels["histogram"] = _histogram(document, runs)
     if any(level.between is not None for run in runs for level in run.levels):
-        if has_range:
+        if has_lines:
             panels["responses"] = _responses(document, runs)
         panels["between_responses"] = _streams(document, runs)
     elif any(level.server_us for run in runs for level in run.levels):
@@ -107,6 +113,59 @@ def _load_lines(runs: Sequence[ServerRun], figure: Callable[[LevelRecord], float
 def _throughput(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
     lines = _load_lines(runs, lambda level: level.throughput)
     return _load_panel("Throughput", document, runs, "inferences per second", lines)
+
+
+def _level_bars(
+    title: str,
+    document: RunDocument,
+    runs: Sequence[ServerRun],
+    unit: str,
+    figures: dict[str, Callable[[LevelRecord], float]],
+) -> Panel:
+    """Bars of some figures, by their names, of each level and run."""
+    loads = sorted({level.value for run in runs for level in _levels(run)})
+    bars = []
+    for run in runs:
+        by_load = {level.value: level for level in _levels(run)}
+        for name, figure in figures.items():
+            found = [by_load.get(load) for load in loads]
+            bars.append(
+                Bars(
+                    f"{_prefix(run, runs)}{name}".strip(),
+                    [0.0 if level is None else figure(level) for level in found],
+                    [_bar_text(level, figure) for level in found],
+                )
+            )
+    names = [_load_text(document, load) for load in loads]
+    return Panel(title=title, x_label=unit, bars=bars, bar_names=names)
+
+
+def _bar_text(level: LevelRecord | None, figure: Callable[[LevelRecord], float]) -> str:
+    if level is None:
+        return "not measured"
+    text = short_text(figure(level))
+    return text if level.is_sure else f"{text} (less sure)"
+
+
+def _throughput_bars(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
+    figures: dict[str, Callable[[LevelRecord], float]] = {"": lambda level: level.throughput}
+    return _level_bars("Throughput", document, runs, "inferences per second", figures)
+
+
+def _latency_bars(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
+    unit = unit_for(_largest(runs, 99))
+    percentiles = _PERCENTILES if len(runs) == 1 else (50, 99)
+
+    def figure(percentile: int) -> Callable[[LevelRecord], float]:
+        return lambda level: _percentile(level.latency, percentile) / unit.in_us
+
+    figures = {f"p{percentile}": figure(percentile) for percentile in percentiles}
+    title = "Time to first response" if document.is_decoupled else "Latency"
+    panel = _level_bars(title, document, runs, unit.name, figures)
+    if document.latency_limit_ms:
+        limit = (document.latency_limit_ms * 1000 / unit.in_us, "limit")
+        return dataclasses.replace(panel, limits=[limit])
+    return panel
 
 
 def _responses(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
@@ -194,8 +253,12 @@ def _curves(
 def _label(
     document: RunDocument, run: ServerRun, level: LevelRecord, runs: Sequence[ServerRun]
 ) -> str:
-    load = "concurrency" if document.mode == "concurrency" else "rate"
-    return f"{_prefix(run, runs)}{load} {number_text(level.value)}"
+    return f"{_prefix(run, runs)}{_load_text(document, level.value)}"
+
+
+def _load_text(document: RunDocument, load: float) -> str:
+    kind = "concurrency" if document.mode == "concurrency" else "rate"
+    return f"{kind} {number_text(load)}"
 
 
 def _curve_panel(
@@ -253,7 +316,7 @@ def _server(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
     """Where the mean time of a request goes, of the first run."""
     run = next(each for each in runs if any(level.server_us for level in each.levels))
     levels = [level for level in _levels(run) if level.server_us]
-    if len(levels) > 1:
+    if len(levels) >= _LINE_LEVELS:
         unit = unit_for(max(level.latency.avg_us for level in levels if level.latency))
         loads = [level.value for level in levels]
         lines = [
@@ -264,20 +327,18 @@ def _server(document: RunDocument, runs: Sequence[ServerRun]) -> Panel:
             f"Where the mean time goes{f' ({run.label})' if len(runs) > 1 else ''}",
             document, [run], unit.name, lines,
         )  # fmt: skip
-    return _shares(levels[0])
+    return _shares(document, levels)
 
 
-def _shares(level: LevelRecord) -> Panel:
-    from_parts = _parts(level)
-    unit = unit_for(max(from_parts))
+def _shares(document: RunDocument, levels: Sequence[LevelRecord]) -> Panel:
+    unit = unit_for(max(part for level in levels for part in _parts(level)))
+    bars = []
+    for level in levels:
+        values = [part / unit.in_us for part in _parts(level)]
+        label = _load_text(document, level.value) if len(levels) > 1 else ""
+        bars.append(Bars(label, values, [f"{value:.3g}" for value in values]))
     names = ("queue", "compute", "network and rest", "client: send")
-    values = [part / unit.in_us for part in from_parts]
-    return Panel(
-        title="Where the mean time goes",
-        x_label=unit.name,
-        bars=[Bars("", values, [f"{value:.3g}" for value in values])],
-        bar_names=names,
-    )
+    return Panel(title="Where the mean time goes", x_label=unit.name, bars=bars, bar_names=names)
 
 
 def _parts(level: LevelRecord) -> tuple[float, float, float, float]:

@@ -23,8 +23,8 @@ export function charts() {
     batch: new Chart("Batch size, mean", [{ name: "batch", label: "inferences in an execution", area: true }], (value) => number(value)),
     queue: new Chart("Queue", [
       { name: "pending", label: "waiting", area: true }, { name: "running", label: "running" }], (value) => number(value)),
-    start: new Chart("Time to first response", shares("start"), milliseconds),
-    between: new Chart("Time between responses", shares("between"), milliseconds),
+    start: new Chart("First response", shares("start"), milliseconds),
+    between: new Chart("Between responses", shares("between"), milliseconds),
   };
 }
 

@@ -83,7 +83,7 @@ export class ModelsView {
   modelsChanged() { this.rows(); }
 
   update() {
-    updateCharts(this.charts, this.app.series, "", "Latency, without streams");
+    updateCharts(this.charts, this.app.series, "", "Latency, no streams");
     this.numbers();
   }
 }
