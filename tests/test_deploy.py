@@ -49,6 +49,7 @@ def shown() -> str:
     texts = page.begin()
     texts.add(FakeModel(plan, name="plain"))
     texts.add(FakeModel(plan, name="caching", response_cache=True))
+    texts.add(FakeModel(plan, name="streaming", decoupled=True))
     models = [model("Add", FakeInstance("Add_0_0", "alpha", 7))]
     families = cluster_families(cluster(actor("Add_0_1")), models)
     gpus = [DeviceReading("GPU", 1.0, 1, 1, 1.0, 1.0, 1.0)]

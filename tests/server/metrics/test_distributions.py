@@ -57,6 +57,32 @@ def series(text, family):
     return [line for line in text.splitlines() if line.startswith((f"{family}{{", f"{family}_"))]
 
 
+def test_histograms_of_streams():
+    stream = model("model_transaction_policy { decoupled: true }", name="stream")
+    stream.statistics.latencies.on_first_response(5 * MS)
+    stream.statistics.latencies.on_next_responses(2, 40 * MS)
+    text = page(model(), stream)
+
+    first = series(text, "nv_inference_first_response_latency_seconds")
+    assert [line.split()[-1] for line in first] == ["1", "0.005", "0", "1", "1", "1"]
+    assert all('{model="stream",version="1"' in line for line in first)
+    assert series(text, "nv_inference_response_interval_seconds") == [
+        'nv_inference_response_interval_seconds_count{model="stream",version="1"} 2',
+        'nv_inference_response_interval_seconds_sum{model="stream",version="1"} 0.04',
+        'nv_inference_response_interval_seconds_bucket{model="stream",version="1",le="0.001"} 0',
+        'nv_inference_response_interval_seconds_bucket{model="stream",version="1",le="0.01"} 0',
+        'nv_inference_response_interval_seconds_bucket{model="stream",version="1",le="2.5"} 2',
+        'nv_inference_response_interval_seconds_bucket{model="stream",version="1",le="+Inf"} 2',
+    ]
+
+
+def test_server_without_streams_has_no_families_of_them():
+    text = page(model())
+
+    assert "nv_inference_first_response_latency_seconds" not in text
+    assert "nv_inference_response_interval_seconds" not in text
+
+
 def test_histograms_of_a_model():
     one = model("max_batch_size: 4")
     answer(one)
