@@ -12,6 +12,8 @@ import pytest
 from pytriton.serving.engine.latencies import REQUEST, Latencies, LatencyPlan
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.engine.stats import BatchRecord, FailureReason, ModelStatistics
+from pytriton.serving.server.metrics.families import MetricsPage
+from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.page import history as module
 from pytriton.serving.server.page.history import (
     COARSE,
@@ -23,6 +25,8 @@ from pytriton.serving.server.page.history import (
     quantile_ms,
 )
 from pytriton.testing import FakeClock
+from pytriton.tools.commands.top.rows import rows_of
+from pytriton.tools.commands.top.samples import read_metrics
 from tests.fakes import model_spec
 
 MS = 1_000_000
@@ -112,6 +116,29 @@ def test_requests_have_failures_in_them_and_batches_have_the_rows_of_all_executi
     (record,) = (record[1] for record in samples.records())
     assert record[RATES] == [1, 0.5, 2]
     assert record[BATCH] == 4
+
+
+def test_page_and_top_say_the_same_of_the_same_time():
+    model = ServedModel()
+    model.execute(3, ms=2)
+    samples = Samples(model)
+    samples.advance(2)
+    page = MetricsPage(MetricsOptions(latencies=PLAN, cpu=False))
+    before = read_metrics(page.render([model]).decode(), 2.0)
+    model.execute(5, rows=3, failed=2, ms=7)
+    model.execute(0, rows=2, failed=1)
+    model.execute(1, ms=80)
+    model.statistics.record_failures(1, MS, FailureReason.REJECTED)
+    samples.advance(2)
+    after = read_metrics(page.render([model]).decode(), 4.0)
+
+    (row,) = rows_of(before, after, {})
+    record = samples.records()[-1][1]
+    assert [row.requests_s, row.errors_s, row.inferences_s] == record[RATES] == [5, 2, 8]
+    assert row.batch == pytest.approx(record[BATCH], rel=1e-4) == pytest.approx(8)
+    assert row.average_ms == pytest.approx(record[MEAN], rel=1e-3)
+    quantiles = [row.p50_ms, row.p95_ms, row.p99_ms]
+    assert quantiles == pytest.approx(record[P50 : P99 + 1], rel=1e-3)
 
 
 def test_model_that_did_nothing_has_no_record_but_is_known_since_its_first_sample():
