@@ -79,11 +79,12 @@ export class Series {
     }
   }
 
-  // The points of the last seconds. Where coarse samples are shown, fine ones follow the last of them.
+  // The points of the last seconds: coarse ones and, after the last of them, fine ones; only fine ones
+  // where these reach back as far.
   of(key, range = SPANS.fine) {
     const known = this.known.get(key), { fine, coarse } = this.samples;
     if (!known) return [];
-    const long = range > SPANS.fine ? coarse : [], end = long.length ? long[long.length - 1].time : 0;
+    const long = range > SPANS.fine && coarse[0]?.time < fine[0]?.time ? coarse : [], end = long.length ? long[long.length - 1].time : 0;
     const all = [...long, ...fine.filter(({ time }) => time > end)];
     const first = Math.max(known.since, all.length ? all[all.length - 1].time - range : 0);
     return all.filter(({ time }) => time >= first).map((sample) => pointOf(sample, known.number));
