@@ -26,6 +26,7 @@ if x[0, 0] == 7:
     continue
 check(x)
 """)
+VECTOR = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}
 ONE = [Tensor(name="X", dtype=np.float32, shape=(-1,))]
 
 
@@ -87,6 +88,9 @@ def bound(request):
     def divide(**inputs):
         return {"Y": inputs["X"] / np.zeros(0)[0]}
 
+    def forget(requests):
+        """Return nothing."""
+
     def stream(requests):
         yield [{"Y": requests[0]["X"]}]
         raise KeyError("lost")
@@ -102,6 +106,7 @@ def bound(request):
         patch.setenv("PYTRITON_FRONTEND_PROCESSES", request.param)
         outputs = [Tensor(name="Y", dtype=np.float32, shape=(-1,))]
         triton.bind("divide", divide, ONE, outputs, config=ModelConfig(max_batch_size=4))
+        triton.bind("forget", forget, ONE, outputs, config=ModelConfig(batching=False))
         decoupled = ModelConfig(decoupled=True, batching=False)
         triton.bind("stream", stream, ONE, outputs, config=decoupled)
         triton.run()
@@ -122,6 +127,15 @@ def test_exception_of_a_bound_function_is_shown_at_the_users_line(bound):
     assert "pytriton/runtime" not in example["traceback"]
     assert "Traceback" not in message
     assert __file__ not in message
+
+
+def test_wrong_answer_of_a_bound_function_is_shown_where_that_begins(bound):
+    bound.infer("forget", json.dumps({"inputs": [VECTOR]}).encode())
+    group = bound.group(1, model="forget")
+
+    assert group["place"].startswith(f"{__file__}:")
+    assert group["place"].endswith(" forget")
+    assert "is a return statement missing?" in group["example"]["message"]
 
 
 def test_exception_of_a_stream_is_shown_at_the_users_line(bound):

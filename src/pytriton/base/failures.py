@@ -11,7 +11,7 @@ import time
 import msgspec
 
 from pytriton.base.errors import ServerError, sendable_text
-from pytriton.base.user_frames import own_frame, short_traceback
+from pytriton.base.user_frames import UserFrame, own_frame, short_traceback
 
 
 class FailureOrigin(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -22,11 +22,15 @@ class FailureOrigin(msgspec.Struct, array_like=True, frozen=True, gc=False):
     traceback: str = ""  # shortened
 
 
-def origin_of(error: BaseException) -> FailureOrigin | None:
-    """Returns where an exception that a model raised comes from; that of our own if it has one."""
+def origin_of(error: BaseException, default: UserFrame | None = None) -> FailureOrigin | None:
+    """Returns where an exception that a model raised comes from; that of our own if it has one.
+
+    `default` is the place if no code of the user was running, such as the function whose answer is
+    wrong.
+    """
     if isinstance(error, ServerError):
         return error.origin
-    frame = own_frame(error)
+    frame = own_frame(error) or default
     place = "" if frame is None else f"{frame.file}:{frame.line} {frame.function}"
     kind = type(error).__name__
     text = short_traceback(error) if _tracebacks.is_due(kind, place) else ""

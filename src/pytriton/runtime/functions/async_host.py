@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.failures import origin_of
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.host import ABANDONED, ASYNC_CONCURRENCY, InstanceHost, StreamBatch
 from pytriton.runtime.functions.model_call import is_unrecoverable
@@ -147,7 +146,7 @@ class AsyncStreamHost(AsyncInstanceHost):
             stops = is_unrecoverable(error)
             if not batch.is_abandoned and not self._closed.done():
                 text, code = self._call.error(batch.execute, error)
-                last = batch.finish(text, code, origin_of(error))
+                last = batch.finish(text, code, self._call.origin(error))
             elif not isinstance(error, asyncio.CancelledError):
                 self._call.log_raised_on_close(error)
         try:

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
-from pytriton.base.failures import FailureOrigin, origin_of
+from pytriton.base.failures import FailureOrigin
 from pytriton.base.log_capture import set_line_source
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.model_call import is_unrecoverable
@@ -371,7 +371,7 @@ class StreamHost(InstanceHost):
 
     def _fail(self, stream: _Stream, error: BaseException) -> None:
         text, code = self._call.error(stream.batch.execute, error)
-        items = stream.batch.finish(text, code, origin_of(error))
+        items = stream.batch.finish(text, code, self._call.origin(error))
         self._add(items, time.monotonic_ns())
         self._streams.pop(stream.batch.execute.batch, None)
         self._call.end_spans(stream.batch.execute, text)

@@ -18,7 +18,7 @@ from msgspec import structs
 from pytriton.base.dtypes import DataType
 from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendable_text
 from pytriton.base.failure_log import Failure, FailureLog, message_of
-from pytriton.base.failures import origin_of
+from pytriton.base.failures import FailureOrigin, origin_of
 from pytriton.base.request_ids import current_prefix
 from pytriton.base.user_frames import definition_of, user_frames, user_traceback
 from pytriton.decorators import whole_batch_callable
@@ -244,7 +244,12 @@ class FunctionCall:
         """Return the error for all requests of a batch whose call raised."""
         text, code = self.error(execute, error)
         now_ns = time.monotonic_ns()
-        return BatchFailure(execute.batch, started_ns, now_ns, text, code, origin_of(error))
+        origin = self.origin(error)
+        return BatchFailure(execute.batch, started_ns, now_ns, text, code, origin)
+
+    def origin(self, error: BaseException) -> FailureOrigin | None:
+        """Return where an exception comes from, for the server's list of failures."""
+        return origin_of(error, definition_of(self.infer_func))
 
     def end_spans(self, execute: Execute, error: str | None = None) -> None:
         """End the open spans of a batch that was answered."""
