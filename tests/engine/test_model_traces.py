@@ -15,6 +15,9 @@ class RecordingTrace:
         self.executions = []
         self.cancelled_count = 0
 
+    def trace_id(self):
+        return "t"
+
     def add_execution(self, times_ns):
         self.executions.append(times_ns)
 

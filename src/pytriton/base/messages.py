@@ -233,6 +233,9 @@ class ExecutionTrace(Protocol):
     def context(self, *, is_model_file: bool) -> TraceContext | None:
         """Returns the parent for what the executing process adds to the trace, if it adds any."""
 
+    def trace_id(self) -> str:
+        """Returns the id by which users find the trace; empty if they cannot."""
+
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """Record the times of an execution, or of one of its responses."""
 

@@ -85,6 +85,10 @@ class Trace:
         """See `RequestTrace`; models add nothing to this trace."""
         return None
 
+    def trace_id(self) -> str:
+        """See `RequestTrace`; only the program knows where this trace is."""
+        return ""
+
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """See `RequestTrace`."""
         self._executions.append(times_ns)

@@ -110,6 +110,9 @@ class ChunkExecutionTrace(Protocol):
     ) -> Iterator[tuple[int, TraceContext]]:
         """Returns the contexts of members `first` to `end`; see `ExecutionTrace.context`."""
 
+    def trace_id(self, index: int) -> str:
+        """Returns the id by which users find the trace of a member; empty if it has none."""
+
     def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
         """Record the times of an execution of the members `first` to `end` (without `end`)."""
 

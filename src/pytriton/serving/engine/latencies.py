@@ -14,29 +14,80 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytriton.base.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from pytriton.runtime.executor.inference import Inference
+
+
+class Exemplar(msgspec.Struct, frozen=True, gc=False):
+    """A request that took some time, and by what its trace and its lines in logs are found."""
+
+    ns: int
+    at_ns: int  # when it was answered, by the monotonic clock
+    trace_id: str = ""  # "": it was not traced
+    request_id: str = ""
+
+
+class SlowRequests:
+    """The newest of the requests that took longer than a limit.
+
+    Each has a slot, the next one after the last. So a reader who remembers how often each slot was
+    used knows which requests are new, and whether some of them are missing.
+
+    Args:
+        limit_ns: Requests that took so long are slow.
+        size: The number of slots.
+    """
+
+    __slots__ = ("_size", "_slots", "count", "limit_ns")
+
+    def __init__(self, limit_ns: float = math.inf, size: int = 0) -> None:
+        self.limit_ns = limit_ns
+        self.count = 0
+        self._size = size
+        self._slots: list[Exemplar] = []
+
+    def add(self, exemplar: Exemplar) -> None:
+        """Add a slow request, in the place of the oldest one if all slots are in use."""
+        if self.count < self._size:
+            self._slots.append(exemplar)
+        else:
+            self._slots[self.count % self._size] = exemplar
+        self.count += 1
+
+    def readings(self) -> list[tuple[int, int, Exemplar]]:
+        """Returns each slot in use, how many requests have used it, and the newest of them."""
+        rounds, used = divmod(self.count, self._size) if self._size else (0, 0)
+        return [(slot, rounds + (slot < used), each) for slot, each in enumerate(self._slots)]
 
 
 class Histogram:
     """Counts durations in nanoseconds by bounds in another unit.
 
     A duration belongs to the first of `counts` whose limit in `limits_ns` it does not exceed; the
-    last one has no limit.
+    last one has no limit. `exemplars` has the newest request of each that can be found elsewhere.
 
     Args:
         bounds: The upper bounds of the buckets, ascending.
         unit_ns: The unit of the bounds, in nanoseconds.
     """
 
-    __slots__ = ("bounds", "counts", "limits_ns")
+    __slots__ = ("bounds", "counts", "exemplars", "limits_ns")
 
     def __init__(self, bounds: Sequence[float], unit_ns: int) -> None:
         self.bounds = tuple(bounds)
         self.limits_ns = [round(bound * unit_ns) for bound in bounds]
         self.counts = [0] * (len(bounds) + 1)
+        self.exemplars: list[Exemplar | None] = [None] * (len(bounds) + 1)
+
+    def show(self, exemplar: Exemplar) -> None:
+        """Let a request stand for the others of its bucket; it is counted already."""
+        self.exemplars[bisect_left(self.limits_ns, exemplar.ns)] = exemplar
 
     def add(self, ns: int, count: int = 1) -> None:
         """Count `count` events that took `ns` each."""
@@ -149,6 +200,9 @@ DEFAULT_LATENCY_BUCKETS_S = (
 DEFAULT_BATCH_SIZE_BUCKETS = tuple(float(1 << power) for power in range(11))
 DEFAULT_FIRST_RESPONSE_BUCKETS_MS = (100.0, 500.0, 2000.0, 5000.0)
 
+DEFAULT_SLOW_S = 1.0
+SLOW_SLOTS = 128
+
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
 
@@ -161,6 +215,7 @@ class LatencyPlan(msgspec.Struct, frozen=True, kw_only=True):
     batch_size_buckets: tuple[float, ...] = DEFAULT_BATCH_SIZE_BUCKETS
     first_responses: bool = False
     quantiles: tuple[Quantile, ...] = ()  # of summaries; empty: there are none
+    slow_s: float = DEFAULT_SLOW_S  # the newest requests that took longer are kept
 
 
 class Summaries:
@@ -197,6 +252,7 @@ class Latencies:
         "request",
         "response_interval",
         "response_interval_ns",
+        "slow",
         "stream_start",
         "summaries",
     )
@@ -222,6 +278,9 @@ class Latencies:
         if plan.histograms and spec.decoupled:
             self.stream_start = _seconds(chosen, STREAM_START, plan)
             self.response_interval = _seconds(chosen, RESPONSE_INTERVAL, plan)
+        self.slow = SlowRequests()
+        if plan.histograms:
+            self.slow = SlowRequests(plan.slow_s * _SECOND_NS, SLOW_SLOTS)
         self.first_response: Histogram | None = None
         self.first_response_ns = 0  # the sum, also that of `stream_start`
         if plan.first_responses:
@@ -248,6 +307,29 @@ class Latencies:
             queue.counts[bisect_left(queue.limits_ns, queue_ns)] += count
         if self._has_more:
             self._add_requests(count, request_ns, queue_ns)
+
+    def on_identified(
+        self,
+        inferences: Sequence[Inference],
+        request_ns: int,
+        queue_ns: int,
+        compute_ns: int,
+        now_ns: int,
+    ) -> None:
+        """Show who the requests are that were just counted together, if that can be known.
+
+        The last one stands for them in the histograms. If they were slow, each of them is kept.
+        """
+        if request_ns >= self.slow.limit_ns:
+            for inference in inferences:
+                self.slow.add(Exemplar(request_ns, now_ns, *identity(inference)))
+        trace_id, request_id = identity(inferences[-1])
+        if not trace_id and not request_id:
+            return
+        shown = ((self.request, request_ns), (self.queue, queue_ns), (self.compute, compute_ns))
+        for histogram, ns in shown:
+            if histogram is not None:
+                histogram.show(Exemplar(ns, now_ns, trace_id, request_id))
 
     def _add_requests(self, count: int, request_ns: int, queue_ns: int) -> None:
         if self._only_response is not None:
@@ -306,6 +388,18 @@ class Latencies:
         """Count requests that the cache could not answer; `ns` is the sum of their times."""
         if count and self.summaries is not None and self.summaries.cache_miss is not None:
             self.summaries.cache_miss.add(ns // (1000 * count), count, self.time_slice())
+
+
+def identity(inference: Inference) -> tuple[str, str]:
+    """Returns the ids of a request's trace and of the request; empty if it has none."""
+    chunk = inference.chunk
+    if inference.trace is not None:
+        trace_id = inference.trace.trace_id()
+    elif chunk is not None and chunk.trace is not None:
+        trace_id = chunk.trace.trace_id(inference.index)
+    else:
+        trace_id = ""
+    return trace_id, inference.request.id
 
 
 def plan_latencies(plan: LatencyPlan, spec: ModelSpec) -> Latencies:

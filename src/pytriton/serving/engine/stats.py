@@ -404,9 +404,14 @@ def record_answers(
             received_ns += request.received_ns
             queued_ns += inference.queued_ns
             if latencies is not None:
-                latencies.on_requests(
-                    1, now_ns - request.received_ns, started_ns - inference.queued_ns
-                )
+                request_ns = now_ns - request.received_ns
+                queue_ns = started_ns - inference.queued_ns
+                latencies.on_requests(1, request_ns, queue_ns)
+                is_slow = request_ns >= latencies.slow.limit_ns
+                if request.id or inference.trace is not None or is_slow:
+                    latencies.on_identified(
+                        (inference,), request_ns, queue_ns, now_ns - started_ns, now_ns
+                    )
         else:
             failed_rows += request.rows or 1
             reason = FailureReason.CANCELED if inference.is_cancelled else FailureReason.BACKEND
@@ -419,9 +424,14 @@ def record_answers(
         received_ns += count * first.request.received_ns
         queued_ns += count * first.queued_ns
         if latencies is not None:  # the members of a chunk came together
-            latencies.on_requests(
-                count, now_ns - first.request.received_ns, started_ns - first.queued_ns
-            )
+            request_ns = now_ns - first.request.received_ns
+            queue_ns = started_ns - first.queued_ns
+            latencies.on_requests(count, request_ns, queue_ns)
+            is_slow = request_ns >= latencies.slow.limit_ns
+            if run.chunk.has_fields or run.chunk.trace is not None or is_slow:
+                until = run.position + count
+                seen = inferences[run.position if is_slow else until - 1 : until]
+                latencies.on_identified(seen, request_ns, queue_ns, now_ns - started_ns, now_ns)
     if succeeded or not batch.open_positions:
         record = BatchRecord(
             succeeded_rows + failed_rows + batch.null_rows,

@@ -55,7 +55,7 @@ def record_success(
     input_ns, infer_ns, output_ns = compute_ns
     now_ms = time.time_ns() // 1_000_000
     requests = [inference.request for inference in inferences]
-    for request in dict.fromkeys(requests):  # members of a chunk share one
+    for request, last in dict(zip(requests, inferences, strict=True)).items():  # members share one
         rows = request.rows or 1
         record = BatchRecord(
             rows,
@@ -67,7 +67,19 @@ def record_success(
             rows,
             now_ns - request.received_ns,
         )
-        statistics.record_alike(record, requests.count(request), now_ms)
+        count = requests.count(request)
+        statistics.record_alike(record, count, now_ms)
+        latencies, request_ns = statistics.latencies, record.succeeded_ns
+        if latencies is not None:
+            is_slow = request_ns >= latencies.slow.limit_ns
+            has_trace = last.trace is not None or (
+                last.chunk is not None and last.chunk.trace is not None
+            )
+            if request.id or has_trace or is_slow:
+                seen = (
+                    [each for each in inferences if each.request is request] if is_slow else (last,)
+                )
+                latencies.on_identified(seen, request_ns, 0, sum(compute_ns), now_ns)
 
 
 class Reshaping:

@@ -359,6 +359,10 @@ class RemoteChunkTrace:
         """Not available here: no instance is reached from a front end."""
         raise NotImplementedError
 
+    def trace_id(self, index: int) -> str:
+        """Not available here, either: the core counts requests."""
+        raise NotImplementedError
+
     def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
         """Not available here, either: the core records it."""
         raise NotImplementedError

@@ -602,6 +602,10 @@ class RemoteTrace:
         """Not available here: no instance is reached from a front end."""
         raise NotImplementedError
 
+    def trace_id(self) -> str:
+        """Not known here."""
+        return ""
+
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """Do nothing."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics port: `/metrics` in Prometheus' text format, and the page if there is one."""
+"""The metrics port: `/metrics` in the format that a scraper asks for, and the page, if any."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
+from pytriton.serving.server.metrics.exposition import (
+    OPEN_TYPE,
+    TEXT_TYPE,
+    prefers_openmetrics,
+)
 from pytriton.serving.server.metrics.machine import call_driver, find_gpus
 
 if TYPE_CHECKING:
@@ -35,7 +40,6 @@ else:  # for the first scrape
 
 logger = logging.getLogger(__name__)
 
-_CONTENT_TYPE = b"text/plain; charset=utf-8"
 _ALLOW = b"Allow: GET, HEAD\r\n"
 MAX_BODY_BYTES = 64 << 20
 # So many models are read at once, in 2 ms; then requests have their turn.
@@ -103,28 +107,36 @@ class MetricsApi(HttpHandler):
             connection.respond_error(405, "Method Not Allowed", _ALLOW)
             return None
         if path not in (b"/metrics", b"/metrics/"):
-            connection.respond(200, (), _CONTENT_TYPE)
+            connection.respond(200, (), TEXT_TYPE)
             return None
+        is_open = prefers_openmetrics(request.head.headers.get(b"accept", b"").decode("latin-1"))
         models = self._models()
         if len(models) <= _MODELS_AT_ONCE and self._gpus is None:
-            page = self._page.begin()
+            page = self._page.begin(is_open=is_open)
             for model in models:
                 page.add(model)
-            connection.respond(200, self._page.finish(page, self._others(models)), _CONTENT_TYPE)
+            parts = self._page.finish(page, self._others(models))
+            connection.respond(200, parts, OPEN_TYPE if is_open else TEXT_TYPE)
             return None
-        task = self._tasks.start(self._answer(connection, models, self._gpus))
+        answer = self._answer(connection, models, self._gpus, is_open=is_open)
+        task = self._tasks.start(answer)
         return PendingExchange(HttpExchange(), task)
 
     async def _answer(
-        self, connection: HttpConnection, models: list[ManagedModel], gpus: NvmlReader | None
+        self,
+        connection: HttpConnection,
+        models: list[ManagedModel],
+        gpus: NvmlReader | None,
+        *,
+        is_open: bool,
     ) -> None:
         try:
-            parts = await self._read(models, gpus)
+            parts = await self._read(models, gpus, is_open=is_open)
         except Exception:
             logger.exception("metrics could not be read")
             connection.respond_error(500, "metrics could not be read")
         else:
-            connection.respond(200, parts, _CONTENT_TYPE)
+            connection.respond(200, parts, OPEN_TYPE if is_open else TEXT_TYPE)
 
     async def page(self) -> bytes:
         """Returns the metrics of now, for those who ask elsewhere."""
@@ -145,10 +157,12 @@ class MetricsApi(HttpHandler):
         yield from families.cluster_families(self._cluster(), models)
         yield from self._custom()
 
-    async def _read(self, models: list[ManagedModel], gpus: NvmlReader | None) -> Sequence[bytes]:
+    async def _read(
+        self, models: list[ManagedModel], gpus: NvmlReader | None, *, is_open: bool = False
+    ) -> Sequence[bytes]:
         if gpus is not None:
             await self._refresh_gpus(gpus)
-        page = self._page.begin({} if gpus is None else gpus.uuids)
+        page = self._page.begin({} if gpus is None else gpus.uuids, is_open=is_open)
         for first in range(0, len(models), _MODELS_AT_ONCE):
             for model in models[first : first + _MODELS_AT_ONCE]:
                 page.add(model)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text format, for metric families that are read when the page is scraped.
+"""Prometheus' text format and OpenMetrics, for families that are read when the page is scraped.
 
 `prometheus_client` is not used because it ends the name of every counter in `_total`, and Triton
-does not.
+does not. OpenMetrics demands this ending of a counter, so Triton's counters are of the type
+`unknown` there, which keeps their names: a scraper that changes the format finds the same series.
 """
 
 from __future__ import annotations
@@ -15,6 +16,33 @@ from dataclasses import dataclass
 KINDS = ("counter", "gauge", "histogram", "summary")  # in the order of a page
 
 Number = int | float
+
+TEXT_TYPE = b"text/plain; charset=utf-8"
+OPEN_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPEN_END = "# EOF\n"
+_OPEN_VERSIONS = ("", "0.0.1", "1.0.0")  # of OpenMetrics, in an Accept header; "": any
+# The names and values of an exemplar's labels together, by OpenMetrics.
+_EXEMPLAR_CHARACTERS = 128
+_TOTAL = "_total"
+
+
+def prefers_openmetrics(accept: str) -> bool:
+    """Returns whether an Accept header asks for OpenMetrics rather than for the text format."""
+    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for choice in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in choice.split(";"))
+        values = dict(part.split("=", 1) for part in parameters if "=" in part)
+        is_open = name == "application/openmetrics-text"
+        if name in weights and not (is_open and values.get("version", "") not in _OPEN_VERSIONS):
+            weights[name] = max(weights[name], _weight(values.get("q", "1")))
+    return 0 < weights["application/openmetrics-text"] >= weights["text/plain"]
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,29 @@ class SampleFamily:
         ]
         return family_text(self.name, self.kind, self.help, lines)
 
+    def open_text(self) -> str:
+        """Returns the family's lines in OpenMetrics; empty for a family without values."""
+        # Of each histogram, buckets come before the count and the sum.
+        ordered = (
+            sorted(self.samples, key=_open_group) if self.kind == "histogram" else self.samples
+        )
+        lines = [
+            f"{self.name}{sample.suffix}{_braced(_open_labels(sample.labels))} "
+            f"{number_text(sample.value)}\n"
+            for sample in ordered
+        ]
+        return open_family_text(self.name, self.kind, self.help, lines)
+
+
+def _open_group(sample: MetricSample) -> tuple[str, bool]:
+    own = {name: value for name, value in sample.labels.items() if name != "le"}
+    return labels_text(own), sample.suffix != "_bucket"
+
+
+def _open_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns labels with a bucket's bound as OpenMetrics writes it."""
+    return {**labels, "le": _bound_text(float(labels["le"]))} if "le" in labels else labels
+
 
 def family_text(name: str, kind: str, help_text: str, lines: Iterable[str]) -> str:
     """Returns the lines of a family under its head; empty if there are none."""
@@ -53,6 +104,56 @@ def family_text(name: str, kind: str, help_text: str, lines: Iterable[str]) -> s
         return ""
     escaped = help_text.replace("\\", r"\\").replace("\n", r"\n")
     return f"# HELP {name} {escaped}\n# TYPE {name} {kind}\n{body}"
+
+
+def open_family_text(name: str, kind: str, help_text: str, lines: Iterable[str]) -> str:
+    """Returns the lines of a family in OpenMetrics under its head; empty if there are none.
+
+    A counter whose name does not end in `_total` is of the type `unknown`.
+    """
+    body = "".join(lines)
+    if not body:
+        return ""
+    if kind == "counter":
+        kind = "counter" if name.endswith(_TOTAL) else "unknown"
+        name = name.removesuffix(_TOTAL)
+    return f"# TYPE {name} {kind}\n# HELP {name} {_escaped(help_text)}\n{body}"
+
+
+def exemplar_text(labels: Mapping[str, str], value: Number, at_s: float) -> str:
+    """Returns what follows the value of a bucket or of a counter; a long last label is cut."""
+    left = _EXEMPLAR_CHARACTERS
+    short = {}
+    for name, text in labels.items():
+        if text:
+            short[name] = text[: left - len(name)]
+            left -= len(name) + len(short[name])
+    return f" # {{{labels_text(short)}}} {number_text(value)} {at_s:.3f}"
+
+
+def open_histogram_lines(
+    name: str,
+    labels: str,
+    bounds: Sequence[float],
+    counts: Sequence[int],
+    total: Number,
+    exemplars: Sequence[str] = (),
+) -> str:
+    """Returns the lines of one histogram in OpenMetrics.
+
+    `exemplars` has the texts of the buckets, empty for those that have none.
+    """
+    head = f'{name}_bucket{{{labels},le="'
+    rows = zip((*bounds, math.inf), counts, exemplars or [""] * len(counts), strict=True)
+    buckets = [f'{head}{_bound_text(bound)}"}} {count}{text}\n' for bound, count, text in rows]
+    return (
+        f"{''.join(buckets)}{name}_count{{{labels}}} {counts[-1]}\n"
+        f"{name}_sum{{{labels}}} {number_text(total)}\n"
+    )
+
+
+def _bound_text(bound: float) -> str:
+    return "+Inf" if math.isinf(bound) else repr(float(bound))
 
 
 def histogram_lines(

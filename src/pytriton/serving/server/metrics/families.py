@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.messages import RequestPath
 from pytriton.serving.engine import latencies as names
 from pytriton.serving.engine.latencies import (
+    Exemplar,
     Histogram,
     Latencies,
     LatencyPlan,
@@ -31,14 +32,18 @@ from pytriton.serving.server.api.cluster_view import ModelKey, cluster_view
 from pytriton.serving.server.api.documents import ReportedModel
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
+    OPEN_END,
     MetricSample,
     Number,
     SampleFamily,
+    exemplar_text,
     family_text,
     gauge,
     histogram_lines,
     labels_text,
     number_text,
+    open_family_text,
+    open_histogram_lines,
     summary_lines,
 )
 from pytriton.serving.server.metrics.machine import (
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.stats import ModelStatistics
     from pytriton.serving.server.api.cluster_view import ClusterView, NodeRow
 
+SLOW_REQUESTS = "nv_inference_slow_requests_total"
 INSTANCES = "nv_model_instance_count"
 NODES = "nv_cluster_node_count"
 LAUNCHER = "nv_cluster_launcher_up"
@@ -114,9 +120,12 @@ class ModelReading:
     labels: str
     durations: InferenceDurations
     latencies: Latencies | None
+    is_open: bool = False  # its lines are in OpenMetrics
 
     @classmethod
-    def of(cls, model: ReportedModel, gpu_uuids: Mapping[int, str]) -> ModelReading:
+    def of(
+        cls, model: ReportedModel, gpu_uuids: Mapping[int, str], *, is_open: bool = False
+    ) -> ModelReading:
         """Read a model; its labels have the device if all its instances are on one GPU."""
         spec = model.spec
         labels = {f"_{tag}": value for tag, value in spec.metric_tags.items()}
@@ -127,7 +136,7 @@ class ModelReading:
             labels["gpu_uuid"] = gpu_uuids[spec.gpu]
         statistics = model.statistics
         durations = statistics.inference_durations()
-        return cls(model, labels_text(labels), durations, statistics.latencies)
+        return cls(model, labels_text(labels), durations, statistics.latencies, is_open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +201,40 @@ def _histogram(
         counted = None if reading.latencies is None else histogram(reading.latencies)
         if counted is None:
             return ""
-        counts = counted.cumulative()
-        return histogram_lines(name, reading.labels, counted.bounds, counts, total(reading))
+        counts, whole = counted.cumulative(), total(reading)
+        if not reading.is_open:
+            return histogram_lines(name, reading.labels, counted.bounds, counts, whole)
+        unit = 1e9 if name.endswith("_seconds") else 1e6
+        exemplars = [_exemplar(each, unit) for each in counted.exemplars]
+        return open_histogram_lines(name, reading.labels, counted.bounds, counts, whole, exemplars)
 
     return ModelFamily(name, "histogram", help_text, lines)
+
+
+def _exemplar(exemplar: Exemplar | None, unit_ns: float = 1e9) -> str:
+    if exemplar is None:
+        return ""
+    at_s = (time.time_ns() - time.monotonic_ns() + exemplar.at_ns) / 1e9
+    labels = {"trace_id": exemplar.trace_id, "request_id": exemplar.request_id}
+    return exemplar_text(labels, exemplar.ns / unit_ns, at_s)
+
+
+def _slow_requests(reading: ModelReading) -> str:
+    """Returns a counter for each slot with a request, which is its exemplar.
+
+    The text format has no exemplars, and this family would say nothing there.
+    """
+    if not reading.is_open or reading.latencies is None:
+        return ""
+    slow = reading.latencies.slow
+    at = reading.labels.rindex("version=")
+    head = f"{SLOW_REQUESTS}{{{reading.labels[:at]}slot="
+    return "".join(
+        [
+            f'{head}"{slot}",{reading.labels[at:]}}} {count}{_exemplar(exemplar)}\n'
+            for slot, count, exemplar in slow.readings()
+        ]
+    )
 
 
 def _batch_sizes(reading: ModelReading) -> str:
@@ -203,7 +242,8 @@ def _batch_sizes(reading: ModelReading) -> str:
         return ""
     bounds, statistics = reading.latencies.batch_sizes, reading.model.statistics
     counts = count_within(statistics.batch_sizes(), bounds)
-    return histogram_lines(names.BATCH_SIZE, reading.labels, bounds, counts, statistics.batch_rows)
+    lines = open_histogram_lines if reading.is_open else histogram_lines
+    return lines(names.BATCH_SIZE, reading.labels, bounds, counts, statistics.batch_rows)
 
 
 def _microseconds(field: str) -> _Read:
@@ -225,7 +265,11 @@ def _summary(name: str, help_text: str, field: str, duration: str) -> ModelFamil
             return ""
         ranks = [quantile.rank for quantile in latencies.summaries.quantiles]
         values = counted.values_at(ranks, latencies.time_slice())
-        return summary_lines(name, reading.labels, ranks, values, counted.count, total(reading))
+        lines = summary_lines(name, reading.labels, ranks, values, counted.count, total(reading))
+        if reading.is_open:  # the quantiles come first
+            count, whole, *quantiles = lines.splitlines(keepends=True)
+            return "".join([*quantiles, count, whole])
+        return lines
 
     return ModelFamily(name, "summary", help_text, lines)
 
@@ -318,6 +362,13 @@ GAUGES = (
         attrgetter("model.running_count"),
     ),
 )
+SLOW = ModelFamily(
+    SLOW_REQUESTS,
+    "counter",
+    "Number of successful requests above the limit of slow_request_seconds, by slot, with the "
+    "newest of each slot as exemplar",
+    _slow_requests,
+)
 HISTOGRAMS = (
     _histogram(
         names.FIRST_RESPONSE,
@@ -391,20 +442,28 @@ SUMMARIES = (
 class ModelTexts:
     """The lines of models, gathered model by model and kept by family."""
 
-    def __init__(self, families: Sequence[ModelFamily], gpu_uuids: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        families: Sequence[ModelFamily],
+        gpu_uuids: Mapping[int, str],
+        *,
+        is_open: bool = False,
+    ) -> None:
         self._columns: list[tuple[ModelFamily, list[str]]] = [(each, []) for each in families]
         self._gpu_uuids = gpu_uuids
+        self.is_open = is_open
 
     def add(self, model: ReportedModel) -> None:
         """Read a model; this takes about 50 us."""
-        reading = ModelReading.of(model, self._gpu_uuids)
+        reading = ModelReading.of(model, self._gpu_uuids, is_open=self.is_open)
         for family, texts in self._columns:
             texts.append(family.lines(reading))
 
     def families(self) -> Iterable[tuple[str, str]]:
         """Yields the kind and the text of each family."""
+        text = open_family_text if self.is_open else family_text
         for family, texts in self._columns:
-            yield family.kind, family_text(family.name, family.kind, family.help, texts)
+            yield family.kind, text(family.name, family.kind, family.help, texts)
 
 
 class MetricsPage:
@@ -424,9 +483,14 @@ class MetricsPage:
         self._machine: MachineReading | None = None
         self._read_at = 0.0
 
-    def begin(self, gpu_uuids: Mapping[int, str] | None = None) -> ModelTexts:
-        """Begin a page: the caller adds models to what this returns, and passes it to `finish`."""
-        return ModelTexts(self._families, gpu_uuids or {})
+    def begin(
+        self, gpu_uuids: Mapping[int, str] | None = None, *, is_open: bool = False
+    ) -> ModelTexts:
+        """Begin a page: the caller adds models to what this returns, and passes it to `finish`.
+
+        It is in OpenMetrics if `is_open`, otherwise in the text format.
+        """
+        return ModelTexts(self._families, gpu_uuids or {}, is_open=is_open)
 
     def finish(
         self,
@@ -437,10 +501,12 @@ class MetricsPage:
         """Returns the parts of the page, with the custom metrics of models and those of GPUs."""
         parts = list(models.families())
         others = (*self._server_families(gpus), *custom)
-        parts += [(family.kind, family.text()) for family in others]
+        is_open = models.is_open
+        parts += [(each.kind, each.open_text() if is_open else each.text()) for each in others]
         # Triton's page has all counters first, then all gauges, and so on.
         parts.sort(key=lambda part: KINDS.index(part[0]))
-        return [text.encode() for _, text in parts if text]
+        texts = [text.encode() for _, text in parts if text]
+        return [*texts, OPEN_END.encode()] if is_open else texts
 
     def render(self, models: Iterable[ReportedModel], custom: Iterable[SampleFamily] = ()) -> bytes:
         """Make the page of a machine without GPUs in one step."""
@@ -552,6 +618,7 @@ def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:
         *COUNTS,
         *(LATENCY_COUNTERS if options.counter_latencies else ()),
         *CACHE,
+        SLOW,
         *GAUGES,
         *(HISTOGRAMS if has_histograms else ()),
         *(SUMMARIES if plan.quantiles else ()),
@@ -569,7 +636,7 @@ def custom_families(metrics: CustomMetrics) -> Iterable[SampleFamily]:
 
 def server_family_names() -> frozenset[str]:
     """Returns the names that custom metrics of models cannot use."""
-    of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, *GAUGES, *HISTOGRAMS, *SUMMARIES)
+    of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, SLOW, *GAUGES, *HISTOGRAMS, *SUMMARIES)
     of_machine = (
         *pool_families(0),
         *cpu_families(MachineReading(0, 0, 0)),

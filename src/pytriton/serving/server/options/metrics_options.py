@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 
 import msgspec
@@ -12,6 +13,7 @@ from pytriton.serving.engine.config_rules import are_bounds
 from pytriton.serving.engine.latencies import (
     DEFAULT_BATCH_SIZE_BUCKETS,
     DEFAULT_LATENCY_BUCKETS_S,
+    DEFAULT_SLOW_S,
     LatencyPlan,
     Quantile,
 )
@@ -38,6 +40,7 @@ _SETTINGS = (
     "latency_histograms",
     "latency_buckets",
     "batch_size_buckets",
+    "slow_request_seconds",
 )
 
 
@@ -61,6 +64,7 @@ def read_metrics_options(flags: Flags) -> MetricsOptions:
         batch_size_buckets=_buckets(settings, "batch_size_buckets", DEFAULT_BATCH_SIZE_BUCKETS),
         first_responses=bool(settings.boolean("histogram_latencies")),
         quantiles=_quantiles(settings),
+        slow_s=_seconds(settings, "slow_request_seconds", DEFAULT_SLOW_S),
     )
     return MetricsOptions(
         **flags.record("metrics_options"),
@@ -95,6 +99,19 @@ def _buckets(settings: Flags, name: str, default: tuple[float, ...]) -> tuple[fl
     if not bounds or not are_bounds(bounds) or bounds[0] <= 0:
         raise bad_value(_FLAG, f"{name}=<ascending numbers with commas between>", text)
     return bounds
+
+
+def _seconds(settings: Flags, name: str, default: float) -> float:
+    text = settings.text(name)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise bad_value(_FLAG, f"{name}=<a positive number>", text)
+    return seconds
 
 
 def _quantiles(settings: Flags) -> tuple[Quantile, ...]:

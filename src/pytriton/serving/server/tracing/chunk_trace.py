@@ -16,6 +16,7 @@ from pytriton.serving.server.tracing.request_trace import (
     new_span_id,
     record_tensors,
     sending,
+    shown_trace_id,
     trace_context,
 )
 
@@ -77,6 +78,11 @@ class ChunkTrace:
             if context is not None:
                 self._exporter.expect_calls(facts)
                 yield index, context
+
+    def trace_id(self, index: int) -> str:
+        """Returns the id by which users find the trace of a member; empty if it has none."""
+        facts = self._facts.get(index)
+        return "" if facts is None else shown_trace_id(facts, has_spans=self._exporter.has_spans)
 
     def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
         """Record the execution of members."""

@@ -162,6 +162,11 @@ def trace_context(
     return TraceContext(f"00-{facts.trace_id:032x}-{span_id:016x}-01", facts.tracestate)
 
 
+def shown_trace_id(facts: TraceFacts, *, has_spans: bool) -> str:
+    """Returns the id of a trace where users look for it: in a file it is a number."""
+    return f"{facts.trace_id:032x}" if has_spans else str(facts.number)
+
+
 def record_tensors(facts: TraceFacts, activity: str, tensors: Iterable[InferTensor]) -> None:
     """Record tensors; their bytes are copied, because models may write to them later."""
     if facts.tensors is None:
@@ -206,6 +211,10 @@ class TracingSink:
     def context(self, *, is_model_file: bool) -> TraceContext | None:
         """Returns the parent of what the model's process adds; see `trace_context`."""
         return trace_context(self._facts, has_spans=self._has_spans, is_model_file=is_model_file)
+
+    def trace_id(self) -> str:
+        """Returns the id by which users find the trace."""
+        return shown_trace_id(self._facts, has_spans=self._has_spans)
 
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """Record an execution; another response of the same execution only extends it."""
