@@ -58,7 +58,7 @@ def families(text):
 
 
 @pytest.mark.parametrize(
-    ("accept", "expected"),
+    "accept, expected",
     [
         ("", False),
         ("*/*", False),

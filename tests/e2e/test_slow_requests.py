@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All slow requests among many are found from the metrics alone, with their traces.
+
+`PYTRITON_SLOW_REQUESTS_AMONG=100000` sends as many requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+
+import pytest
+
+from examples.slow_requests import client, find_slow, server
+from tests.e2e.waiting import eventually
+
+COUNT = int(os.environ.get("PYTRITON_SLOW_REQUESTS_AMONG", "3000"))
+SLOW = 100
+
+
+def written_traces(path):
+    """Returns the traces of a file; none while the server writes to it, or before."""
+    try:
+        return find_slow.read_traces(path)
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+
+
+@pytest.mark.parametrize("max_batch_size", [1, 16], ids=["alone", "columns"])
+@pytest.mark.parametrize("frontend_processes", [0, 2], ids=["one-process", "front-ends"])
+def test_every_slow_request_is_found_with_its_trace(
+    run_triton, tmp_path, max_batch_size, frontend_processes
+):
+    path = tmp_path / "trace.json"
+    triton = run_triton(
+        metrics_config=["slow_request_seconds=0.2"],
+        trace_config=[f"triton,file={path}", "level=TIMESTAMPS", "rate=1"],
+        frontend_processes=frontend_processes,
+    )
+    server.bind(triton, max_batch_size)
+    config = triton._config
+    load = threading.Thread(
+        target=lambda: asyncio.run(client.send("127.0.0.1", config.http_port, COUNT, SLOW))
+    )
+    url = f"http://127.0.0.1:{config.metrics_port}/metrics"
+    slow = find_slow.SlowRequests()
+
+    load.start()
+    while load.is_alive():
+        slow.add(find_slow.scrape(url))
+        load.join(0.1)
+    page = find_slow.scrape(url)
+    slow.add(page)
+    found = {one.request_id: one for one in slow.found}
+    injected = [found[f"slow-{number}"] for number in range(SLOW)]
+    assert eventually(lambda: len(written_traces(path)) == COUNT)
+    traces = find_slow.read_traces(path)
+
+    assert slow.missed == 0
+    for one in injected:
+        times = traces[one.trace_id]
+        assert times["COMPUTE_END"] - times["QUEUE_START"] >= 0.4e9
+        assert one.seconds >= 0.4
+    if max_batch_size > 1:
+        assert 'path="columns"' in page
