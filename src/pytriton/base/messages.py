@@ -248,10 +248,17 @@ class TracedSink(ExecutionTrace, ResponseSink, Protocol):
 
 
 class ExecutionTimes(msgspec.Struct, frozen=True, gc=False):
-    """When a request was queued, sent to an instance, computed, and answered."""
+    """When a request was queued, sent to an instance, computed, and answered; its costs.
+
+    Costs are its part of the batch: by rows, and for the server by requests and bytes.
+    """
 
     queued_ns: int
     started_ns: int
     infer_start_ns: int
     output_start_ns: int
     ended_ns: int
+    processor_ns: int = 0  # of the instance
+    server_ns: int = 0  # processor time of the server
+    bytes_in: int = 0  # of tensors
+    bytes_out: int = 0

@@ -127,3 +127,17 @@ def test_call_of_a_model_has_no_span_of_a_front_end():
     assert list(made) == ["m", "compute"]
     assert (made["m"].parent_id, made["m"].is_parent_remote) == (2, True)
     assert "triton.trace_parent_id" not in made["m"].attributes
+
+
+def test_span_of_a_model_has_the_cost_of_its_request():
+    times = ExecutionTimes(110, 120, 130, 140, 150, 70, 5, 8, 16)
+    attributes = spans(executions=[TracedExecution(12, times)])["m"].attributes
+
+    costs = {name: value for name, value in attributes.items() if "cost" in name}
+    assert costs == {
+        "triton.cost.worker_ns": 70,
+        "triton.cost.server_ns": 5,
+        "triton.cost.queue_ns": 10,
+        "triton.cost.bytes_in": 8,
+        "triton.cost.bytes_out": 16,
+    }

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pytriton.base import dtypes
-from pytriton.serving.server.tracing.request_trace import TensorFact
+from pytriton.base.messages import ExecutionTimes
+from pytriton.serving.server.tracing.request_trace import TensorFact, TracedExecution
 from pytriton.serving.server.tracing.trace_files import tensor_text, trace_text
 from tests.server.tracing.trace_facts import facts
 
@@ -152,3 +153,19 @@ def test_large_tensor_is_written_whole():
     values = np.arange(10_000, dtype=np.int32)
 
     assert tensor_text(dtypes.INT32, values.tobytes()) == ",".join(map(str, range(10_000)))
+
+
+def test_cost_of_a_request_is_written_beside_its_model():
+    executions = [
+        TracedExecution(1, ExecutionTimes(110, 120, 130, 140, 150, 70, 5, 8, 16)),
+        TracedExecution(1, ExecutionTimes(150, 155, 156, 157, 158, 30, 6, 8, 4)),
+    ]
+    (model,) = [each for each in objects(facts(1, executions=executions)) if "model_name" in each]
+
+    assert model["cost"] == {
+        "worker_ns": 100,
+        "server_ns": 11,
+        "queue_ns": 15,
+        "bytes_in": 16,
+        "bytes_out": 20,
+    }

@@ -36,7 +36,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import InferRequest, InferTensor, OutputBurst
@@ -70,6 +70,7 @@ class BatchTracker:
         self._instance = instance
         self._labels = labels
         self._next_batch = 1
+        self._uncharged_ns = 0  # processor time of answers that no request waits for
         self._end: ServerError | None = None  # set when the instance has ended
 
     @property
@@ -130,6 +131,7 @@ class BatchTracker:
             reshape_inputs(frame.inputs, labels.input_reshapes, batching=labels.batching)
         if labels.is_model_file:
             frame.details = request_details([inference.request for inference in inferences])
+        batch.bytes_in = _size(frame.inputs)
         self._next_batch += 1
         self.running[batch_id] = self.executing[batch_id] = batch
         return frame
@@ -279,6 +281,8 @@ class BatchTracker:
         if batch is None:
             self._check_closed(frame.batch)
             return
+        batch.processor_ns += frame.processor_ns
+        batch.bytes_out += _size(frame.outputs)
         times_ns = (frame.started_ns, frame.finished_ns)
         try:
             error = self._reshape(frame.outputs) if self._labels.output_reshapes else None
@@ -367,6 +371,7 @@ class BatchTracker:
                 )
             returned = self.executing.pop(frame.returned_batch, None)
         times_ns = (frame.started_ns, frame.finished_ns)
+        self._charge(frame, returned)
         if frame.rows is not None:
             self._handle_rows(received, frame.rows, times_ns)
         by_batch = self._outcomes_by_batch(received, frame)
@@ -377,6 +382,29 @@ class BatchTracker:
             self.events.on_outcomes(self._instance, batch, outcomes, times_ns)
         if returned is not None and returned.id not in by_batch:
             self.events.on_outcomes(self._instance, returned, [], times_ns)
+
+    def _charge(self, frame: ResponsesFrame, returned: RunningBatch | None) -> None:
+        """Share the processor time of a message among the batches that it is about."""
+        self._uncharged_ns += frame.processor_ns
+        found = {} if returned is None else {returned.id: returned}
+        rows = frame.rows
+        if rows is not None:
+            each = _size(rows.outputs) // (sum([burst.count for burst in rows.bursts]) or 1)
+            for burst in rows.bursts:
+                batch = self.running.get(burst.batch)
+                if batch is not None:
+                    batch.bytes_out += each * burst.count
+                    found[burst.batch] = batch
+        for item in frame.items:
+            batch = self.running.get(item.batch)
+            if batch is not None:
+                batch.bytes_out += _size(item.outputs or ())
+                found[item.batch] = batch
+        if found:
+            part, rest = divmod(self._uncharged_ns, len(found))
+            for batch in found.values():
+                batch.processor_ns += part
+            self._uncharged_ns = rest
 
     def _handle_rows(
         self, received: Received, rows: ResponseRows, times_ns: tuple[int, int]
@@ -449,6 +477,7 @@ class BatchTracker:
         if batch is None:
             self._check_closed(frame.batch)
             return
+        batch.processor_ns += frame.processor_ns
         try:
             error = error_from_code(frame.error_code, frame.error, frame.origin)
         except ValueError as failure:  # there is no such code
@@ -465,6 +494,10 @@ class BatchTracker:
             raise ProtocolError(
                 f"expected an answer to a running batch, got one to batch {batch_id}"
             )
+
+
+def _size(tensors: Iterable[TensorRef]) -> int:
+    return sum([ref.size for ref in tensors])
 
 
 def _describe_members(run: ChunkRun, frame: Execute) -> None:

@@ -87,6 +87,7 @@ class AsyncInstanceHost(InstanceHost):
 
     def _send(self, frame: Frame, payload: Payload) -> None:
         if not self._closed.done():
+            self._meter.stamp(frame)
             self._loop_channel.send(frame, payload)
 
 

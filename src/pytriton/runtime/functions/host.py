@@ -25,7 +25,7 @@ from pytriton.runtime.transport.arena import IDLE_SECONDS
 from pytriton.runtime.transport.channel import IdleReader
 from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.runtime.transport.frames import BatchFailure, Cancel, Credit, Execute, ResponseItem
-from pytriton.runtime.transport.response_outbox import ResponseOutbox
+from pytriton.runtime.transport.response_outbox import ProcessorMeter, ResponseOutbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +85,7 @@ class InstanceHost:
             EOFError: The server has closed the channel, or ConnectionError, unless the callable
                 runs on an event loop: then it returns.
         """
+        self._meter = ProcessorMeter()  # the process has nothing else to do
         self._serve()
 
     def is_alive(self) -> bool:
@@ -99,6 +100,7 @@ class InstanceHost:
     def _run(self) -> None:
         set_line_source(self._call.line_source)  # of this thread, and of the tasks that it starts
         try:
+            self._meter = ProcessorMeter(of_thread=True)
             self._serve()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             logger.debug("%s: the server closed the channel", self._call.instance_name)
@@ -158,6 +160,7 @@ class InstanceHost:
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
 
     def _send(self, frame: Frame, payload: Payload) -> None:
+        self._meter.stamp(frame)
         self._channel.send(frame, payload)
 
 
@@ -248,7 +251,7 @@ class StreamHost(InstanceHost):
 
     def _serve(self) -> None:
         self._streams: dict[int, _Stream] = {}
-        self._outbox = ResponseOutbox(self._channel)
+        self._outbox = ResponseOutbox(self._channel, self._meter)
         self._reader = self._make_reader()
         self._received_ns = 0
         self._stepped_ns = 0  # when the last step ended

@@ -250,6 +250,7 @@ class BatchResult(FrameBase, tag="batch"):
     started_ns: int
     finished_ns: int
     outputs: list[TensorRef]
+    processor_ns: int = 0  # that the instance used since its last answer, as in those below
 
 
 class ResponseItem(msgspec.Struct, array_like=True):
@@ -291,6 +292,7 @@ class ResponsesFrame(FrameBase, tag="responses"):
     items: list[ResponseItem]
     returned_batch: int = 0  # `execute` of a model.py returned for this batch; responses may follow
     rows: ResponseRows | None = None  # they come before the items
+    processor_ns: int = 0
 
 
 class BatchFailure(FrameBase, tag="failure"):
@@ -302,7 +304,10 @@ class BatchFailure(FrameBase, tag="failure"):
     error: str
     error_code: int
     origin: FailureOrigin | None = None  # of the exception behind it; not for clients
+    processor_ns: int = 0
 
+
+AnswerFrame = (BatchResult, ResponsesFrame, BatchFailure)
 
 Frame = (
     Execute

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
-from pytriton.runtime.transport.frames import ResponseItem, ResponsesFrame
+from pytriton.runtime.transport.frames import AnswerFrame, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.response_rows import HeldRows, make_item
 
 if TYPE_CHECKING:
@@ -35,11 +35,36 @@ _HOLD_NS = 1_000_000
 _IDLE_ROUNDS = 10  # without responses, before the helper thread sleeps
 
 
+class ProcessorMeter:
+    """Writes into answers how much processor time was used since the last one.
+
+    It counts a whole process, or only the thread that has made it: then answers that another
+    thread sends have nothing, and the next one has it.
+    """
+
+    __slots__ = ("_clock", "_last_ns", "_thread")
+
+    def __init__(self, *, of_thread: bool = False) -> None:
+        self._clock = time.thread_time_ns if of_thread else time.process_time_ns
+        self._thread = threading.get_ident() if of_thread else 0
+        self._last_ns = self._clock()
+
+    def stamp(self, frame: Frame) -> None:
+        """Write into a frame what was used, if it is an answer."""
+        if isinstance(frame, AnswerFrame) and (
+            not self._thread or self._thread == threading.get_ident()
+        ):
+            now_ns = self._clock()
+            frame.processor_ns = now_ns - self._last_ns
+            self._last_ns = now_ns
+
+
 class ResponseOutbox:
     """The writing end of a channel; its lock also protects the arena, which has no other writer."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, meter: ProcessorMeter | None = None) -> None:
         self.channel = channel
+        self._meter = meter or ProcessorMeter()
         self.uses_memory = False  # `trim` has memory to give back, now or later
         self._send_lock = _SendLock(self)
         self._posted: deque[Frame] = deque()
@@ -251,6 +276,7 @@ class ResponseOutbox:
     def _send(self, frame: Frame, payload: Payload) -> None:
         if payload.blocks:
             self.uses_memory = True
+        self._meter.stamp(frame)
         self.channel.send(frame, payload)
 
     def _flush_posted(self) -> None:

@@ -20,6 +20,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.model_spec import identifier_of
 from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.costs import ServerCosts
 from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.failures import REFUSED, FailureBook, ModelFailures
 from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
@@ -344,6 +345,7 @@ class Engine(RequestEngine[ManagedModel]):
         self.awaits_models = awaits_models  # not ready before the first ones are bound
         # Waits until ensembles have followed the changes of bound models; None: there are none.
         self.followed: Callable[[], Awaitable[None]] | None = None
+        self.costs = ServerCosts(self.models)
         # Waits until no ensemble needs a model that gets no new requests; None: there are none.
         self.released: Callable[[ManagedModel], Awaitable[None]] | None = None
         # Waits until every front end knows the current models; None: all are in this process.
@@ -379,6 +381,7 @@ class Engine(RequestEngine[ManagedModel]):
         model.statistics.recent = ModelFailures(self.failures, model.spec)
         if self._latency_plan is not None:
             model.statistics.latencies = plan_latencies(self._latency_plan, model.spec)
+        model.statistics.server_costs = self.costs
         super().add(model)
 
     def _note_refusal(

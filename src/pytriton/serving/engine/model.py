@@ -648,8 +648,9 @@ class Model(VersionLifecycle):
         """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
         now_ns = time.monotonic_ns()
         try:
+            self.statistics.costs.add_batch(batch)
             if batch.is_traced:
-                record_traces(batch, outcomes, times_ns)
+                record_traces(batch, outcomes, times_ns, self.statistics.server_costs)
             if self.spec.iterative:
                 passed_on = self._settle_round(batch, outcomes, times_ns, now_ns)
             else:

@@ -16,6 +16,7 @@ import msgspec
 
 from pytriton.base.messages import ExecutionTimes, RequestPath
 from pytriton.serving.engine.failures import REFUSED
+from pytriton.serving.engine.costs import ModelCosts, ServerCosts
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ class ModelStatistics:
     paths: list[int] = field(default_factory=lambda: [0] * len(RequestPath))  # requests by path
     last_batch: BatchRecord | None = None  # while its answers are passed on, their batch
     latencies: Latencies | None = None  # their distributions, if those are wanted
+    costs: ModelCosts = field(default_factory=ModelCosts)
+    server_costs: ServerCosts | None = None  # the share of the server's own time
     _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
     _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
     _success_ns: int = 0
@@ -526,19 +529,38 @@ def record_burst(
     inference.response_count = first + count
 
 
-def record_traces(batch: RunningBatch, outcomes: list[Outcome], times_ns: tuple[int, int]) -> None:
-    """Add the times of the execution to the traces of its requests."""
+def record_traces(
+    batch: RunningBatch,
+    outcomes: list[Outcome],
+    times_ns: tuple[int, int],
+    server: ServerCosts | None = None,
+) -> None:
+    """Add the times and the costs of the execution to the traces of its requests."""
     ended_ns = time.monotonic_ns()
+    rows = batch.rows or sum([each.request.rows or 1 for each in batch.inferences]) or 1
+
+    def execution(inference: Inference) -> ExecutionTimes:
+        own = inference.request.rows or 1
+        size_in, size_out = batch.bytes_in * own // rows, batch.bytes_out * own // rows
+        return ExecutionTimes(
+            inference.queued_ns,
+            batch.started_ns,
+            *times_ns,
+            ended_ns,
+            batch.processor_ns * own // rows,
+            0 if server is None else server.of_request(size_in + size_out),
+            size_in,
+            size_out,
+        )
+
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]
-        execution = ExecutionTimes(inference.queued_ns, batch.started_ns, *times_ns, ended_ns)
         chunk, index = inference.chunk, inference.index
         if inference.trace is not None:
-            inference.trace.add_execution(execution)
+            inference.trace.add_execution(execution(inference))
         elif chunk is not None and chunk.trace is not None:
-            chunk.trace.add_execution(index, index + 1, execution)
+            chunk.trace.add_execution(index, index + 1, execution(inference))
     for run in batch.answered:
-        if run.chunk.trace is not None:  # its members came together
-            queued_ns = batch.inferences[run.position].queued_ns
-            execution = ExecutionTimes(queued_ns, batch.started_ns, *times_ns, ended_ns)
-            run.chunk.trace.add_execution(run.first, run.end, execution)
+        if run.chunk.trace is not None:  # its members came together, and have equally many rows
+            first = batch.inferences[run.position]
+            run.chunk.trace.add_execution(run.first, run.end, execution(first))

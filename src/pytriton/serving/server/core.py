@@ -86,6 +86,7 @@ class Core:
     def start(self) -> None:
         """Start to check for models that make no progress, which are logged."""
         self._timer = self._loop.call_later(_STALL_CHECK_INTERVAL_S, self._check_stalls)
+        self.engine.costs.share()  # from time to time, so that what is idle is nobody's share
 
     def _check_stalls(self) -> None:
         for text in self._stalls.check(self.engine.models(), self._loop.time()):

@@ -25,9 +25,10 @@ from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
+from pytriton.serving.server.process.event_loop import ProcessorClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytriton.runtime.executor.python_process import StartedZygote
     from pytriton.serving.server.cloud import vertex_ai
@@ -113,10 +114,12 @@ class NetworkServer:
         )
         client.look_again = core.look_again
         self._front_end: FrontEnd | FrontEndPool
+        pids: Callable[[], Sequence[int]] = tuple
         if options.frontend_processes:
-            self._front_end = front_end_pool.FrontEndPool(
+            self._front_end = pool = front_end_pool.FrontEndPool(
                 core.engine, client, core.tracing, options, loop, zygote, core.log.feed
             )
+            pids = lambda: pool.pids  # noqa: E731  of now
         else:
             self._front_end = front_end = FrontEnd(client, options, loop, core.tracing)
             front_end.set_verbose(core.log.feed.switches.verbose)
@@ -129,6 +132,7 @@ class NetworkServer:
             core.cluster_status,
             self._accepting_families,
         )
+        core.engine.costs.clock = ProcessorClock(pids).read
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
         self._page = LazyPage(functools.partial(self._make_page, client, time.time()))

@@ -110,12 +110,13 @@ class MetricsApi(HttpHandler):
             connection.respond(200, (), TEXT_TYPE)
             return None
         is_open = prefers_openmetrics(request.head.headers.get(b"accept", b"").decode("latin-1"))
+        server = self._server_time()
         models = self._models()
         if len(models) <= _MODELS_AT_ONCE and self._gpus is None:
             page = self._page.begin(is_open=is_open)
             for model in models:
                 page.add(model)
-            parts = self._page.finish(page, self._others(models))
+            parts = self._page.finish(page, [*server, *self._others(models)])
             connection.respond(200, parts, OPEN_TYPE if is_open else TEXT_TYPE)
             return None
         answer = self._answer(connection, models, self._gpus, is_open=is_open)
@@ -152,6 +153,10 @@ class MetricsApi(HttpHandler):
         # A version that failed to load, or is unloaded, has no statistics to show.
         return [model for model in self._engine.models() if _has_served(model)]
 
+    def _server_time(self) -> list[SampleFamily]:
+        """Returns what is to be read before the models, whose shares it changes."""
+        return list(families.cost_families(self._engine.costs)) if self._options.costs else []
+
     def _others(self, models: list[ManagedModel]) -> Iterator[SampleFamily]:
         yield from self._accepting()
         yield from families.cluster_families(self._cluster(), models)
@@ -162,12 +167,14 @@ class MetricsApi(HttpHandler):
     ) -> Sequence[bytes]:
         if gpus is not None:
             await self._refresh_gpus(gpus)
+        server = self._server_time()
         page = self._page.begin({} if gpus is None else gpus.uuids, is_open=is_open)
         for first in range(0, len(models), _MODELS_AT_ONCE):
             for model in models[first : first + _MODELS_AT_ONCE]:
                 page.add(model)
             await asyncio.sleep(0)
-        return self._page.finish(page, self._others(models), self._gpu_readings)
+        others = [*server, *self._others(models)]
+        return self._page.finish(page, others, self._gpu_readings)
 
     async def _refresh_gpus(self, gpus: NvmlReader) -> None:
         """Read them in a thread, no more often than the interval allows.

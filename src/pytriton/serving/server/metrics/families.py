@@ -59,10 +59,13 @@ from pytriton.serving.server.options.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
+    from pytriton.serving.engine.costs import ModelCosts, ServerCosts
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.engine.stats import ModelStatistics
     from pytriton.serving.server.api.cluster_view import ClusterView, NodeRow
 
+ANONYMOUS = ""  # the principal of a request whose client has no identity
+SERVER_TIME = "nv_server_processor_seconds"
 SLOW_REQUESTS = "nv_inference_slow_requests_total"
 INSTANCES = "nv_model_instance_count"
 NODES = "nv_cluster_node_count"
@@ -183,7 +186,7 @@ def _paths(reading: ModelReading) -> str:
     return _labelled("nv_inference_path_count", reading.labels, "path", counts)
 
 
-def _labelled(name: str, labels: str, label: str, counts: Iterable[tuple[str, int]]) -> str:
+def _labelled(name: str, labels: str, label: str, counts: Iterable[tuple[str, int | str]]) -> str:
     """Returns the lines of a family with one more label."""
     # `version` is the last label, and the other one comes right before it.
     at = labels.rindex("version=")
@@ -322,6 +325,59 @@ _LATENCIES = (
 LATENCY_COUNTERS = tuple(
     _counter(f"nv_inference_{name}_duration_us", text, _microseconds(field))
     for name, field, text, _ in _LATENCIES
+)
+
+
+def _costs(
+    name: str, label: str, parts: Sequence[tuple[str, Callable[[ModelCosts], Number]]]
+) -> Callable[[ModelReading], str]:
+    """Returns the function for a family with a line for each part, such as that of the server."""
+
+    def lines(reading: ModelReading) -> str:
+        costs = reading.model.statistics.costs
+        read_parts = [(value, read(costs)) for value, read in parts]
+        values = [(value, number_text(number)) for value, number in read_parts if number]
+        # Nobody has an identity yet: the label has its place, so that series keep their form.
+        return _labelled(name, reading.labels, f'principal="{ANONYMOUS}",{label}', values)
+
+    return lines
+
+
+COSTS = (
+    ModelFamily(
+        "nv_inference_processor_seconds",
+        "counter",
+        "Processor time that requests have cost, of the model's instances (worker) and of the "
+        "server, whose time is shared among models by requests and bytes",
+        _costs(
+            "nv_inference_processor_seconds",
+            "where",
+            [
+                ("server", lambda costs: costs.server_ns / 1e9),
+                ("worker", lambda costs: costs.worker_ns / 1e9),
+            ],
+        ),
+    ),
+    ModelFamily(
+        "nv_inference_tensor_bytes",
+        "counter",
+        "Number of bytes of tensors that instances received and returned",
+        _costs(
+            "nv_inference_tensor_bytes",
+            "direction",
+            [("in", lambda costs: costs.bytes_in), ("out", lambda costs: costs.bytes_out)],
+        ),
+    ),
+    ModelFamily(
+        "nv_inference_tokens",
+        "counter",
+        "Number of tokens of OpenAI's routes, as models have counted them",
+        _costs(
+            "nv_inference_tokens",
+            "direction",
+            [("in", lambda costs: costs.tokens_in), ("out", lambda costs: costs.tokens_out)],
+        ),
+    ),
 )
 CACHE = (
     _cache_counter(
@@ -536,6 +592,22 @@ class MetricsPage:
         return self._machine
 
 
+def cost_families(costs: ServerCosts) -> Iterator[SampleFamily]:
+    """Share the time of the server among models, and yield how much there was to share."""
+    costs.share()
+    shared_ns, idle_ns = costs.spent_ns - costs.idle_ns, costs.idle_ns
+    yield SampleFamily(
+        SERVER_TIME,
+        "counter",
+        "Processor time of the server's processes: that models have a share of, and that of times "
+        "without requests",
+        [
+            MetricSample(shared_ns / 1e9, {"state": "busy"}),
+            MetricSample(idle_ns / 1e9, {"state": "idle"}),
+        ],
+    )
+
+
 def cluster_families(
     status: ClusterStatus | None, models: Iterable[ManagedModel]
 ) -> Iterator[SampleFamily]:
@@ -618,6 +690,7 @@ def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:
         *COUNTS,
         *(LATENCY_COUNTERS if options.counter_latencies else ()),
         *CACHE,
+        *(COSTS if options.costs else ()),
         SLOW,
         *GAUGES,
         *(HISTOGRAMS if has_histograms else ()),
@@ -636,7 +709,7 @@ def custom_families(metrics: CustomMetrics) -> Iterable[SampleFamily]:
 
 def server_family_names() -> frozenset[str]:
     """Returns the names that custom metrics of models cannot use."""
-    of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, SLOW, *GAUGES, *HISTOGRAMS, *SUMMARIES)
+    of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, *COSTS, SLOW, *GAUGES, *HISTOGRAMS, *SUMMARIES)
     of_machine = (
         *pool_families(0),
         *cpu_families(MachineReading(0, 0, 0)),
@@ -644,4 +717,4 @@ def server_family_names() -> frozenset[str]:
         *accepting_families(0, is_paused=False),
     )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
-    return frozenset([*names, *CLUSTER_NAMES])
+    return frozenset([*names, *CLUSTER_NAMES, SERVER_TIME])

@@ -41,6 +41,7 @@ _SETTINGS = (
     "latency_buckets",
     "batch_size_buckets",
     "slow_request_seconds",
+    "costs",
 )
 
 
@@ -51,6 +52,7 @@ class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpu: bool = True
     interval_ms: float = 2000.0
     counter_latencies: bool = True
+    costs: bool = True
     pinned_memory_pool_bytes: int = 256 << 20
     latencies: LatencyPlan = LatencyPlan()
 
@@ -69,6 +71,7 @@ def read_metrics_options(flags: Flags) -> MetricsOptions:
     return MetricsOptions(
         **flags.record("metrics_options"),
         counter_latencies=settings.boolean("counter_latencies") is not False,
+        costs=settings.boolean("costs") is not False,
         latencies=latencies,
     )
 

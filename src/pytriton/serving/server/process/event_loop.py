@@ -10,7 +10,8 @@ import gc
 import os
 import select
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,29 @@ def read_activity(pid: int) -> Activity | None:
     state, *fields = text.rpartition(")")[2].split()
     ticks = int(fields[10]) + int(fields[11])
     return Activity(ticks / os.sysconf("SC_CLK_TCK"), state in "RD")
+
+
+class ProcessorClock:
+    """Adds up the processor time of this process and of others, which may come and go.
+
+    Args:
+        pids: Returns the ids of the other processes.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self._pids = pids
+        self._ended_ns = 0
+        self._known: dict[int, int] = {}
+
+    def read(self) -> int:
+        """Returns the time in nanoseconds; of the others, it is exact to a tick of the system."""
+        before, self._known = self._known, {}
+        for pid in self._pids():
+            activity = read_activity(pid)
+            if activity is not None:
+                self._known[pid] = round(activity.processor_s * 1e9)
+        self._ended_ns += sum(ns for pid, ns in before.items() if pid not in self._known)
+        return time.process_time_ns() + self._ended_ns + sum(self._known.values())
 
 
 class ProcessWatch:

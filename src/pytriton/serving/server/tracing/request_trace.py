@@ -89,6 +89,32 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
+class TraceCost(NamedTuple):
+    """What a traced request has cost, over all its executions."""
+
+    worker_ns: int  # processor time, as the next one
+    server_ns: int
+    queue_ns: int
+    bytes_in: int  # of tensors
+    bytes_out: int
+
+
+def cost_of(facts: TraceFacts) -> TraceCost | None:
+    """Returns what a request has cost; None if it was not executed, or nobody has measured it."""
+    if facts.is_ensemble:  # its steps have their own
+        return None
+    times = [execution.times_ns for execution in facts.executions]
+    if not any(each.processor_ns or each.bytes_in or each.bytes_out for each in times):
+        return None
+    return TraceCost(
+        sum(each.processor_ns for each in times),
+        sum(each.server_ns for each in times),
+        sum(max(0, each.started_ns - each.queued_ns) for each in times),
+        sum(each.bytes_in for each in times),
+        sum(each.bytes_out for each in times),
+    )
+
+
 def receiving(facts: TraceFacts) -> list[tuple[str, int]]:
     """Returns the events around the reading of a client's request, of which calls have none."""
     names = _RECEIVING.get(facts.protocol)

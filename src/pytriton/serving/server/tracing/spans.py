@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytriton.serving.server.tracing.request_trace import receiving
+from pytriton.serving.server.tracing.request_trace import cost_of, receiving
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,6 +118,9 @@ def _add_model(spans: _Spans, facts: TraceFacts) -> None:
         attributes["triton.trace_parent_id"] = 0
     if facts.request_id:
         attributes["triton.request_id"] = facts.request_id
+    cost = cost_of(facts)
+    if cost is not None:
+        attributes |= {f"triton.cost.{name}": value for name, value in cost._asdict().items()}
     events = [("REQUEST_START", facts.start_ns), ("REQUEST_END", facts.answered_ns)]
     if facts.executions:
         events.insert(1, ("QUEUE_START", facts.executions[0].times_ns.queued_ns))

@@ -25,7 +25,7 @@ import orjson
 
 from pytriton.base import dtypes
 from pytriton.base.background_tasks import start_thread
-from pytriton.serving.server.tracing.request_trace import receiving
+from pytriton.serving.server.tracing.request_trace import TraceCost, cost_of, receiving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -364,7 +364,16 @@ def _model(facts: TraceFacts) -> str:
         text += f',"request_id":{orjson.dumps(facts.request_id).decode()}'
     if facts.parent_number:
         text += f',"parent_id":{facts.parent_number}'
+    cost = cost_of(facts)
+    if cost is not None:  # not one of Triton's members; its readers do not look at it
+        text += f',"cost":{_cost_text(cost)}'
     return text + "}"
+
+
+# Requests of one batch have the same costs.
+@functools.lru_cache(64)
+def _cost_text(cost: TraceCost) -> str:
+    return orjson.dumps(cost._asdict()).decode()
 
 
 @functools.lru_cache(256)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs of requests: shares add up to what was spent."""
+
+from __future__ import annotations
+
+import random
+import types
+
+import pytest
+
+from pytriton.base.messages import ExecutionTimes
+from pytriton.runtime.executor.inference import Outcome, RunningBatch
+from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ModelCosts, ServerCosts
+from pytriton.serving.engine.stats import FailureReason, ModelStatistics, record_traces
+from tests.fakes import inference, response
+
+
+class Clock:
+    ns = 0
+
+    def read(self):
+        return self.ns
+
+
+def models(count):
+    return [types.SimpleNamespace(statistics=ModelStatistics()) for _ in range(count)]
+
+
+def work(model, requests, size=0):
+    model.statistics.record_failures(requests, 0, FailureReason.BACKEND)  # they cost as much
+    model.statistics.costs.bytes_in += size
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_of_the_server_add_up_to_its_time(seed):
+    chance, clock = random.Random(seed), Clock()
+    served = models(7)
+    costs = ServerCosts(lambda: served, clock.read)
+    for _ in range(50):
+        clock.ns += chance.randrange(10**9)
+        for each in chance.sample(served, chance.randrange(7)):
+            work(each, chance.randrange(1000), chance.randrange(10**8))
+        costs.share()
+
+    shared = sum(each.statistics.costs.server_ns for each in served)
+    assert shared + costs.idle_ns == costs.spent_ns == clock.ns
+
+
+def test_share_is_by_requests_and_bytes():
+    clock, served = Clock(), models(3)
+    costs = ServerCosts(lambda: served, clock.read)
+    clock.ns = 8000
+    work(served[0], 1)
+    work(served[1], 3, 4 * BYTES_PER_REQUEST)
+    costs.share()
+
+    assert [each.statistics.costs.server_ns for each in served] == [1000, 7000, 0]
+
+
+def test_time_without_requests_is_nobodys():
+    clock, served = Clock(), models(1)
+    costs = ServerCosts(lambda: served, clock.read)
+    clock.ns = 500
+    costs.share()
+    work(served[0], 1)
+    clock.ns = 700
+    costs.share()
+
+    assert (costs.idle_ns, served[0].statistics.costs.server_ns) == (500, 200)
+
+
+def test_model_that_was_loaded_again_begins_from_zero():
+    clock, served = Clock(), models(1)
+    costs = ServerCosts(lambda: served, clock.read)
+    work(served[0], 1000)
+    clock.ns = 100
+    costs.share()
+    served[:] = models(1)
+    work(served[0], 1)
+    clock.ns = 300
+    costs.share()
+
+    assert served[0].statistics.costs.server_ns == 200
+
+
+def test_batch_is_counted_once_however_often_it_is_added():
+    batch = RunningBatch(1, [], 0, set(), processor_ns=500, bytes_in=30, bytes_out=20)
+    costs = ModelCosts()
+    costs.add_batch(batch)
+    batch.processor_ns, batch.bytes_out = 800, 25
+    costs.add_batch(batch)
+    costs.add_batch(batch)
+
+    assert (costs.worker_ns, costs.bytes_in, costs.bytes_out) == (800, 30, 25)
+
+
+def test_trace_has_the_part_of_its_request_by_rows():
+    seen = []
+    requests = [inference(rows=rows) for rows in (1, 3)]
+    for each in requests:
+        each.trace = types.SimpleNamespace(add_execution=seen.append)
+    batch = RunningBatch(1, requests, 0, set(), processor_ns=800, bytes_in=40, bytes_out=8)
+    record_traces(batch, [Outcome(0, response()), Outcome(1, response())], (0, 0))
+
+    parts = [(each.processor_ns, each.bytes_in, each.bytes_out) for each in seen]
+    assert parts == [(200, 10, 2), (600, 30, 6)]
+    assert all(isinstance(each, ExecutionTimes) for each in seen)
