@@ -6,11 +6,19 @@ from __future__ import annotations
 import random
 import types
 
+import numpy as np
 import pytest
 
-from pytriton.base.messages import ExecutionTimes
+from pytriton.base import dtypes
+from pytriton.base.messages import (
+    ExecutionTimes,
+    InferResponse,
+    InferTensor,
+    OutputBurst,
+    ResponseBurst,
+)
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
-from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ModelCosts, ServerCosts
+from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ModelCosts, ServerCosts, TokenUsage
 from pytriton.serving.engine.stats import FailureReason, ModelStatistics, record_traces
 from tests.fakes import inference, response
 
@@ -105,3 +113,43 @@ def test_trace_has_the_part_of_its_request_by_rows():
     parts = [(each.processor_ns, each.bytes_in, each.bytes_out) for each in seen]
     assert parts == [(200, 10, 2), (600, 30, 6)]
     assert all(isinstance(each, ExecutionTimes) for each in seen)
+
+
+def tensor(name, values, dtype=dtypes.INT32):
+    if dtype is dtypes.BYTES:
+        return InferTensor(name, dtype, (1,), dtypes.encode_bytes([values]))
+    return InferTensor(name, dtype, (1,), np.array([values], np.int32).tobytes())
+
+
+def test_tokens_are_those_that_the_model_has_counted():
+    usage = TokenUsage("text")
+    for number in (2, 3):
+        outputs = [tensor("text", b"a", dtypes.BYTES), tensor("completion_tokens", number)]
+        usage.read(InferResponse("m", "1", "", [*outputs, tensor("prompt_tokens", 7)]))
+    usage.read(InferResponse("m", "1", "", [tensor("finish_reason", b"length", dtypes.BYTES)]))
+
+    assert (usage.prompt_tokens, usage.completion_tokens) == (7, 5)
+    assert usage.finish_reason == "length"
+
+
+def test_responses_with_a_text_are_tokens_if_the_model_counts_none():
+    usage = TokenUsage("text")
+    usage.read(InferResponse("m", "1", "", [tensor("text", b"a", dtypes.BYTES)]))
+    usage.read(InferResponse("m", "1", "", [tensor("other", b"a", dtypes.BYTES)]))
+
+    assert usage.completion_tokens == 1
+
+
+def test_burst_counts_as_its_responses_do():
+    parts = [[tensor("text", b"a", dtypes.BYTES), tensor("num_output_tokens", 2)]] * 3
+    one_by_one, together = TokenUsage("text"), TokenUsage("text")
+    for outputs in parts:
+        one_by_one.read(InferResponse("m", "1", "", [*outputs, tensor("prompt_tokens", 9)]))
+    outputs = [
+        OutputBurst(each.name, each.dtype, each.shape, bytes(each.data) * 3, [])
+        for each in (*parts[0], tensor("prompt_tokens", 9))
+    ]
+    together.read_burst(ResponseBurst("m", "1", "", 3, outputs))
+
+    for usage in (one_by_one, together):
+        assert (usage.prompt_tokens, usage.completion_tokens) == (9, 6)

@@ -97,6 +97,7 @@ class InferRequest(msgspec.Struct, eq=False):
     # that reads the request copies them, so no model sees it.
     uses_regions: bool = False
     path: RequestPath = RequestPath.UNCOUNTED
+    operation: str = ""  # of OpenAI's routes, in the words of OpenTelemetry: chat, for example
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none
@@ -238,6 +239,9 @@ class ExecutionTrace(Protocol):
 
     def add_execution(self, times_ns: ExecutionTimes) -> None:
         """Record the times of an execution, or of one of its responses."""
+
+    def add_usage(self, usage: Any) -> None:
+        """Record the tokens of a request of OpenAI's routes, which is about to end."""
 
     def on_cancelled(self) -> None:
         """Record that the client cancelled the request."""

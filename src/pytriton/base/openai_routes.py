@@ -21,6 +21,11 @@ TEMPLATE_PARAMETER = "openai_chat_template"
 _PLACE = "{content}"
 _MAX_STOPS = 4
 
+# Outputs in which a model counts tokens: ours, and those of Triton's backends.
+PROMPT_TOKENS = ("prompt_tokens", "num_input_tokens")
+COMPLETION_TOKENS = ("completion_tokens", "num_output_tokens")
+FINISH_REASON = "finish_reason"
+
 
 @dataclasses.dataclass(frozen=True)
 class ChatTemplate:

@@ -93,6 +93,9 @@ class Trace:
         """See `RequestTrace`."""
         self._executions.append(times_ns)
 
+    def add_usage(self, usage: Any) -> None:
+        """See `RequestTrace`; these requests come over no route."""
+
     def on_cancelled(self) -> None:
         """See `RequestTrace`."""
 

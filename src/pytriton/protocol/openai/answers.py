@@ -19,6 +19,7 @@ import orjson
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError
 from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.base.openai_routes import COMPLETION_TOKENS, FINISH_REASON, PROMPT_TOKENS
 
 _FORM = (
     "expected a JSON list of objects with 'token' and 'logprob' in the output 'logprobs', or of "
@@ -27,8 +28,6 @@ _FORM = (
 
 MAX_ANSWER_BYTES = 16 << 20  # of a text that the server gathers
 
-_PROMPT_TOKENS = ("prompt_tokens", "num_input_tokens")
-_COMPLETION_TOKENS = ("completion_tokens", "num_output_tokens")
 _UNFINISHED = frozenset({"", "None", "null"})  # vLLM's backend says None until the end
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -142,12 +141,12 @@ class ChoiceAnswer:
         return cut if is_cut else cut + self._cutter.finish()
 
     def _read_other(self, name: str, tensor: InferTensor) -> None:
-        if name == "finish_reason":
+        if name == FINISH_REASON:
             reason = _joined(tensor).decode("utf-8", "replace")
             self._reason = None if reason in _UNFINISHED else reason
-        elif name in _PROMPT_TOKENS:
+        elif name in PROMPT_TOKENS:
             self.prompt_tokens = _sum(tensor)
-        elif name in _COMPLETION_TOKENS:
+        elif name in COMPLETION_TOKENS:
             self._counted_tokens = (self._counted_tokens or 0) + _sum(tensor)
 
     def _read_calls(self, raw: bytes) -> list[dict[str, Any]] | None:
@@ -218,7 +217,7 @@ def _is_call(call: Any) -> bool:
 
 def prompt_tokens(response: InferResponse) -> int:
     """Returns the tokens of the prompt that a response tells; 0 if it tells nothing."""
-    return sum(_sum(tensor) for tensor in response.outputs if tensor.name in _PROMPT_TOKENS)
+    return sum(_sum(tensor) for tensor in response.outputs if tensor.name in PROMPT_TOKENS)
 
 
 def _joined(tensor: InferTensor) -> bytes:

@@ -65,6 +65,7 @@ class Inference(msgspec.Struct, eq=False):
     is_paused: bool = False  # the sink accepts no more responses for now
     cache_key: Any = None  # set if the response is to be cached
     cache_ns: int = 0
+    usage: Any = None  # a `TokenUsage`, once a response to a request of OpenAI's routes has come
 
     def cancel(self) -> None:
         """Cancel the request: nobody waits for its responses any more."""

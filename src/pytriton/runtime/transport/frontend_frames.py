@@ -126,6 +126,7 @@ class SubmitItem(msgspec.Struct, array_like=True):
     model_version: str = ""  # as the client wrote it
     trace: TraceOrigin | None = None
     path: int = 0  # a `RequestPath`
+    operation: str = ""
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):

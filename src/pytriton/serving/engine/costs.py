@@ -11,9 +11,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pytriton.base import dtypes
+from pytriton.base.openai_routes import COMPLETION_TOKENS, FINISH_REASON, PROMPT_TOKENS
 
 if TYPE_CHECKING:
+    from pytriton.base.dtypes import DataType
+    from pytriton.base.messages import InferResponse, ResponseBurst
     from pytriton.runtime.executor.inference import RunningBatch
     from pytriton.serving.engine.stats import ModelStatistics
 
@@ -35,6 +42,11 @@ class ModelCosts:
     tokens_in: int = 0  # of OpenAI's routes, as the model has counted them
     tokens_out: int = 0
 
+    def add_usage(self, usage: TokenUsage) -> None:
+        """Add the tokens of a request that has ended."""
+        self.tokens_in += usage.prompt_tokens
+        self.tokens_out += usage.completion_tokens
+
     def add_batch(self, batch: RunningBatch) -> None:
         """Add what a batch has cost since it was added last."""
         self.worker_ns += batch.processor_ns - batch.charged_ns
@@ -42,6 +54,54 @@ class ModelCosts:
         self.bytes_out += batch.bytes_out - batch.charged_out
         batch.charged_ns = batch.processor_ns
         batch.charged_in, batch.charged_out = batch.bytes_in, batch.bytes_out
+
+
+class TokenUsage:
+    """The tokens of one request of OpenAI's routes, as the responses of its model count them.
+
+    Args:
+        text: The output with the text; empty for embeddings.
+    """
+
+    __slots__ = ("_counted", "_text", "_texts", "finish_reason", "prompt_tokens")
+
+    def __init__(self, text: str) -> None:
+        self.prompt_tokens = 0
+        self.finish_reason = ""  # empty if the model does not say it
+        self._text = text
+        self._texts = 0  # responses with a text
+        self._counted: int | None = None
+
+    @property
+    def completion_tokens(self) -> int:
+        """The number that the model has counted, or that of its responses with a text."""
+        return self._texts if self._counted is None else self._counted
+
+    def read(self, response: InferResponse) -> None:
+        """Read a response; what is no number is refused where the client is answered."""
+        for tensor in response.outputs:
+            self._read(tensor.name, tensor.dtype, tensor.data, tensor.data, 1)
+
+    def read_burst(self, burst: ResponseBurst) -> None:
+        """Read many responses at once."""
+        for output in burst.outputs:
+            is_text = output.name == self._text
+            last = b"" if is_text else output.split(burst.count)[-1]
+            self._read(output.name, output.dtype, output.data, last, burst.count)
+
+    def _read(self, name: str, dtype: DataType, data: Any, last: Any, count: int) -> None:
+        """Read an output of `count` responses: all their bytes, and those of the last one."""
+        if name == self._text:
+            self._texts += count
+        elif name == FINISH_REASON and dtype is dtypes.BYTES:
+            self.finish_reason = bytes(last)[4:].decode("utf-8", "replace")
+        elif dtype is dtypes.BYTES:
+            return
+        elif name in PROMPT_TOKENS:
+            self.prompt_tokens = int(np.frombuffer(last, dtype.numpy).sum())
+        elif name in COMPLETION_TOKENS:
+            added = int(np.frombuffer(data, dtype.numpy).sum())
+            self._counted = (self._counted or 0) + added
 
 
 class CostedModel(Protocol):

@@ -55,6 +55,8 @@ from pytriton.serving.engine.stats import (
     record_late_failures,
     record_responses,
     record_traces,
+    record_usage,
+    usage_of,
 )
 
 if TYPE_CHECKING:
@@ -685,6 +687,8 @@ class Model(VersionLifecycle):
         inference = batch.inferences[position]
         try:
             record_burst(self.statistics, inference, burst.count, times_ns, time.monotonic_ns())
+            if self.spec.openai is not None and inference.request.operation:
+                usage_of(inference, self.spec.openai.text).read_burst(burst)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")
             outcomes = _as_failures(batch, burst_outcomes(position, burst))
@@ -738,6 +742,8 @@ class Model(VersionLifecycle):
         try:
             if not self.spec.iterative:
                 self._record(batch, outcomes, times_ns, now_ns)
+            if self.spec.openai is not None:
+                record_usage(self.statistics, self.spec.openai.text, batch, outcomes)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")
             outcomes = _as_failures(batch, outcomes)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.messages import ExecutionTimes, RequestPath
+from pytriton.serving.engine.costs import ModelCosts, ServerCosts, TokenUsage
 from pytriton.serving.engine.failures import REFUSED
-from pytriton.serving.engine.costs import ModelCosts, ServerCosts
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
@@ -564,3 +564,31 @@ def record_traces(
         if run.chunk.trace is not None:  # its members came together, and have equally many rows
             first = batch.inferences[run.position]
             run.chunk.trace.add_execution(run.first, run.end, execution(first))
+
+
+def usage_of(inference: Inference, text: str) -> TokenUsage:
+    """Returns where the tokens of a request are counted; `text` is the output with the text."""
+    usage: TokenUsage | None = inference.usage
+    if usage is None:
+        usage = inference.usage = TokenUsage(text)
+    return usage
+
+
+def record_usage(
+    statistics: ModelStatistics, text: str, batch: RunningBatch, outcomes: list[Outcome]
+) -> None:
+    """Count the tokens of those requests that came over OpenAI's routes.
+
+    `text` is the output of the model with the text.
+    """
+    for outcome in outcomes:
+        inference = batch.inferences[outcome.position]
+        if not inference.request.operation:
+            continue
+        usage = usage_of(inference, text)
+        if outcome.response is not None:
+            usage.read(outcome.response)
+        if outcome.is_final:
+            statistics.costs.add_usage(usage)
+            if inference.trace is not None:
+                inference.trace.add_usage(usage)

@@ -211,6 +211,7 @@ class CoreLink:
                 request.model_version,
                 origin,
                 request.path,
+                request.operation,
             )
         )
         self._flush_when_due()
@@ -607,6 +608,9 @@ class RemoteTrace:
         return ""
 
     def add_execution(self, times_ns: ExecutionTimes) -> None:
+        """Do nothing."""
+
+    def add_usage(self, usage: Any) -> None:
         """Do nothing."""
 
     def on_cancelled(self) -> None:

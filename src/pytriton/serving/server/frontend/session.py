@@ -525,6 +525,7 @@ def read_request(received: Received, item: SubmitItem, model: ServedModel) -> In
         correlation_id=item.correlation_id,
         flags=item.flags,
         received_ns=item.received_ns,
+        operation=item.operation,
         rows=item.rows,
         batch_key=as_batch_key(item.batch_key),
         path=RequestPath(item.path),

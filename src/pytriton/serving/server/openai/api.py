@@ -156,6 +156,8 @@ class OpenAIApi:
         members, name, model = self._read(request, route.endpoint.handler)
         is_chat = route.endpoint.handler == "chat"
         generation = read_generation(members, model.spec, is_chat=is_chat)
+        for each in generation.requests:
+            each.operation = "chat" if is_chat else "text_completion"
         kind = EventsAnswer if generation.is_stream else WholeAnswer
         exchange = kind(connection, identifier, name, model.spec, generation)
         return self._start(exchange, model, request, generation.requests)
@@ -167,6 +169,8 @@ class OpenAIApi:
         openai = model.spec.openai
         assert openai is not None
         job = read_embeddings(members, model.spec)
+        for each in job.requests:
+            each.operation = "embeddings"
         bodies = self._http.service.bodies
         exchange = EmbeddingsExchange(connection, identifier, name, openai.embedding, job, bodies)
         return self._start(exchange, model, request, job.requests)

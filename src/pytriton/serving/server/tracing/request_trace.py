@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import ExecutionTimes, InferResponse, InferTensor, ResponseSink
+    from pytriton.serving.engine.costs import TokenUsage
     from pytriton.serving.server.tracing.settings import TraceSampling
 
 # The events around the reading of a request, by protocol.
@@ -87,6 +88,9 @@ class TraceFacts(msgspec.Struct, kw_only=True):
     has_timestamps: bool = True
     is_refused: bool = False  # no model has seen it
     error: str | None = None
+    operation: str = ""  # of OpenAI's routes
+    usage: TokenUsage | None = None  # the same; None until the model has answered
+    first_response_ns: int = 0
 
 
 class TraceCost(NamedTuple):
@@ -252,6 +256,10 @@ class TracingSink:
         elif len(executions) < _MAX_EXECUTIONS:
             executions.append(TracedExecution(new_span_id(), times_ns))
 
+    def add_usage(self, usage: TokenUsage) -> None:
+        """Record the tokens of a request of OpenAI's routes."""
+        self._facts.usage = usage
+
     def on_cancelled(self) -> None:
         """Record that the client cancelled the request, whatever the model still sends."""
         self._is_cancelled = True  # nobody is there to whom responses could be sent
@@ -262,6 +270,8 @@ class TracingSink:
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Pass a response on."""
         answered_ns = _monotonic_ns()
+        if not self._facts.first_response_ns:
+            self._facts.first_response_ns = answered_ns
         if self._facts.tensors is not None and response is not None:
             record_tensors(self._facts, "TENSOR_BACKEND_OUTPUT", response.outputs)
         self._sink.on_response(response, final=final)

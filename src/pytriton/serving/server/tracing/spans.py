@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 SERVER_SCOPE = "triton-server"
 BACKEND_SCOPE = "pbe"
+EMBEDDINGS = "embeddings"  # the operation without an answer in words
+Attribute = str | int | float | list[str]
 _SERVICE_NAME = "triton-inference-server"  # Triton's default
 
 
@@ -49,7 +51,7 @@ class SpanRecord(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int  # this and all other times are since the epoch
     end_ns: int
     events: list[tuple[str, int]]
-    attributes: dict[str, str | int]
+    attributes: dict[str, Attribute]
     error: str | None
 
 
@@ -63,11 +65,35 @@ def make_spans(facts: TraceFacts, offset_ns: int) -> list[SpanRecord]:
         received = receiving(facts)
         times = (received[0][1] if received else facts.start_ns, facts.end_ns)
         events = received + facts.events
-        spans.add("InferRequest", facts.infer_id, facts.parent_id, times, events)
+        attributes = _gen_ai(facts) if facts.operation else {}
+        spans.add("InferRequest", facts.infer_id, facts.parent_id, times, events, attributes)
     _add_model(spans, facts)
     for execution in facts.executions:
         _add_execution(spans, facts, execution)
     return spans.records
+
+
+def _gen_ai(facts: TraceFacts) -> dict[str, Attribute]:
+    """Returns OpenTelemetry's attributes of a request to a language model."""
+    attributes: dict[str, Attribute] = {
+        "gen_ai.operation.name": facts.operation,
+        "gen_ai.provider.name": "pytriton",
+        "gen_ai.request.model": facts.model_name,
+        "gen_ai.response.model": facts.model_name,
+    }
+    if facts.request_id:
+        attributes["gen_ai.response.id"] = facts.request_id
+    usage = facts.usage
+    if usage is not None:
+        attributes["gen_ai.usage.input_tokens"] = usage.prompt_tokens
+        if facts.operation != EMBEDDINGS:
+            attributes["gen_ai.usage.output_tokens"] = usage.completion_tokens
+        if usage.finish_reason:
+            attributes["gen_ai.response.finish_reasons"] = [usage.finish_reason]
+    if facts.first_response_ns and facts.operation != EMBEDDINGS:
+        first_ns = facts.first_response_ns - (facts.received_ns or facts.start_ns)
+        attributes["gen_ai.server.time_to_first_token"] = first_ns / 1e9
+    return attributes
 
 
 class _Spans:
@@ -85,7 +111,7 @@ class _Spans:
         parent_id: int,
         times_ns: tuple[int, int],
         events: list[tuple[str, int]],
-        attributes: dict[str, str | int] | None = None,
+        attributes: dict[str, Attribute] | None = None,
         scope: str = SERVER_SCOPE,
     ) -> None:
         facts = self._facts
@@ -109,7 +135,7 @@ class _Spans:
 
 
 def _add_model(spans: _Spans, facts: TraceFacts) -> None:
-    attributes: dict[str, str | int] = {
+    attributes: dict[str, Attribute] = {
         "triton.model_name": facts.model_name,
         "triton.model_version": facts.model_version,
         "triton.trace_id": facts.number,

@@ -216,6 +216,7 @@ class Tracing:
             model_version=spec.version,
             is_ensemble=spec.platform == ENSEMBLE,
             request_id=request.id,
+            operation=request.operation,
             infer_id=new_span_id(),
             model_id=new_span_id(),
             start_ns=time.monotonic_ns(),
