@@ -18,7 +18,7 @@ from pytriton.base.messages import (
     ResponseBurst,
 )
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
-from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ModelCosts, ServerCosts, TokenUsage
+from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ServerCosts, TokenUsage
 from pytriton.serving.engine.stats import FailureReason, ModelStatistics, record_traces
 from tests.fakes import inference, response
 
@@ -91,13 +91,15 @@ def test_model_that_was_loaded_again_begins_from_zero():
     assert served[0].statistics.costs.server_ns == 200
 
 
-def test_batch_is_counted_once_however_often_it_is_added():
-    batch = RunningBatch(1, [], 0, set(), processor_ns=500, bytes_in=30, bytes_out=20)
-    costs = ModelCosts()
-    costs.add_batch(batch)
-    batch.processor_ns, batch.bytes_out = 800, 25
-    costs.add_batch(batch)
-    costs.add_batch(batch)
+def test_batch_is_counted_once_however_often_its_model_hears_of_it(scene):
+    one = scene()
+    one.submit(2)
+    batch = one.instance.running[0]
+    batch.processor_ns, batch.bytes_in, batch.bytes_out = 500, 30, 20
+    one.instance.report(batch, [Outcome(0, response())])
+    batch.processor_ns, batch.bytes_out = 300, 5
+    one.instance.report(batch, [Outcome(1, response())])
+    costs = one.model.statistics.costs
 
     assert (costs.worker_ns, costs.bytes_in, costs.bytes_out) == (800, 30, 25)
 

@@ -74,3 +74,30 @@ def test_members_of_a_chunk_are_exemplars(clock, seconds):
     assert scene.ends.of(chunk) == scene.doubled(chunk)
     assert shown(latencies.request) == [("", "c")]
     assert slow(latencies) == (["a", "b", "c"] if seconds else [])
+
+
+def test_exemplar_of_a_bucket_is_renewed_after_a_while_and_others_at_once(scene, clock):
+    one = scene()
+    latencies = record(one, clock, latency_buckets_s=(0.05, 0.5))
+
+    def answer(request_id, seconds):
+        one.submit(id=request_id)
+        clock.now_ns += round(seconds * SECOND_NS)
+        one.instance.report(one.instance.running[0], [Outcome(0, response())])
+
+    answer("first", 0.01)
+    answer("too soon", 0.01)
+    answer("another bucket", 0.2)
+    answer("later", 0.01)
+
+    assert shown(latencies.request) == [("", "later"), ("", "another bucket")]
+
+
+def test_exemplar_stays_while_it_is_new(scene, clock):
+    one = scene()
+    latencies = record(one, clock)
+    for request_id in ("first", "second"):
+        one.submit(id=request_id)
+        one.instance.report(one.instance.running[0], [Outcome(0, response())])
+
+    assert shown(latencies.request) == [("", "first")]

@@ -497,7 +497,10 @@ class BatchTracker:
 
 
 def _size(tensors: Iterable[TensorRef]) -> int:
-    return sum([ref.size for ref in tensors])
+    size = 0
+    for ref in tensors:  # there is one mostly: `sum` takes 0.2 us more
+        size += ref.size
+    return size
 
 
 def _describe_members(run: ChunkRun, frame: Execute) -> None:

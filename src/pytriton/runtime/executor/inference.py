@@ -128,13 +128,10 @@ class RunningBatch(msgspec.Struct, eq=False):
     answered: Sequence[
         ChunkRun
     ] = ()  # the same, if columns answer them; they have no outcomes then
-    # What it has cost so far, and how much of that its model has counted.
+    # What it has cost since its model was told about it.
     processor_ns: int = 0
     bytes_in: int = 0  # of tensors
     bytes_out: int = 0
-    charged_ns: int = 0
-    charged_in: int = 0
-    charged_out: int = 0
 
 
 class Outcome(msgspec.Struct, gc=False):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.runtime.transport.frames import AnswerFrame, ResponseItem, ResponsesFrame
@@ -32,31 +32,39 @@ logger = logging.getLogger(__name__)
 MAX_HELD = 32  # responses in one message, if they are ready together
 _MAX_HELD_BYTES = 32 << 10  # of rows, which then are inside the message
 _HOLD_NS = 1_000_000
+_METER_NS = 1_000_000
 _IDLE_ROUNDS = 10  # without responses, before the helper thread sleeps
 
 
 class ProcessorMeter:
-    """Writes into answers how much processor time was used since the last one.
+    """Writes into answers how much processor time was used since it did so last.
+
+    The system's clock of it takes as long as sending a small answer, so answers that follow one
+    another within a millisecond have nothing, and the next one after that has it.
 
     It counts a whole process, or only the thread that has made it: then answers that another
-    thread sends have nothing, and the next one has it.
+    thread sends have nothing, either.
     """
 
-    __slots__ = ("_clock", "_last_ns", "_thread")
+    __slots__ = ("_clock", "_due_ns", "_last_ns", "_thread")
 
     def __init__(self, *, of_thread: bool = False) -> None:
         self._clock = time.thread_time_ns if of_thread else time.process_time_ns
         self._thread = threading.get_ident() if of_thread else 0
         self._last_ns = self._clock()
+        self._due_ns = 0
 
-    def stamp(self, frame: Frame) -> None:
-        """Write into a frame what was used, if it is an answer."""
-        if isinstance(frame, AnswerFrame) and (
-            not self._thread or self._thread == threading.get_ident()
-        ):
-            now_ns = self._clock()
-            frame.processor_ns = now_ns - self._last_ns
-            self._last_ns = now_ns
+    def stamp(self, frame: Any) -> None:
+        """Write into an answer what was used, if that is due."""
+        finished_ns = frame.finished_ns
+        if finished_ns < self._due_ns:
+            return
+        if self._thread and self._thread != threading.get_ident():
+            return
+        self._due_ns = finished_ns + _METER_NS
+        now_ns = self._clock()
+        frame.processor_ns = now_ns - self._last_ns
+        self._last_ns = now_ns
 
 
 class ResponseOutbox:
@@ -276,7 +284,8 @@ class ResponseOutbox:
     def _send(self, frame: Frame, payload: Payload) -> None:
         if payload.blocks:
             self.uses_memory = True
-        self._meter.stamp(frame)
+        if isinstance(frame, AnswerFrame):
+            self._meter.stamp(frame)
         self.channel.send(frame, payload)
 
     def _flush_posted(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What requests cost: processor time of instances and of the server, bytes and tokens.
 
-Instances say with each answer how much time they used. The time of the server's processes is not
+Instances say with their answers how much time they used. The time of the server's processes is not
 measured by request, which would cost more than the answer is worth: it is shared among models when
 somebody asks, by how many requests and bytes they had since then. So the shares add up to it.
 """
@@ -21,7 +21,6 @@ from pytriton.base.openai_routes import COMPLETION_TOKENS, FINISH_REASON, PROMPT
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
     from pytriton.base.messages import InferResponse, ResponseBurst
-    from pytriton.runtime.executor.inference import RunningBatch
     from pytriton.serving.engine.stats import ModelStatistics
 
 # So many bytes of tensors count as much as a request. On the machine that it was measured on, the
@@ -46,14 +45,6 @@ class ModelCosts:
         """Add the tokens of a request that has ended."""
         self.tokens_in += usage.prompt_tokens
         self.tokens_out += usage.completion_tokens
-
-    def add_batch(self, batch: RunningBatch) -> None:
-        """Add what a batch has cost since it was added last."""
-        self.worker_ns += batch.processor_ns - batch.charged_ns
-        self.bytes_in += batch.bytes_in - batch.charged_in
-        self.bytes_out += batch.bytes_out - batch.charged_out
-        batch.charged_ns = batch.processor_ns
-        batch.charged_in, batch.charged_out = batch.bytes_in, batch.bytes_out
 
 
 class TokenUsage:

@@ -202,6 +202,7 @@ DEFAULT_FIRST_RESPONSE_BUCKETS_MS = (100.0, 500.0, 2000.0, 5000.0)
 
 DEFAULT_SLOW_S = 1.0
 SLOW_SLOTS = 128
+_EXEMPLARS_EVERY_NS = 100_000_000
 
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
@@ -246,6 +247,7 @@ class Latencies:
         "_stream_response",
         "batch_sizes",
         "compute",
+        "due_ns",
         "first_response",
         "first_response_ns",
         "queue",
@@ -278,6 +280,10 @@ class Latencies:
         if plan.histograms and spec.decoupled:
             self.stream_start = _seconds(chosen, STREAM_START, plan)
             self.response_interval = _seconds(chosen, RESPONSE_INTERVAL, plan)
+        # When the exemplar of each bucket of requests is old enough for another.
+        self.due_ns: list[float] = [math.inf]
+        if self.request is not None:
+            self.due_ns = [0] * len(self.request.counts)
         self.slow = SlowRequests()
         if plan.histograms:
             self.slow = SlowRequests(plan.slow_s * _SECOND_NS, SLOW_SLOTS)
@@ -298,15 +304,21 @@ class Latencies:
         """Returns the part of the window of summaries that is filled now."""
         return self._clock() // SLICE_NS
 
-    def on_requests(self, count: int, request_ns: int, queue_ns: int) -> None:
-        """Count requests that succeeded, each after `request_ns`, of which it waited `queue_ns`."""
+    def on_requests(self, count: int, request_ns: int, queue_ns: int) -> int:
+        """Count requests that succeeded, each after `request_ns`, of which it waited `queue_ns`.
+
+        Returns the place of their bucket, which is that of `due_ns`, too.
+        """
         request, queue = self.request, self.queue
+        bucket = 0
         if request is not None and queue is not None:
             # As `Histogram.add` does, without the two calls, which take as long as the rest.
-            request.counts[bisect_left(request.limits_ns, request_ns)] += count
+            bucket = bisect_left(request.limits_ns, request_ns)
+            request.counts[bucket] += count
             queue.counts[bisect_left(queue.limits_ns, queue_ns)] += count
         if self._has_more:
             self._add_requests(count, request_ns, queue_ns)
+        return bucket
 
     def on_identified(
         self,
@@ -319,6 +331,8 @@ class Latencies:
         """Show who the requests are that were just counted together, if that can be known.
 
         The last one stands for them in the histograms. If they were slow, each of them is kept.
+        Nobody has to call it before `due_ns` of their bucket, unless they were slow: a scraper sees
+        only one of each bucket, and this takes as long as to count ten requests.
         """
         if request_ns >= self.slow.limit_ns:
             for inference in inferences:
@@ -326,6 +340,9 @@ class Latencies:
         trace_id, request_id = identity(inferences[-1])
         if not trace_id and not request_id:
             return
+        if self.request is not None:
+            bucket = bisect_left(self.request.limits_ns, request_ns)
+            self.due_ns[bucket] = now_ns + _EXEMPLARS_EVERY_NS
         shown = ((self.request, request_ns), (self.queue, queue_ns), (self.compute, compute_ns))
         for histogram, ns in shown:
             if histogram is not None:

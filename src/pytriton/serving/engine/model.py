@@ -650,9 +650,13 @@ class Model(VersionLifecycle):
         """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
         now_ns = time.monotonic_ns()
         try:
-            self.statistics.costs.add_batch(batch)
+            costs = self.statistics.costs
+            costs.worker_ns += batch.processor_ns
+            costs.bytes_in += batch.bytes_in
+            costs.bytes_out += batch.bytes_out
             if batch.is_traced:
-                record_traces(batch, outcomes, times_ns, self.statistics.server_costs)
+                record_traces(batch, outcomes, times_ns, self.statistics)
+            batch.processor_ns = batch.bytes_in = batch.bytes_out = 0
             if self.spec.iterative:
                 passed_on = self._settle_round(batch, outcomes, times_ns, now_ns)
             else:

@@ -409,9 +409,10 @@ def record_answers(
             if latencies is not None:
                 request_ns = now_ns - request.received_ns
                 queue_ns = started_ns - inference.queued_ns
-                latencies.on_requests(1, request_ns, queue_ns)
+                bucket = latencies.on_requests(1, request_ns, queue_ns)
                 is_slow = request_ns >= latencies.slow.limit_ns
-                if request.id or inference.trace is not None or is_slow:
+                is_known = request.id or inference.trace is not None
+                if is_slow or (is_known and now_ns >= latencies.due_ns[bucket]):
                     latencies.on_identified(
                         (inference,), request_ns, queue_ns, now_ns - started_ns, now_ns
                     )
@@ -429,9 +430,10 @@ def record_answers(
         if latencies is not None:  # the members of a chunk came together
             request_ns = now_ns - first.request.received_ns
             queue_ns = started_ns - first.queued_ns
-            latencies.on_requests(count, request_ns, queue_ns)
+            bucket = latencies.on_requests(count, request_ns, queue_ns)
             is_slow = request_ns >= latencies.slow.limit_ns
-            if run.chunk.has_fields or run.chunk.trace is not None or is_slow:
+            is_known = run.chunk.has_fields or run.chunk.trace is not None
+            if is_slow or (is_known and now_ns >= latencies.due_ns[bucket]):
                 until = run.position + count
                 seen = inferences[run.position if is_slow else until - 1 : until]
                 latencies.on_identified(seen, request_ns, queue_ns, now_ns - started_ns, now_ns)
@@ -533,11 +535,16 @@ def record_traces(
     batch: RunningBatch,
     outcomes: list[Outcome],
     times_ns: tuple[int, int],
-    server: ServerCosts | None = None,
+    statistics: ModelStatistics | None = None,
 ) -> None:
     """Add the times and the costs of the execution to the traces of its requests."""
     ended_ns = time.monotonic_ns()
     rows = batch.rows or sum([each.request.rows or 1 for each in batch.inferences]) or 1
+    server = None if statistics is None else statistics.server_costs
+    processor_ns = batch.processor_ns
+    if not processor_ns and statistics is not None and statistics.execution_count:
+        # Instances do not measure each of many short executions: it is as long as the others.
+        processor_ns = statistics.costs.worker_ns // statistics.execution_count
 
     def execution(inference: Inference) -> ExecutionTimes:
         own = inference.request.rows or 1
@@ -547,7 +554,7 @@ def record_traces(
             batch.started_ns,
             *times_ns,
             ended_ns,
-            batch.processor_ns * own // rows,
+            processor_ns * own // rows,
             0 if server is None else server.of_request(size_in + size_out),
             size_in,
             size_out,

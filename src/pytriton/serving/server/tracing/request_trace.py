@@ -251,7 +251,13 @@ class TracingSink:
         executions = self._facts.executions
         if executions and executions[-1].times_ns.started_ns == times_ns.started_ns:
             span_id, first = executions[-1]
-            whole = structs.replace(times_ns, infer_start_ns=first.infer_start_ns)
+            whole = structs.replace(
+                times_ns,
+                infer_start_ns=first.infer_start_ns,
+                processor_ns=first.processor_ns + times_ns.processor_ns,
+                bytes_in=first.bytes_in + times_ns.bytes_in,
+                bytes_out=first.bytes_out + times_ns.bytes_out,
+            )
             executions[-1] = TracedExecution(span_id, whole)
         elif len(executions) < _MAX_EXECUTIONS:
             executions.append(TracedExecution(new_span_id(), times_ns))
