@@ -214,6 +214,7 @@ class NetworkServer:
         for acceptor in self._acceptors:
             acceptor.close()
         await self._front_end.end_connections(timeout_s)
+        self._metrics.stop()
         scrapes = [connection.end() for connection in list(self._metrics.connections)]
         if scrapes:
             await asyncio.wait(scrapes, timeout=_FLUSH_S)

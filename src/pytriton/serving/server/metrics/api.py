@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
@@ -30,16 +31,21 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
-    from pytriton.serving.server.metrics import families
+    from pytriton.serving.server.metrics import families, otlp
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading, NvmlReader
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
     families = LazyModule("pytriton.serving.server.metrics.families")
+    otlp = LazyModule("pytriton.serving.server.metrics.otlp")
 
 logger = logging.getLogger(__name__)
 
+_INSTALL_HINT = (
+    "opentelemetry_url needs OpenTelemetry: pip install opentelemetry-sdk "
+    "opentelemetry-exporter-otlp-proto-http"
+)
 _ALLOW = b"Allow: GET, HEAD\r\n"
 MAX_BODY_BYTES = 64 << 20
 # So many models are read at once, in 2 ms; then requests have their turn.
@@ -81,6 +87,7 @@ class MetricsApi(HttpHandler):
         self._options = options.metrics_options
         self._tasks = BackgroundTasks(loop)
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
+        self._push: otlp.MetricsPush | None = None
         self._gpus: NvmlReader | None = None
         self._gpu_readings: Sequence[DeviceReading] = ()
         self._gpus_read_at = -math.inf
@@ -91,9 +98,26 @@ class MetricsApi(HttpHandler):
         return families.MetricsPage(self._options)
 
     def start(self, find: Callable[[], NvmlReader | None] = find_gpus) -> None:
-        """Look for GPUs, in a thread: their driver may take a while."""
+        """Look for GPUs, in a thread, as their driver may take a while, and send to a collector.
+
+        Raises:
+            UnavailableError: OpenTelemetry is needed, and is not installed.
+        """
         if self._options.gpu:
             self._tasks.start(self._find_gpus(find))
+        options = self._options
+        if options.push_url:
+            interval_s = options.push_interval_s
+            try:
+                self._push = otlp.MetricsPush(options.push_url, interval_s, self.page, self.loop)
+            except ImportError as error:
+                raise UnavailableError(_INSTALL_HINT) from error
+            self._push.start()
+
+    def stop(self) -> None:
+        """Send no more metrics to a collector."""
+        if self._push is not None:
+            self._push.stop()
 
     async def _find_gpus(self, find: Callable[[], NvmlReader | None]) -> None:
         self._gpus = await call_driver(find)

@@ -42,7 +42,10 @@ _SETTINGS = (
     "batch_size_buckets",
     "slow_request_seconds",
     "costs",
+    "opentelemetry_url",
+    "opentelemetry_interval",
 )
+_PUSH_INTERVAL_S = 60.0  # OpenTelemetry's own default
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,8 @@ class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: float = 2000.0
     counter_latencies: bool = True
     costs: bool = True
+    push_url: str = ""  # of a collector of OpenTelemetry, which gets the metrics; "": none does
+    push_interval_s: float = _PUSH_INTERVAL_S
     pinned_memory_pool_bytes: int = 256 << 20
     latencies: LatencyPlan = LatencyPlan()
 
@@ -72,6 +77,8 @@ def read_metrics_options(flags: Flags) -> MetricsOptions:
         **flags.record("metrics_options"),
         counter_latencies=settings.boolean("counter_latencies") is not False,
         costs=settings.boolean("costs") is not False,
+        push_url=settings.text("opentelemetry_url") or "",
+        push_interval_s=_seconds(settings, "opentelemetry_interval", _PUSH_INTERVAL_S),
         latencies=latencies,
     )
 
