@@ -101,3 +101,12 @@ def test_exemplar_stays_while_it_is_new(scene, clock):
         one.instance.report(one.instance.running[0], [Outcome(0, response())])
 
     assert shown(latencies.request) == [("", "first")]
+
+
+def test_long_id_is_not_kept(scene, clock):
+    one = scene()
+    latencies = record(one, clock)
+    one.submit(id="x" * 10**6)
+    one.instance.report(one.instance.running[0], [Outcome(0, response())])
+
+    assert shown(latencies.request) == [("", "x" * 128)]

@@ -202,6 +202,7 @@ DEFAULT_FIRST_RESPONSE_BUCKETS_MS = (100.0, 500.0, 2000.0, 5000.0)
 
 DEFAULT_SLOW_S = 1.0
 SLOW_SLOTS = 128
+_MAX_ID_CHARACTERS = 128  # a client may send ids of any length, and exemplars stay
 _EXEMPLARS_EVERY_NS = 100_000_000
 
 _SECOND_NS = 1_000_000_000
@@ -416,7 +417,7 @@ def identity(inference: Inference) -> tuple[str, str]:
         trace_id = chunk.trace.trace_id(inference.index)
     else:
         trace_id = ""
-    return trace_id, inference.request.id
+    return trace_id, inference.request.id[:_MAX_ID_CHARACTERS]
 
 
 def plan_latencies(plan: LatencyPlan, spec: ModelSpec) -> Latencies:
