@@ -133,7 +133,8 @@ def _request(number: int, objects: list[dict[str, Any]], numbers: dict[int, int]
     stamps = [stamp["name"] for each in objects for stamp in each.get("timestamps", ())]
     for each in objects:
         if "model_name" in each:
-            made |= {key: value for key, value in each.items() if key != "id"}
+            # Triton's files have no costs, whose numbers differ from run to run.
+            made |= {key: value for key, value in each.items() if key not in ("id", "cost")}
     if "parent_id" in made:
         made["parent_id"] = numbers[made["parent_id"]]
     made["model"] = [name for name in stamps if not name.startswith(_OF_FRONT_ENDS)]
