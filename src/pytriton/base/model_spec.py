@@ -193,6 +193,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         force_setattr(self, "identifier", identifier_of(self.namespace, self.name))
 
     @property
+    def is_annotated(self) -> bool:
+        """Whether it is a function with annotations, whose users know no datatypes."""
+        return not self.takes_parameters
+
+    @property
     def answer_parameters(self) -> dict[str, ParameterValue] | None:
         """The parameters of each answer to a request without a sequence; None: there are none.
 

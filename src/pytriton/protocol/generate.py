@@ -8,7 +8,6 @@ response each output is a member; an output with one element is a plain value.
 
 from __future__ import annotations
 
-import difflib
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ import orjson
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.request_words import came_words, unknown_input, wrong_value
 from pytriton.protocol.json_text import (
     access_error,
     dump_json,
@@ -54,10 +54,21 @@ def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> In
     """Parse the body of a generate or generate_stream request: one JSON object.
 
     Raises:
-        ServerError: The request is malformed; the text is Triton's.
+        ServerError: The request is malformed; the text is Triton's, unless the model is an
+            annotated function.
     """
-    document = load_members(body)
+    try:
+        document = load_members(body)
+    except ServerError as error:
+        if spec.is_annotated:
+            raise InvalidArgumentError(f"the body is no JSON: {error.message}") from None
+        raise
     if not isinstance(document, dict):
+        if spec.is_annotated:
+            raise InvalidArgumentError(
+                f"expected a JSON object with the inputs of model '{spec.name}' "
+                f"({', '.join(spec.inputs) or 'none'}), got {came_words(document)}"
+            )
         raise InternalError("attempt to get members for non-object")
     return request_from_members(document, spec, model_version)
 
@@ -77,7 +88,7 @@ def request_from_members(
         if key == "parameters":
             _read_nested(document[key], request, spec)
         else:
-            if not spec.takes_parameters:
+            if spec.is_annotated:
                 _refuse_unknown(key, spec)
             _read_member(key, document[key], request, spec)
     return request
@@ -91,12 +102,7 @@ def _refuse_unknown(key: str, spec: ModelSpec) -> None:
     known = [*spec.inputs, "id", *(SEQUENCE_MEMBERS if spec.sequence is not None else ())]
     if key in known:
         return
-    near = difflib.get_close_matches(key, spec.inputs, n=1)
-    hint = f", did you mean '{near[0]}'?" if near else "."
-    raise InvalidArgumentError(
-        f"model '{spec.name}' has no input '{utf8(key, 'inputs')}'{hint} Its inputs are: "
-        f"{', '.join(spec.inputs) or 'none'}"
-    )
+    raise unknown_input(utf8(key, "inputs"), spec)
 
 
 def encode_generate_response(response: InferResponse) -> bytes:
@@ -164,14 +170,49 @@ def _read_member(key: str, value: Any, request: InferRequest, spec: ModelSpec) -
         raise InvalidArgumentError(
             f"{request_prefix(request.id)}input '{key}' already exists in request"
         )
-    if type(value) is PackedElements:
-        count, data = value
-        shape = _shape(expected, count)
-    else:
-        elements = value if type(value) is list else [value]
-        shape = _shape(expected, len(elements))
-        data = tensor_from_json(elements, expected.dtype, len(elements), key)
+    try:
+        shape, data = _read_elements(value, expected, spec)
+    except ServerError:
+        if spec.is_annotated and type(value) is not PackedElements:
+            raise wrong_value(expected, value, spec) from None
+        raise
     request.inputs[key] = InferTensor(key, expected.dtype, shape, data)
+
+
+def _read_elements(
+    value: Any, expected: ModelTensor, spec: ModelSpec
+) -> tuple[tuple[int, ...], bytes]:
+    if type(value) is PackedElements:
+        return _shape(expected, value.number), value.data
+    elements = value if type(value) is list else [value]
+    shape = _nested_shape(elements, expected) if spec.is_annotated else None
+    if shape is None:
+        shape = _shape(expected, len(elements))
+    return shape, tensor_from_json(elements, expected.dtype, prod(shape), expected.name)
+
+
+def _nested_shape(elements: list[Any], expected: ModelTensor) -> tuple[int, ...] | None:
+    """Returns the shape that lists of lists have, if it is that of an input; None for others.
+
+    Triton takes flat lists only, and so do models that are no annotated functions.
+    """
+    sizes: list[int] = []
+    level: list[Any] = elements
+    while level and len(sizes) < len(expected.shape):
+        sizes.append(len(level) // prod(sizes))
+        lengths = {len(each) if type(each) is list else -1 for each in level}
+        if len(lengths) != 1:
+            return None  # it is uneven
+        if lengths == {-1}:
+            break
+        level = [element for each in level for element in each]
+    if len(sizes) == len(expected.dims) < len(expected.shape):
+        sizes.insert(0, 1)  # one row
+    is_nested = type(elements[0]) is list if elements else False
+    fits = len(sizes) == len(expected.shape) and all(
+        wanted in (-1, size) for size, wanted in zip(sizes, expected.shape, strict=True)
+    )
+    return tuple(sizes) if is_nested and fits else None
 
 
 def _shape(expected: ModelTensor, count: int) -> tuple[int, ...]:

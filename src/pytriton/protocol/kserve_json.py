@@ -16,8 +16,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pytriton.base import dtypes
-from pytriton.base.errors import InternalError, InvalidArgumentError
+from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest, InferTensor
+from pytriton.base.request_words import (
+    came_words,
+    quoted,
+    unknown_input,
+    wrong_tensor,
+    wrong_value,
+)
 from pytriton.protocol.json_text import (
     boolean_member,
     load_json,
@@ -110,9 +117,15 @@ def parse_infer(
         return _parse_raw(body, spec, model_version), ALL_BINARY
     if header_length is None or header_length == size:
         header_length = size
-        document = read_document(body)
+        text = body
     else:
-        document = read_document(memoryview(body)[:header_length])
+        text = memoryview(body)[:header_length]
+    try:
+        document = read_document(text)
+    except ServerError as error:
+        if spec.is_annotated:
+            raise _document_error(text, spec, error) from None
+        raise
     return request_from_document(document, body, header_length, spec, model_version)
 
 
@@ -129,7 +142,13 @@ def request_from_document(
     output_format = ALL_JSON
     if document.parameters and read_parameters(document.parameters, request):
         output_format = ALL_BINARY
-    if _read_inputs(document.inputs, body, header_length, request, read_data) != len(body):
+    try:
+        end = _read_inputs(document.inputs, body, header_length, request, read_data)
+    except ServerError as error:
+        if spec.is_annotated:
+            raise _input_error(document.inputs, spec, error) from None
+        raise
+    if end != len(body):
         raise InvalidArgumentError(f"unexpected additional input data for model '{spec.name}'")
     if document.outputs:  # an empty list means all outputs
         listed = read_outputs(document.outputs, len(spec.outputs))
@@ -217,6 +236,41 @@ def _description_error(
         f"byte size overflow for input '{entry.name}': element count ({count}) * "
         f"data type size ({dtype.itemsize}) exceeds maximum allowed size ({MAX_SIZE})"
     )
+
+
+def _document_error(text: Buffer, spec: ModelSpec, error: ServerError) -> ServerError:
+    """Returns the error for a document of another form, in words for an annotated function."""
+    try:
+        document = load_json(text)
+    except ServerError:
+        return InvalidArgumentError(f"the body is no JSON: {error.message}")
+    if type(document) is dict and "inputs" in document:
+        return error
+    came = came_words(document)
+    if type(document) is dict:
+        came = "the members " + (", ".join(map(quoted, [*document][:8])) or "of an empty object")
+    return InvalidArgumentError(
+        f"expected an object with the list 'inputs', as infer takes tensors, got {came}. Send "
+        f"plain values, such as those of {', '.join(spec.inputs) or 'no input'}, to "
+        f"/v2/models/{spec.name}/generate"
+    )
+
+
+def _input_error(entries: list[InputDocument], spec: ModelSpec, error: ServerError) -> ServerError:
+    """Returns the error for the first input that does not fit an annotated function."""
+    for entry in entries:
+        expected = spec.inputs.get(entry.name)
+        if expected is None:
+            return unknown_input(entry.name, spec)
+        dtype = dtypes.BY_NAME.get(entry.datatype)
+        if dtype is not None and dtype is not expected.dtype:
+            return wrong_tensor(expected, dtype, entry.shape[:MAX_RANK], spec)
+        if isinstance(entry.data, list) and dtype is not None and len(entry.shape) <= MAX_RANK:
+            try:
+                tensor_from_json(entry.data, dtype, prod(entry.shape), entry.name)
+            except ServerError:
+                return wrong_value(expected, entry.data, spec)
+    return error
 
 
 def _parse_raw(body: Buffer, spec: ModelSpec, model_version: str) -> InferRequest:

@@ -19,6 +19,7 @@ from pytriton.base.errors import (
     UnavailableError,
 )
 from pytriton.base.model_spec import identifier_of
+from pytriton.base.request_words import suggestion
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.costs import ServerCosts
 from pytriton.serving.engine.delivery import refuse
@@ -59,6 +60,8 @@ class RequestEngine(Generic[_M]):
         # The identifiers that a name may mean, of models with a namespace.
         self._namesakes: dict[str, set[str]] = {}
         self.namespacing = namespacing
+        # Whether errors suggest names of models; not if clients need a header to be told them.
+        self.suggests_names = True
         self._latest: dict[str, _M] = {}  # READY ones, for requests without a version
         self._draining: set[_M] = set()
         self._strings = StringCounter()
@@ -178,7 +181,7 @@ class RequestEngine(Generic[_M]):
         """Returns the error for a name that means no model, or several."""
         if name not in self._namesakes:
             kind = InvalidArgumentError if self.namespacing else NotFoundError
-            return kind(f"Request for unknown model: '{name}' is not found")
+            return kind(f"Request for unknown model: '{name}' is not found{self._suggestion(name)}")
         meant = self._meant(name)
         if not meant:
             return NotFoundError(f"Identifier of model '{name}' is not found in global map")
@@ -186,6 +189,15 @@ class RequestEngine(Generic[_M]):
             f"There are {len(meant)} identifiers of model '{name}' in global map, model namespace "
             "must be provided to resolve ambiguity."
         )
+
+    def _suggestion(self, name: str) -> str:
+        """Returns which model may have been meant, as the end of an error; clients match its start.
+
+        Names of models in namespaces are not suggested, as one name may mean several.
+        """
+        if not self.suggests_names or self.namespacing:
+            return ""
+        return suggestion(name, [*self._bound, *self._from_repositories])
 
     def _lookup_version(self, versions: dict[int, _M], version: int) -> _M:
         name = _identifier(versions)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validates requests against their models, for all protocols, with Triton's order and messages.
 
+Only for annotated functions the messages are those of `pytriton.base.request_words`.
 A valid request gets its batch size in `rows`, and a `batch_key` that must be equal for all requests
 of a batch.
 """
@@ -14,6 +15,13 @@ from pytriton.base import dtypes
 from pytriton.base.dtypes import BYTES, UINT64
 from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceControlKind, SequenceSpec
+from pytriton.base.request_words import (
+    missing_inputs,
+    suggestion,
+    unknown_input,
+    wrong_input,
+    wrong_tensor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,12 +120,18 @@ def _check_outputs(request: InferRequest, outputs: tuple[str, ...], spec: ModelS
     seen: set[str] = set()
     for name in outputs:
         if name not in spec.outputs:
+            hint = _output_hint(name, spec) if spec.is_annotated else ""
             raise InvalidArgumentError(
-                f"unexpected inference output '{name}' for model '{spec.name}'"
+                f"unexpected inference output '{name}' for model '{spec.name}'{hint}"
             )
         if name in seen:
             raise _error(request, f"output '{name}' already exists in request")
         seen.add(name)
+
+
+def _output_hint(name: str, spec: ModelSpec) -> str:
+    hint = suggestion(name, spec.outputs) or "."
+    return f"{hint} Its outputs are: {', '.join(spec.outputs) or 'none'}"
 
 
 def _check_input_names(request: InferRequest, spec: ModelSpec) -> None:
@@ -125,6 +139,13 @@ def _check_input_names(request: InferRequest, spec: ModelSpec) -> None:
     inputs = request.inputs
     most, least, count = len(spec.inputs), len(spec.required_inputs), len(inputs)
     missing = [name for name in spec.inputs if name in spec.required_inputs and name not in inputs]
+    if spec.is_annotated:
+        for name in inputs:
+            if name not in spec.inputs:
+                raise unknown_input(name, spec)
+        if missing:
+            raise missing_inputs(missing, inputs, spec)
+        return
     if least <= count <= most:
         for name in inputs:
             if name not in spec.inputs:
@@ -158,6 +179,11 @@ def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
             first = tensor
             rows = tensor.shape[0]
         elif rows != tensor.shape[0]:
+            if spec.is_annotated:
+                raise InvalidArgumentError(
+                    f"model '{spec.name}': expected as many rows in all inputs, got {rows} of "
+                    f"'{first.name}' and {tensor.shape[0]} of '{tensor.name}'"
+                )
             raise _error(
                 request,
                 f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'",
@@ -168,6 +194,11 @@ def _batch_size(request: InferRequest, spec: ModelSpec) -> int:
         return 1
     if rows < 0:
         _refuse_negative(request, first, spec)
+    if spec.is_annotated:
+        raise InvalidArgumentError(
+            f"model '{spec.name}' takes 1 to {spec.max_batch_size} rows at a time, got {rows} rows "
+            f"of input '{first.name}'"
+        )
     # Triton counts an empty batch as one row, and then refuses its size or never answers.
     limit = f"<= {spec.max_batch_size}" if rows else ">= 1"
     raise _error(request, f"inference request batch-size must be {limit} for '{spec.name}'")
@@ -197,6 +228,10 @@ def _check_strings(request: InferRequest, tensor: InferTensor, spec: ModelSpec) 
     found, start, position = walk
     if found == count and position == size:
         return
+    if spec.is_annotated:
+        came = f"{found}{' or more' if position < size else ''} texts in {size} bytes"
+        problem = f"{came} for {count} in the shape {shape_text(tensor.shape)}"
+        raise wrong_input(spec.inputs[tensor.name], problem, spec)
     place = f"inference input '{tensor.name}' for model '{spec.name}'"
     if position > size and found == count:
         raise InvalidArgumentError(
@@ -219,6 +254,8 @@ def _check_strings(request: InferRequest, tensor: InferTensor, spec: ModelSpec) 
 def _refuse_dtype(
     request: InferRequest, tensor: InferTensor, expected: ModelTensor, spec: ModelSpec
 ) -> NoReturn:
+    if spec.is_annotated:
+        raise wrong_tensor(expected, tensor.dtype, tensor.shape, spec)
     raise _error(
         request,
         f"inference input '{tensor.name}' data-type is '{tensor.dtype.name}', "
@@ -231,6 +268,8 @@ def _refuse_shape(
 ) -> NoReturn:
     if min(tensor.shape, default=0) < 0:
         _refuse_negative(request, tensor, spec)
+    if spec.is_annotated:
+        raise wrong_tensor(expected, tensor.dtype, tensor.shape, spec)
     note = _BATCH_NOTE if spec.max_batch_size else ""
     raise _error(
         request,
@@ -259,6 +298,9 @@ def _refuse_size(request: InferRequest, tensor: InferTensor, spec: ModelSpec) ->
         raise InvalidArgumentError(
             f"byte size for tensor '{tensor.name}' exceeds maximum size of {_MAX_SIZE}"
         )
+    if spec.is_annotated:
+        came = f"{len(tensor.data)} bytes for {expected} in the shape {shape_text(tensor.shape)}"
+        raise wrong_input(spec.inputs[tensor.name], came, spec)
     raise _error(
         request,
         f"input byte size mismatch for input '{tensor.name}' for model '{spec.name}'. "

@@ -66,6 +66,7 @@ class Core:
             namespacing=options.repository.namespacing,
             awaits_models=options.awaits_models,
         )
+        self.engine.suggests_names = options.names_are_public
         self.cache = ResponseStore(options.cache_bytes) if options.cache_bytes else None
         self.trace_settings = TraceSettings.read(options.trace_settings)
         self.tracing: Tracing | None = None

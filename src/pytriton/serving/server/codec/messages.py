@@ -14,7 +14,7 @@ import msgspec
 
 from pytriton.base import dtypes
 from pytriton.base.messages import ParameterValue
-from pytriton.base.model_spec import ModelSpec, ModelTensor
+from pytriton.base.model_spec import ModelSpec, ModelTensor, SequenceSpec
 from pytriton.protocol.shared_memory import RegionPlace
 
 LENGTH = struct.Struct("<I")
@@ -46,6 +46,9 @@ class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
     name: str
     inputs: list[InputDescription]
     outputs: list[str]
+    takes_parameters: bool = True  # False: unknown members are refused, and in other words
+    max_batch_size: int = 0
+    is_sequence: bool = False
 
     @classmethod
     def of(cls, spec: ModelSpec) -> ParsedModel:
@@ -54,7 +57,14 @@ class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
             InputDescription(tensor.name, tensor.dtype.name, tensor.dims, tensor.shape)
             for tensor in spec.inputs.values()
         ]
-        return cls(spec.name, inputs, list(spec.outputs))
+        return cls(
+            spec.name,
+            inputs,
+            list(spec.outputs),
+            spec.takes_parameters,
+            spec.max_batch_size,
+            spec.sequence is not None,
+        )
 
     def spec(self) -> ModelSpec:
         """Returns a specification with these properties only."""
@@ -66,11 +76,13 @@ class ParsedModel(msgspec.Struct, frozen=True, array_like=True):
             name=self.name,
             version=0,
             platform="",
-            max_batch_size=0,
+            max_batch_size=self.max_batch_size,
             inputs=inputs,
             outputs=outputs,
             required_inputs=frozenset(),
             batcher=None,
+            sequence=SequenceSpec() if self.is_sequence else None,
+            takes_parameters=self.takes_parameters,
         )
 
 

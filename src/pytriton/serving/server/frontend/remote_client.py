@@ -166,6 +166,10 @@ class RemoteClient:
         """Say whether models of several repositories may have the same name."""
         self._engine.namespacing = is_on
 
+    def suggest_names(self, *, is_on: bool) -> None:
+        """Say whether errors may suggest names of models."""
+        self._engine.suggests_names = is_on
+
     # Questions
 
     async def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:

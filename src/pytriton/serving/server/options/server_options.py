@@ -162,6 +162,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is a page, which needs the metrics port."""
         return self.page.allow and self.metrics.allow
 
+    @property
+    def names_are_public(self) -> bool:
+        """Whether every client may be told the names of models."""
+        groups = (*self.http_restricted, *self.grpc_restricted)
+        secret = {"metadata", "model-repository"}
+        return not any(secret & set(group.apis) for group in groups)
+
     def services(self) -> dict[ClientService, EndpointOptions]:
         """Returns the endpoints of all services, in the order in which they are opened."""
         return {

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says in everyday words what is wrong with a request for an annotated function. Pure.
+
+Users of such functions know Python's values and the names of parameters, not datatypes. Models
+whose tensors are configured keep Triton's words, which clients and tests compare. All texts are
+bounded, and so is the work for them, because clients choose the names and values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytriton.base import dtypes
+from pytriton.base.errors import InvalidArgumentError, ServerError
+
+if TYPE_CHECKING:
+    from pytriton.base.dtypes import DataType
+    from pytriton.base.model_spec import ModelSpec, ModelTensor
+
+_MAX_SHOWN = 40  # characters of a value or a name
+_MAX_NAME = 64  # longer names are no misspellings; a comparison takes quadratic time
+_MAX_COMPARED = 32  # names: all of them take 0.3 ms
+_WORDS = {
+    "BYTES": ("a text", "texts"),
+    "BOOL": ("true or false", "booleans"),
+    "INT": ("a whole number", "whole numbers"),
+    "UINT": ("a whole number of at least 0", "whole numbers of at least 0"),
+}
+_NUMBER = ("a number", "numbers")
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Returns the known name that was probably meant; empty if there is none."""
+    if not 0 < len(name) <= _MAX_NAME:
+        return ""
+    near = [each for each in known if abs(len(each) - len(name)) <= 3]
+    # Those with the same beginning first, as not all may be compared.
+    near.sort(key=lambda each: each[:2].lower() != name[:2].lower())
+    lowered = {each.lower(): each for each in reversed(near[:_MAX_COMPARED])}
+    found = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return lowered[found[0]] if found else ""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a sentence that suggests a known name; empty if none is near."""
+    near = nearest_name(name, known)
+    return f", did you mean '{near}'?" if near else ""
+
+
+def expected_words(tensor: ModelTensor) -> str:
+    """Returns what one request has for an input, such as "a list of 3 numbers"."""
+    one, many = _element_words(tensor.dtype)
+    dims = tensor.dims
+    if dims in ((), (1,)):
+        return one
+    words = many
+    for size in reversed(dims[1:]):
+        words = f"lists of {_counted(size, words)}"
+    return f"a list of {_counted(dims[0], words)}"
+
+
+def _counted(size: int, words: str) -> str:
+    return words if size < 0 else f"{size} {words}"
+
+
+def _element_words(dtype: DataType) -> tuple[str, str]:
+    return _WORDS.get(dtype.name.rstrip("0123456789"), _NUMBER)
+
+
+def came_words(value: Any) -> str:
+    """Returns what a value of a JSON document is, such as "the text 'Ada'"."""
+    if isinstance(value, str):
+        return f"the text {quoted(value)}"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"the number {_short(repr(value))}"
+    if isinstance(value, list):
+        return _list_words(value)
+    return "an object" if isinstance(value, dict) else type(value).__name__
+
+
+def _list_words(values: list[Any]) -> str:
+    if not values:
+        return "an empty list"
+    if len(values) == 1:
+        return f"a list with {came_words(values[0])}" if type(values[0]) is not list else "a list"
+    kinds = {_plural(value) for value in values[:_MAX_COMPARED]}
+    return f"a list of {len(values)} {kinds.pop() if len(kinds) == 1 else 'values'}"
+
+
+def _plural(value: Any) -> str:
+    if isinstance(value, bool):
+        return "booleans"
+    if isinstance(value, int | float):
+        return "numbers"
+    names: dict[type, str] = {str: "texts", list: "lists", dict: "objects"}
+    return names.get(type(value), "values")
+
+
+def quoted(text: str) -> str:
+    """Returns a text in quotation marks, cut if it is long; others than ASCII stay readable."""
+    return f"'{_short(text.encode('utf-8', 'backslashreplace').decode())}'"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+# Refusals: each is a whole sentence that names the input, what was expected and what came.
+
+
+def unknown_input(name: str, spec: ModelSpec) -> InvalidArgumentError:
+    """Returns the error for a name that no input has."""
+    hint = suggestion(name, spec.inputs) or "."
+    return InvalidArgumentError(
+        f"model '{spec.name}' has no input {quoted(name)}{hint} Its inputs are: "
+        f"{', '.join(spec.inputs) or 'none'}"
+    )
+
+
+def missing_inputs(names: Sequence[str], given: Iterable[str], spec: ModelSpec) -> ServerError:
+    """Returns the error for inputs that a request has to have."""
+    needed = " and ".join(f"'{name}' ({expected_words(spec.inputs[name])})" for name in names)
+    got = ", ".join(quoted(name) for name in list(given)[:_MAX_COMPARED]) or "none"
+    noun = "input" if len(names) == 1 else "inputs"
+    return InvalidArgumentError(f"model '{spec.name}' needs the {noun} {needed}, got {got}")
+
+
+def wrong_value(tensor: ModelTensor, value: Any, spec: ModelSpec) -> InvalidArgumentError:
+    """Returns the error for a value of a JSON document that an input cannot have."""
+    return wrong_input(tensor, _misfit(tensor, value) or came_words(value), spec)
+
+
+def wrong_tensor(
+    tensor: ModelTensor, dtype: DataType, shape: Sequence[int], spec: ModelSpec
+) -> InvalidArgumentError:
+    """Returns the error for a tensor of another datatype or shape than its input."""
+    came = _element_words(dtype)[1] if dtype is not tensor.dtype else "values"
+    if dtype.name != tensor.dtype.name and came == _element_words(tensor.dtype)[1]:
+        came = f"{came} of another size"
+    wanted = f"{tensor.dtype.name} {_shape_text(tensor.shape)}"
+    got = f"{dtype.name} {_shape_text(shape)}"
+    return wrong_input(tensor, f"{came}: {got} instead of {wanted}", spec)
+
+
+def wrong_input(tensor: ModelTensor, came: str, spec: ModelSpec) -> InvalidArgumentError:
+    """Returns the error for what came for an input."""
+    return InvalidArgumentError(
+        f"input '{tensor.name}' of model '{spec.name}': expected {expected_words(tensor)}"
+        f"{' for each row' if spec.max_batch_size else ''}, got {came}"
+    )
+
+
+def _shape_text(shape: Iterable[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _misfit(tensor: ModelTensor, value: Any) -> str:
+    """Returns which element of a value is the problem; empty if it is all of it."""
+    if not isinstance(value, list):
+        return "" if type(value) is not int else _range_words(tensor.dtype, value)
+    for position, element in enumerate(value if len(value) > 1 else ()):
+        if not isinstance(element, list) and not _is_element(tensor.dtype, element):
+            came = _misfit(tensor, element) or came_words(element)
+            return f"{came_words(value)} with {came} at position {position}"
+    return ""
+
+
+def _range_words(dtype: DataType, value: int) -> str:
+    limits = _limits(dtype)
+    if limits is None or limits[0] <= value <= limits[1]:
+        return ""
+    return f"{came_words(value)}, which is not from {limits[0]} to {limits[1]}"
+
+
+def _limits(dtype: DataType) -> tuple[int, int] | None:
+    """Returns the least and the greatest number; None if it has no integers."""
+    bits = 8 * dtype.itemsize
+    if dtype.name.startswith("UINT"):
+        return 0, 2**bits - 1
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.name.startswith("INT") else None
+
+
+def _is_element(dtype: DataType, value: Any) -> bool:
+    kind = type(value)
+    if dtype is dtypes.BYTES:
+        return kind is str
+    if dtype is dtypes.BOOL:
+        return kind is bool
+    limits = _limits(dtype)
+    if limits is None:
+        return kind is int or kind is float
+    return kind is int and bool(limits[0] <= value <= limits[1])
