@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytriton.base.documentation import Documentation
 from pytriton.binding.server_process import ServerLink
 from pytriton.runtime.transport.control import Bind, ControlLink, Unbind
 from pytriton.runtime.transport.link import stream_pair
@@ -17,6 +18,7 @@ MODEL = SimpleNamespace(
     ray=None,
     message=dict,
     takes_parameters=True,
+    documentation=Documentation(),
     initial_states=dict,
     open_instances=lambda _: ([], []),
 )

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import jsonschema
+import msgspec
 import pytest
 from openapi_spec_validator import validate
 
+from pytriton.base.documentation import Documentation
 from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 
@@ -44,19 +46,96 @@ def test_document_without_models_is_valid():
     assert "/v2/health/ready" in document["paths"]
 
 
-def test_document_has_paths_for_each_model_and_version():
+def test_document_has_paths_for_each_model_once():
     document = document_of(spec_of("a b/c"), spec_of("m", 1), spec_of("m", 2))
 
     validate(document)
     paths = document["paths"]
-    assert {
+    own = [path for path in paths if path.startswith("/v2/models/m/")]
+    assert own == [
+        "/v2/models/m/generate",
+        "/v2/models/m/generate_stream",
         "/v2/models/m/infer",
-        "/v2/models/m/versions/1/infer",
-        "/v2/models/m/versions/2",
-    } <= set(paths)
+        "/v2/models/m/versions/{version}/generate",
+        "/v2/models/m/versions/{version}/generate_stream",
+        "/v2/models/m/versions/{version}/infer",
+    ]
+    versioned = paths["/v2/models/m/versions/{version}/infer"]["post"]
+    assert versioned["parameters"][0]["schema"]["enum"] == ["1", "2"]
     assert "/v2/models/a%20b%2Fc/generate_stream" in paths
+    assert not any(path.startswith("/v2/models/a%20b%2Fc/versions") for path in paths)
+    assert paths["/v2/models/{model}/config"]["get"]["parameters"][0]["schema"]["enum"] == [
+        "a b/c",
+        "m",
+    ]
     identifiers = [each["operationId"] for path in paths.values() for each in path.values()]
     assert len(set(identifiers)) == len(identifiers)
+
+
+def test_versions_with_other_inputs_share_a_path():
+    other = CONFIG.replace('"note"', '"remark"')
+    document = document_of(spec_of("m", 1), spec_of("m", 2, other))
+
+    validate(document)
+    schema = body_schema(document, "/v2/models/m/versions/{version}/generate")
+    assert [list(each["properties"]) for each in schema["anyOf"]] == [
+        ["id", "x", "note"],
+        ["id", "x", "remark"],
+    ]
+
+
+def annotated_spec():
+    text = """name: "%s" backend: "python"
+        input [
+          { name: "name" data_type: TYPE_STRING dims: [ 1 ] },
+          { name: "rows" data_type: TYPE_FP64 dims: [ -1, 3 ] },
+          { name: "excited" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
+        ]
+        output [ { name: "output" data_type: TYPE_STRING dims: [ 1 ] } ]"""
+    documentation = Documentation(
+        text="Greet a person.",
+        inputs={"name": "Whom to greet."},
+        output="The greeting.",
+        examples={"excited": False},
+    )
+    return msgspec.structs.replace(
+        spec_of("greet", text=text), takes_parameters=False, documentation=documentation
+    )
+
+
+def test_docstrings_describe_models_and_their_fields():
+    document = document_of(annotated_spec(), spec_of("m"))
+
+    validate(document)
+    assert document["tags"] == [
+        {"name": "greet", "description": "Greet a person."},
+        {"name": "m"},
+    ]
+    operation = document["paths"]["/v2/models/greet/generate"]["post"]
+    assert operation["description"] == "Greet a person."
+    members = body_schema(document, "/v2/models/greet/generate")["properties"]
+    assert members["name"] == {"type": "string", "description": "Whom to greet."}
+    assert members["excited"] == {"type": "boolean", "default": False}
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answer["properties"]["output"]["description"] == "The greeting."
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        ({"name": "Ada", "rows": [[1, 2, 3]]}, True),
+        ({"name": "Ada", "rows": [1, 2, 3]}, True),
+        ({"name": ["Ada"], "rows": [[1, 2, 3]]}, False),
+        ({"name": "Ada", "rows": [[1, 2]]}, False),
+        ({"name": "Ada", "rows": [], "exited": True}, False),
+        ({"name": "Ada"}, False),
+    ],
+)
+def test_schema_of_an_annotated_function_has_its_types(body, expected):
+    document = document_of(annotated_spec())
+
+    schema = body_schema(document, "/v2/models/greet/generate")
+    assert is_valid(document, schema, body) is expected
 
 
 @pytest.mark.parametrize(
@@ -126,8 +205,8 @@ def test_restricted_operations_name_their_header():
 
     validate(document)
     paths = document["paths"]
-    assert paths["/v2/models/m/stats"]["get"]["security"] == [{"header-token": []}]
+    assert paths["/v2/models/{model}/stats"]["get"]["security"] == [{"header-token": []}]
     assert paths["/v2/models/m/infer"]["post"]["security"] == [{"header-key": []}]
-    assert "security" not in paths["/v2/models/m"]["get"]
+    assert "security" not in paths["/v2/models/{model}"]["get"]
     scheme = document["components"]["securitySchemes"]["header-key"]
     assert scheme == {"type": "apiKey", "in": "header", "name": "key"}

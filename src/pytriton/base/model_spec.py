@@ -10,6 +10,7 @@ from math import prod
 import msgspec
 from msgspec.structs import force_setattr
 
+from pytriton.base.documentation import Documentation
 from pytriton.base.dtypes import DataType
 from pytriton.base.messages import ParameterValue
 from pytriton.base.openai_routes import ChatTemplate
@@ -186,6 +187,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""  # its repository, if models of several repositories may have one name
     is_idempotent: bool = False  # requests may run again if their instance is lost unanswered
     no_instance_timeout_s: float = 0.0  # how long requests wait without any instance; 0: no limit
+    documentation: Documentation = Documentation()  # what its author says of it
     identifier: str = ""  # how the engine tells it from all others; made of the two names
 
     def __post_init__(self) -> None:

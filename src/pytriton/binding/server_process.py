@@ -115,6 +115,7 @@ class ServerLink:
                     model.initial_states(),
                     model.ray,
                     model.takes_parameters,
+                    model.documentation,
                 ),
                 [sock.fileno() for sock in sockets],
             )

@@ -8,6 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from pytriton.base.documentation import (
+    Documentation,
+    docstring_of,
+    examples_to_show,
+    read_docstring,
+)
 from pytriton.base.lazy_module import LazyModule
 from pytriton.decorators.declaration import ModelDeclaration, declaration_of, default_name
 from pytriton.exceptions import PyTritonValidationError
@@ -129,6 +137,7 @@ def bound_model(given: BindArguments, count: int | None = None) -> BoundModel:
     model = BoundModel(name, function, inputs, outputs, version, config, strict=strict)
     model.examples = examples
     model.takes_parameters = takes_parameters
+    model.documentation = _documentation(given.name_and_function()[1], examples)
     return model
 
 
@@ -160,7 +169,17 @@ def _ray_model(given: BindArguments, instances: Ray) -> RayModel:
     model = RayModel(name, source, inputs, outputs, version, config, instances, strict=strict)
     model.examples = examples
     model.takes_parameters = takes_parameters
+    model.documentation = _documentation(function, examples)
     return model
+
+
+def _documentation(function: Any, examples: Mapping[str, Any]) -> Documentation:
+    """Returns what the docstring of a callable says, or of the first of several."""
+    if isinstance(function, str):  # the name of a function that is not imported here
+        return Documentation()
+    first = function[0] if isinstance(function, Sequence) else function
+    read = read_docstring(docstring_of(first))
+    return msgspec.structs.replace(read, examples=examples_to_show(examples))
 
 
 def _described(

@@ -26,6 +26,11 @@ _ELEMENTS: dict[str, Schema] = {
     "BF16": {},
 }
 _SECURITY = "header-{}"
+_ACTIONS = {
+    "generate": "Run the model on plain values",
+    "generate_stream": "Run the model on plain values; responses are server-sent events",
+    "infer": "Run the model on tensors",
+}
 
 
 def openapi_document(
@@ -36,18 +41,19 @@ def openapi_document(
 ) -> dict[str, Any]:
     """Make the document for the models that are ready, as plain values.
 
-    `headers_of_apis` has the header that each restricted API needs.
+    Each model has its own paths for inference, with its own fields. Everything else is there once
+    for all models. `headers_of_apis` has the header that each restricted API needs.
     """
-    paths: dict[str, Any] = dict(_server_paths())
-    newest: dict[str, ModelSpec] = {}
-    every = sorted(specs, key=lambda spec: (spec.name, spec.version))
-    for spec in every:
-        newest[spec.name] = spec
-    for spec in newest.values():
-        paths |= _model_paths(spec, "")
-    for spec in every:
-        paths |= _model_paths(spec, f"/versions/{spec.version}")
-    paths |= _openai_paths(newest.values())
+    models: dict[str, list[ModelSpec]] = {}
+    for spec in sorted(specs, key=lambda spec: (spec.name, spec.version)):
+        models.setdefault(spec.name, []).append(spec)
+    newest = [versions[-1] for versions in models.values()]
+    paths: dict[str, Any] = {}
+    for versions in models.values():
+        paths |= _model_paths(versions)
+    paths |= _openai_paths(newest)
+    paths |= _every_model_paths(list(models))
+    paths |= _server_paths()
     for operations in paths.values():
         _restrict(operations, headers_of_apis)
     schemes = {
@@ -63,9 +69,20 @@ def openapi_document(
             "are ready now.",
         },
         "servers": [{"url": url}],
+        "tags": [_tag(versions) for versions in models.values()],
         "paths": paths,
         "components": {"schemas": _shared_schemas(), "securitySchemes": schemes},
     }
+
+
+def _tag(versions: list[ModelSpec]) -> dict[str, str]:
+    """Returns the description of a model, which all its operations have in common."""
+    spec = versions[-1]
+    text = spec.documentation.text
+    if len(versions) > 1:
+        numbers = " and ".join(str(each.version) for each in versions)
+        text = f"{text} Versions {numbers} are ready.".strip()
+    return {"name": spec.name, "description": text} if text else {"name": spec.name}
 
 
 def _restrict(operations: dict[str, Any], headers_of_apis: Mapping[str, str]) -> None:
@@ -97,22 +114,45 @@ def _server_paths() -> dict[str, Any]:
     return paths
 
 
-def _model_paths(spec: ModelSpec, version: str) -> dict[str, Any]:
-    at = f"/v2/models/{quote(spec.name, safe='')}{version}"
-    name = f"{spec.name}{version.replace('/', ' ').replace('versions ', '')}"
-
-    def get(api: str, what: str, summary: str) -> dict[str, Any]:
-        return {"get": _tagged(spec, _operation(api, f"{what} {name}", summary, {}))}
-
+def _model_paths(versions: list[ModelSpec]) -> dict[str, Any]:
+    """Returns the paths for inference; if several versions are ready, also those with a version."""
+    spec = versions[-1]
+    at = f"/v2/models/{quote(spec.name, safe='')}"
     paths = {
-        at: get("metadata", "metadata", "Inputs and outputs"),
-        f"{at}/config": get("model-config", "config", "Configuration"),
-        f"{at}/ready": get("health", "ready", "Whether the model is ready"),
-        f"{at}/stats": get("statistics", "stats", "Statistics"),
+        f"{at}/{action}": {"post": _tagged(spec, _inference([spec], action, spec.name))}
+        for action in _ACTIONS
     }
-    for action in ("infer", "generate", "generate_stream"):
-        paths[f"{at}/{action}"] = {"post": _tagged(spec, _inference(spec, action, name))}
+    if len(versions) > 1:
+        known = [str(each.version) for each in versions]
+        for action in _ACTIONS:
+            operation = _inference(versions, action, f"{spec.name} version")
+            operation["parameters"] = [_path_parameter("version", known)]
+            path = f"{at}/versions/{{version}}/{action}"
+            paths[path] = {"post": _tagged(spec, operation)}
     return paths
+
+
+def _every_model_paths(names: list[str]) -> dict[str, Any]:
+    """Returns what is the same for all models: their metadata, configuration and so on."""
+    if not names:
+        return {}
+    paths = {}
+    for suffix, api, summary in (
+        ("", "metadata", "Inputs and outputs of a model"),
+        ("/config", "model-config", "Configuration of a model"),
+        ("/ready", "health", "Whether a model is ready"),
+        ("/stats", "statistics", "Statistics of a model"),
+    ):
+        operation = _operation(api, f"model {suffix[1:] or 'metadata'}", summary, {})
+        operation["parameters"] = [_path_parameter("model", names)]
+        operation["responses"]["400"] = _error("The model is not there, or not ready")
+        paths[f"/v2/models/{{model}}{suffix}"] = {"get": {**operation, "tags": ["All models"]}}
+    return paths
+
+
+def _path_parameter(name: str, values: list[str]) -> dict[str, Any]:
+    schema = {"type": "string", "enum": values}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def _openai_paths(specs: Iterable[ModelSpec]) -> dict[str, Any]:
@@ -160,16 +200,15 @@ def _tagged(spec: ModelSpec, operation: dict[str, Any]) -> dict[str, Any]:
     return {**operation, "tags": [spec.name]}
 
 
-def _inference(spec: ModelSpec, action: str, name: str) -> dict[str, Any]:
+def _inference(versions: list[ModelSpec], action: str, name: str) -> dict[str, Any]:
+    """Returns the operation of a model; its versions may have different inputs and outputs."""
     is_infer = action == "infer"
-    body = _infer_request(spec) if is_infer else _generate_request(spec)
-    answer = _infer_response(spec) if is_infer else _generate_response(spec)
-    summary = {
-        "infer": "Run the model on tensors",
-        "generate": "Run the model on plain members",
-        "generate_stream": "Run the model on plain members; responses are server-sent events",
-    }[action]
-    operation = _operation("inference", f"{action} {name}", summary, answer)
+    spec = versions[-1]
+    body = _one_of([_infer_request(e) if is_infer else _generate_request(e) for e in versions])
+    answer = _one_of([_infer_response(e) if is_infer else _generate_response(e) for e in versions])
+    operation = _operation("inference", f"{action} {name}", _ACTIONS[action], answer)
+    if spec.documentation.text:
+        operation["description"] = spec.documentation.text
     is_stream = action == "generate_stream" or (is_infer and spec.decoupled)
     kind = "text/event-stream" if is_stream else "application/json"
     # The schema is that of the data of an event, which the specification does not express.
@@ -181,6 +220,11 @@ def _inference(spec: ModelSpec, action: str, name: str) -> dict[str, Any]:
         "content": {"application/json": {"schema": body}},
     }
     return operation
+
+
+def _one_of(schemas: list[Schema]) -> Schema:
+    different = [schema for at, schema in enumerate(schemas) if schema not in schemas[:at]]
+    return different[0] if len(different) == 1 else {"anyOf": different}
 
 
 def _operation(api: str, name: str, summary: str, answer: Schema) -> dict[str, Any]:
@@ -202,7 +246,7 @@ def _error(description: str) -> Schema:
 
 
 def _infer_request(spec: ModelSpec) -> Schema:
-    inputs = [_tensor(each) for each in spec.inputs.values()]
+    inputs = [_tensor(each, spec) for each in spec.inputs.values()]
     outputs = {
         "type": "array",
         "items": {
@@ -224,7 +268,7 @@ def _infer_request(spec: ModelSpec) -> Schema:
 
 
 def _infer_response(spec: ModelSpec) -> Schema:
-    outputs = [_tensor(each) for each in spec.outputs.values()]
+    outputs = [_tensor(each, spec) for each in spec.outputs.values()]
     return {
         "type": "object",
         "properties": {
@@ -238,20 +282,30 @@ def _infer_response(spec: ModelSpec) -> Schema:
     }
 
 
-def _tensor(spec: ModelTensor) -> Schema:
-    datatype = spec.dtype.name
-    return {
-        "title": spec.name,
+def _tensor(tensor: ModelTensor, spec: ModelSpec) -> Schema:
+    datatype = tensor.dtype.name
+    schema: Schema = {
+        "title": tensor.name,
         "type": "object",
         "properties": {
-            "name": {"const": spec.name},
+            "name": {"const": tensor.name},
             "datatype": {"const": datatype},
-            "shape": _shape(spec.shape),
+            "shape": _shape(tensor.shape),
             "parameters": {"type": "object"},
             "data": {"$ref": f"#/components/schemas/{datatype}"},
         },
         "required": ["name", "datatype", "shape"],
     }
+    return schema | _described(tensor, spec)
+
+
+def _described(tensor: ModelTensor, spec: ModelSpec) -> Schema:
+    """Returns what the author says of an input or an output, if anything."""
+    documentation = spec.documentation
+    text = documentation.inputs.get(tensor.name, "")
+    if not text and tensor.name in spec.outputs and len(spec.outputs) == 1:
+        text = documentation.output
+    return {"description": text} if text else {}
 
 
 def _shape(shape: Sequence[int]) -> Schema:
@@ -261,7 +315,7 @@ def _shape(shape: Sequence[int]) -> Schema:
 
 
 def _generate_request(spec: ModelSpec) -> Schema:
-    members = {each.name: _member(each) for each in spec.inputs.values()}
+    members = {each.name: _input_member(each, spec) for each in spec.inputs.values()}
     required = sorted(spec.required_inputs & set(spec.inputs))
     schema: Schema = {
         "type": "object",
@@ -276,7 +330,9 @@ def _generate_request(spec: ModelSpec) -> Schema:
 
 
 def _generate_response(spec: ModelSpec) -> Schema:
-    members = {each.name: _member(each) for each in spec.outputs.values()}
+    members = {
+        each.name: _member(each, spec) | _described(each, spec) for each in spec.outputs.values()
+    }
     return {
         "type": "object",
         "properties": {
@@ -289,9 +345,31 @@ def _generate_response(spec: ModelSpec) -> Schema:
     }
 
 
-def _member(spec: ModelTensor) -> Schema:
-    """Returns the schema of a tensor as a plain member: one value, or a list of them."""
-    element = _ELEMENTS[spec.dtype.name]
+def _input_member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
+    schema = _member(tensor, spec) | _described(tensor, spec)
+    examples = spec.documentation.examples
+    if tensor.name in examples:
+        value = examples[tensor.name]
+        schema |= {"default": value} if tensor.optional else {"examples": [value]}
+    return schema
+
+
+def _member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
+    """Returns the schema of a tensor as a plain member: one value, or a list of them.
+
+    An annotated function says exactly which of the two; others take lists of one value as well.
+    """
+    element = _ELEMENTS[tensor.dtype.name]
+    if spec.is_annotated and not spec.max_batch_size:
+        if tensor.dims in ((), (1,)):
+            return dict(element)
+        schema: Schema = element
+        for size in reversed(tensor.dims):
+            sizes = {} if size < 0 else {"minItems": size, "maxItems": size}
+            schema = {"type": "array", "items": schema, **sizes}
+        # Also as one flat list, in the order of the elements.
+        flat = {"type": "array", "items": element}
+        return schema if len(tensor.dims) == 1 else {"anyOf": [schema, flat]}
     return {"anyOf": [element, {"type": "array", "items": element}]}
 
 

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pytriton.base.documentation import Documentation
 from pytriton.base.openai_routes import as_openai
 from pytriton.decorators.batching import call_with_batch, call_with_sample
 from pytriton.decorators.context import call_with_context, decorated_layers
@@ -217,6 +218,7 @@ class AnyModel:
         examples: Values for inputs that it certainly takes.
         takes_parameters: Whether its function gets the parameters of requests.
         line_source: Takes what its callables print and log, if its server keeps that.
+        documentation: What its author says of it.
         start_timeout_s: How long its instances may take to start, beyond the usual.
     """
 
@@ -229,6 +231,7 @@ class AnyModel:
         self.examples: Mapping[str, Any] = {}
         self.takes_parameters: bool = True
         self.line_source: LineSource | None = None
+        self.documentation = Documentation()
 
     @property
     def key(self) -> tuple[str, int]:

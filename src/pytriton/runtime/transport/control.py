@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton.base.documentation import Documentation
 from pytriton.base.log_lines import SentLines
 from pytriton.runtime.transport.frames import FunctionSource
 from pytriton.runtime.transport.link import RecordLink
@@ -57,6 +58,7 @@ class Bind(msgspec.Struct, tag="bind", array_like=True):
     initial_states: dict[str, bytes] = {}  # of its sequences, by the state's input
     ray: RayInstances | None = None  # None: its instances are in the binding process
     takes_parameters: bool = True  # False: the function gets the inputs of a request only
+    documentation: Documentation = Documentation()  # what its author says of it
 
 
 class Unbind(msgspec.Struct, tag="unbind", array_like=True):

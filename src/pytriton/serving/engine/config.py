@@ -19,6 +19,7 @@ import orjson
 from google.protobuf import json_format, text_format
 
 from pytriton.base import dtypes
+from pytriton.base.documentation import Documentation, read_docstring
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import InvalidArgumentError, sendable_text
 from pytriton.base.model_spec import (
@@ -50,6 +51,7 @@ __all__ = [
     "validate_config",
 ]
 
+DESCRIPTION_PARAMETER = "description"  # of a model, for people
 _TWO_CPU_INSTANCES = frozenset({"onnxruntime", "tensorflow"})  # backends with this default
 _DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 # Triton prints 64-bit integers as numbers, except for these three.
@@ -191,7 +193,15 @@ def spec_from_config(
         namespace=namespace,
         is_idempotent=is_idempotent(config),
         no_instance_timeout_s=no_instance_timeout_s(config),
+        documentation=_documentation(config),
     )
+
+
+def _documentation(config: Any) -> Documentation:
+    """Returns what the parameter `description` of a configuration says."""
+    if DESCRIPTION_PARAMETER not in config.parameters:
+        return Documentation()
+    return read_docstring(config.parameters[DESCRIPTION_PARAMETER].string_value)
 
 
 def _only_gpu(config: Any) -> int | None:

@@ -11,11 +11,12 @@ import contextlib
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import structs
 
+from pytriton.base.documentation import Documentation, read_docstring
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnsupportedError
 from pytriton.base.log_switches import LogFeed
 from pytriton.base.model_spec import ModelSpec, reshapes
@@ -47,6 +48,7 @@ from pytriton.serving.repository.reading.backend_choice import (
 from pytriton.serving.repository.reading.config_files import (
     check_model_files,
     completed_config,
+    docstring_in,
     may_complete,
 )
 from pytriton.serving.repository.reading.instances import (
@@ -129,13 +131,16 @@ class PythonLoader:
         environment = await self._environment(plan)
         launcher = await self._cluster() if plan.on_ray else self._launcher
         config = plan.config
-        if self._completes_config and await asyncio.to_thread(may_complete_config, code):
+        source = await asyncio.to_thread(_read_source, code)
+        if self._completes_config and source.may_complete:
             config = await self._complete(plan, code, environment, launcher)
         scaling = check_completed(plan, config)
         spec = spec_from_config(
             config, plan.version, plan.labels, plan.initial_states, plan.namespace
         )
         spec = with_deadline(plan, spec)
+        if not spec.documentation.text:
+            spec = structs.replace(spec, documentation=source.documentation)
         launch = _VersionLaunch(
             plan=plan,
             spec=spec,
@@ -439,11 +444,20 @@ def preloaded_modules(code: BackendCode) -> tuple[str, ...]:
     return _PRELOADED.get(code.backend, ()) if code.is_ours else ()
 
 
-def may_complete_config(code: BackendCode) -> bool:
-    """Returns whether the code may complete a configuration; a library decides that itself."""
+class _SourceFacts(NamedTuple):
+    """What the text of the code says, without running it."""
+
+    may_complete: bool = True  # the configuration; a library decides that itself
+    documentation: Documentation = Documentation()
+
+
+def _read_source(code: BackendCode) -> _SourceFacts:
+    """Read the text of the code, in a thread; that of a backend says nothing about its models."""
     if code.kind is CodeKind.LIBRARY:
-        return True
-    return may_complete(code.path.read_text(encoding="utf-8", errors="replace"))
+        return _SourceFacts()
+    text = code.path.read_text(encoding="utf-8", errors="replace")
+    docstring = docstring_in(text) if code.backend == PYTHON else None
+    return _SourceFacts(may_complete(text), read_docstring(docstring))
 
 
 def check_completed(plan: VersionPlan, config: Any) -> ScalingSettings | None:

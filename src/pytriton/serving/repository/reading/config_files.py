@@ -256,6 +256,7 @@ def read_initial_states(place: ModelPlace, config: Any) -> dict[str, bytes]:
 
 FUNCTION = "auto_complete_config"
 _CLASS = "TritonPythonModel"
+_MAX_PARSED = 1 << 20  # characters; a larger file is hardly written by hand
 # In Python 3.11, threads that parse at the same time may get a SystemError (CPython's gh-106905).
 _parsing = threading.Lock()
 
@@ -275,6 +276,20 @@ def may_complete(source: str) -> bool:
         return True
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == _CLASS]
     return not classes or any(node.bases or node.decorator_list for node in classes)
+
+
+def docstring_in(source: str) -> str | None:
+    """Returns the docstring of the model's class in the text of its file; None if it has none."""
+    if _CLASS not in source or len(source) > _MAX_PARSED:
+        return None
+    try:
+        with _parsing:
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # loading tells what is wrong
+        return None
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == _CLASS)
+    found = next(classes, None)
+    return None if found is None else ast.get_docstring(found)
 
 
 def completed_config(config: Any, text: str) -> Any:

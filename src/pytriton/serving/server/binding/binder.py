@@ -73,7 +73,12 @@ class BoundSpec(NamedTuple):
         config = normalise_config(config_from_dict(message.config))
         validate_config(config)
         spec = spec_from_config(config, message.version, initial_states=message.initial_states)
-        return cls(config, msgspec.structs.replace(spec, takes_parameters=message.takes_parameters))
+        spec = msgspec.structs.replace(
+            spec,
+            takes_parameters=message.takes_parameters,
+            documentation=message.documentation,
+        )
+        return cls(config, spec)
 
     @property
     def config_json(self) -> bytes:
