@@ -79,6 +79,7 @@ SERVER_PACKAGES = {
     "metrics": frozenset({"api", "http", "options"}),
     "page": frozenset({"api", "http", "metrics", "options", "process", "tracing"}),
     "openai": frozenset({"api", "http"}),
+    "landing": frozenset({"api", "http", "options"}),
     "cloud": frozenset({"api", "http", "options"}),
     "access_log": frozenset({"api", "grpc", "http", "options", "process"}),
     "frontend": frozenset(
@@ -89,6 +90,7 @@ SERVER_PACKAGES = {
             "codec",
             "grpc",
             "http",
+            "landing",
             "openai",
             "options",
             "process",

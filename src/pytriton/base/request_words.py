@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MAX_SHOWN = 40  # characters of a value or a name
 _MAX_NAME = 64  # longer names are no misspellings; a comparison takes quadratic time
 _MAX_COMPARED = 32  # names: all of them take 0.3 ms
+_MAX_DEPTH = 8  # of lists in lists
 _WORDS = {
     "BYTES": ("a text", "texts"),
     "BOOL": ("true or false", "booleans"),
@@ -139,12 +140,17 @@ def wrong_tensor(
     tensor: ModelTensor, dtype: DataType, shape: Sequence[int], spec: ModelSpec
 ) -> InvalidArgumentError:
     """Returns the error for a tensor of another datatype or shape than its input."""
-    came = _element_words(dtype)[1] if dtype is not tensor.dtype else "values"
-    if dtype.name != tensor.dtype.name and came == _element_words(tensor.dtype)[1]:
-        came = f"{came} of another size"
-    wanted = f"{tensor.dtype.name} {_shape_text(tensor.shape)}"
-    got = f"{dtype.name} {_shape_text(shape)}"
-    return wrong_input(tensor, f"{came}: {got} instead of {wanted}", spec)
+    if dtype is tensor.dtype:
+        came = f"the shape {_shape_text(shape)} instead of {_shape_text(tensor.shape)}"
+    else:
+        came = f"{_element_words(dtype)[1]} ({dtype.name} instead of {tensor.dtype.name})"
+    return wrong_input(tensor, came, spec)
+
+
+def no_json(error: ServerError) -> InvalidArgumentError:
+    """Returns the error for a body that cannot be parsed."""
+    reason = error.message.removeprefix("failed to parse the request JSON buffer: ")
+    return InvalidArgumentError(f"the body is no JSON: {reason}")
 
 
 def wrong_input(tensor: ModelTensor, came: str, spec: ModelSpec) -> InvalidArgumentError:
@@ -163,11 +169,26 @@ def _misfit(tensor: ModelTensor, value: Any) -> str:
     """Returns which element of a value is the problem; empty if it is all of it."""
     if not isinstance(value, list):
         return "" if type(value) is not int else _range_words(tensor.dtype, value)
-    for position, element in enumerate(value if len(value) > 1 else ()):
-        if not isinstance(element, list) and not _is_element(tensor.dtype, element):
-            came = _misfit(tensor, element) or came_words(element)
-            return f"{came_words(value)} with {came} at position {position}"
-    return ""
+    if len(value) == 1 and not isinstance(value[0], list):
+        return ""
+    place, element = _first_misfit(tensor.dtype, value, _MAX_DEPTH)
+    if place:
+        came = _misfit(tensor, element) or came_words(element)
+        return f"{came_words(value)} with {came} at position {place}"
+    lengths = {len(each) if isinstance(each, list) else -1 for each in value}
+    return f"{came_words(value)} of different lengths" if len(lengths) > 1 else ""
+
+
+def _first_misfit(dtype: DataType, values: list[Any], depth: int) -> tuple[str, Any]:
+    """Returns where the first element is that is no value of a datatype; an empty place: none."""
+    for position, element in enumerate(values):
+        if isinstance(element, list):
+            inner, found = _first_misfit(dtype, element, depth - 1) if depth else ("", None)
+            if inner:
+                return f"{position}, {inner}", found
+        elif not _is_element(dtype, element):
+            return str(position), element
+    return "", None
 
 
 def _range_words(dtype: DataType, value: int) -> str:

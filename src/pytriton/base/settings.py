@@ -304,6 +304,11 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "<setting>=<value>", inprocess="metrics_configuration", c_function="SetMetricsConfig"),
     ),
     "Page": (
+        _text("landing-page", "browsers",
+            "Who gets a page with the models, their descriptions and a form at / of the HTTP "
+            "port: nobody, or browsers; with all, other clients get a short JSON document with "
+            "the addresses there, where Triton has nothing.", "none|browsers|all",
+            field="landing_page", config_default="all"),
         _switch("allow-page", "true", "Serve the page on the metrics port.", field="page.allow"),
         _text("page-token", "",
             "Who has it may read the log, send requests and load models on the page. The "

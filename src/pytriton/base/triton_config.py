@@ -83,6 +83,8 @@ class TritonConfig:
         metrics_interval_ms: milliseconds between two collections; default 2000.
         metrics_port: port for metrics; default 8002.
         metrics_address: address to listen on for metrics; default is the HTTP address.
+        landing_page: who gets a page about the models at `/` of the HTTP port: `none`, `browsers`,
+            or `all`, where other clients than browsers get the addresses as JSON; default all.
         allow_page: whether the page is served on the metrics port; default True.
         page_token: what the log and the actions on the page need; default is the access token.
         allow_sagemaker: whether SageMaker requests are served; default False.
@@ -170,6 +172,7 @@ class TritonConfig:
     metrics_interval_ms: int | None = None
     metrics_port: int | None = None
     metrics_address: str | None = None
+    landing_page: str | None = None
     allow_page: bool | None = None
     page_token: str | None = dataclasses.field(default=None, repr=False)
     allow_sagemaker: bool | None = None

@@ -15,7 +15,7 @@ import orjson
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferRequest, InferTensor
-from pytriton.base.request_words import came_words, unknown_input, wrong_value
+from pytriton.base.request_words import came_words, no_json, unknown_input, wrong_value
 from pytriton.protocol.json_text import (
     access_error,
     dump_json,
@@ -61,7 +61,7 @@ def parse_generate(body: Buffer, spec: ModelSpec, model_version: str = "") -> In
         document = load_members(body)
     except ServerError as error:
         if spec.is_annotated:
-            raise InvalidArgumentError(f"the body is no JSON: {error.message}") from None
+            raise no_json(error) from None
         raise
     if not isinstance(document, dict):
         if spec.is_annotated:

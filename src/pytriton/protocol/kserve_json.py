@@ -20,6 +20,7 @@ from pytriton.base.errors import InternalError, InvalidArgumentError, ServerErro
 from pytriton.base.messages import InferRequest, InferTensor
 from pytriton.base.request_words import (
     came_words,
+    no_json,
     quoted,
     unknown_input,
     wrong_tensor,
@@ -243,7 +244,7 @@ def _document_error(text: Buffer, spec: ModelSpec, error: ServerError) -> Server
     try:
         document = load_json(text)
     except ServerError:
-        return InvalidArgumentError(f"the body is no JSON: {error.message}")
+        return no_json(error)
     if type(document) is dict and "inputs" in document:
         return error
     came = came_words(document)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytriton.base.errors import ServerError
     from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.runtime.executor.inference import Inference
+    from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.served_model import ServedModel
 
 T = TypeVar("T")
@@ -106,6 +107,9 @@ class EngineClient(Protocol):
 
     def registered_models(self) -> Answer[dict[str, str]]:
         """Returns the folders of such models, by name."""
+
+    def ports(self) -> Answer[Started]:
+        """Returns the ports of the server."""
 
     def metrics_page(self) -> Answer[bytes]:
         """Returns the metrics in Prometheus' text format."""

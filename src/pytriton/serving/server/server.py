@@ -135,6 +135,7 @@ class NetworkServer:
         core.engine.costs.clock = ProcessorClock(pids).read
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
+        client.ports = lambda: self.ports
         self._page = LazyPage(functools.partial(self._make_page, client, time.time()))
         self._sampler = Sampler(
             core.engine.models, lambda: core.engine.failures.unknown_refusals, loop

@@ -7,6 +7,7 @@ Pure functions from records to bytes. A model's configuration is printed by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -35,6 +36,14 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
+
+
+@functools.cache
+def package_version() -> str:
+    """Returns the version of this package."""
+    from importlib import metadata  # noqa: PLC0415  takes 50 ms, and most servers never need it
+
+    return metadata.version("pytriton")
 
 
 class ReportedModel(Protocol):

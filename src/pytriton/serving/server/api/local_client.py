@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.base.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from pytriton.runtime.transport.control import Started
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.api.documents import statistics_of
 from pytriton.serving.server.tracing.settings import TraceService
@@ -34,6 +35,10 @@ Problem = str | Coroutine[Any, Any, str]  # known now, or to be awaited
 ReadyResult = bool | Coroutine[Any, Any, bool]  # known now, or to be awaited
 
 _T = TypeVar("_T")
+
+
+def _no_ports() -> Started:
+    return Started(0, 0, 0)
 
 
 class LocalClient:
@@ -61,6 +66,7 @@ class LocalClient:
         self.ready_versions = engine.ready_versions
         self.ready_models = engine.ready_models
         self.registrations: ModelRegistrations | None = None  # set by the owner, if it has some
+        self.ports: Callable[[], Started] = _no_ports  # set by the owner of the ports
         self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
         # Set if the index needs time, because repositories are far away.
         self.look_again: Callable[[], Awaitable[None]] | None = None

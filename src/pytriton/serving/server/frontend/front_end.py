@@ -12,6 +12,7 @@ from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
 from pytriton.serving.server.http.api import HttpApi
+from pytriton.serving.server.landing.routes import LandingRoutes
 from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.clients import ClientOpener
 from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory, LocalRegions
@@ -61,6 +62,8 @@ class FrontEnd:
         self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
         # Found only where no route of the KServe protocol fits.
         self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
+        if options.landing_page != "none":
+            self._http.resolve_unknown = LandingRoutes(self._http, engine, options).resolve
         self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
         self._access_log = open_access_log(options.access_log, loop)
         if self._access_log is not None:

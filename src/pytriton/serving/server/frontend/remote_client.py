@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytriton.base.errors import ServerError
+from pytriton.runtime.transport.control import Started
 from pytriton.runtime.transport.frontend_frames import (
     Ping,
     Pong,
@@ -213,6 +214,9 @@ class RemoteClient:
 
     async def registered_models(self) -> dict[str, str]:
         return await self.link.ask("registered_models")
+
+    async def ports(self) -> Started:
+        return msgspec.convert(await self.link.ask("ports"), Started)
 
     async def metrics_page(self) -> bytes:
         return await self.link.ask("metrics_page")

@@ -82,6 +82,7 @@ _QUESTIONS = frozenset(
         "is_serving",
         "load",
         "metrics_page",
+        "ports",
         "problem",
         "register_model",
         "registered_models",

@@ -101,6 +101,7 @@ class HttpApi(HttpHandler):
         self._router = Router()
         # Of other APIs on this port, by the first segment of their paths.
         self.other_apis: dict[bytes, Resolve] = {}
+        self.resolve_unknown: Resolve | None = None  # set if somebody answers all other paths
         self.authorization = Authorization(options.http_restricted, RestrictedProtocol.HTTP)
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
@@ -172,6 +173,8 @@ class HttpApi(HttpHandler):
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
             resolve = self.other_apis.get(first_segment(head.target))
+            if resolve is None:
+                resolve = self.resolve_unknown
             if resolve is not None:
                 return resolve(connection, head)
             connection.respond_error(404, "Not Found")

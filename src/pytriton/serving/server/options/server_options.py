@@ -144,6 +144,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: AccessLogOptions = AccessLogOptions()
     metrics_options: MetricsOptions = MetricsOptions()
     page: PageOptions = PageOptions()  # it is served on the metrics port
+    landing_page: str = "browsers"  # or none, or all: who gets something at / of the HTTP port
     limits: ClientLimits = ClientLimits()
     repository: RepositoryOptions = RepositoryOptions()
     ray: RayOptions = RayOptions()  # of models that run there
@@ -166,8 +167,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def names_are_public(self) -> bool:
         """Whether every client may be told the names of models."""
         groups = (*self.http_restricted, *self.grpc_restricted)
-        secret = {"metadata", "model-repository"}
-        return not any(secret & set(group.apis) for group in groups)
+        return not any("metadata" in group.apis for group in groups)
 
     def services(self) -> dict[ClientService, EndpointOptions]:
         """Returns the endpoints of all services, in the order in which they are opened."""

@@ -9,15 +9,12 @@ itself, so a page of another site can cause nothing here; the reader refuses its
 from __future__ import annotations
 
 import asyncio
-import functools
-import gzip
-import hashlib
 import logging
 import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -26,7 +23,6 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import ServerError
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.security import TRITON_ACCESS_HEADER
-from pytriton.protocol.compression import choose_encoding
 from pytriton.protocol.json_text import dump_json
 from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.server.api.authorization import (
@@ -36,10 +32,17 @@ from pytriton.serving.server.api.authorization import (
     RestrictedProtocol,
 )
 from pytriton.serving.server.api.cluster_view import cluster_view
+from pytriton.serving.server.api.documents import package_version
 from pytriton.serving.server.api.status import HTTP_RESTRICTED, HTTP_STATUS
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.http.handler import HttpExchange, PendingExchange
 from pytriton.serving.server.http.reader import HttpRequest
+from pytriton.serving.server.http.static_files import (
+    NO_SNIFFING,
+    StaticFile,
+    files_in,
+    send_file,
+)
 from pytriton.serving.server.page import documents, failures, routes
 from pytriton.serving.server.page.documents import CurrentNumbers
 from pytriton.serving.server.process.logs import LineFilter, kept_lines
@@ -68,22 +71,8 @@ REFUSED_TO_ALL = (
     "this needs the page's token, and the server has none: start it with --page-token=<token> or "
     "with the variable PYTRITON_PAGE_TOKEN"
 )
-_TYPES = {
-    ".html": b"text/html; charset=utf-8",
-    ".css": b"text/css; charset=utf-8",
-    ".js": b"text/javascript; charset=utf-8",
-    ".svg": b"image/svg+xml",
-}
 _FOLDER = Path(__file__).parent / "static"
-_NO_SNIFFING = b"X-Content-Type-Options: nosniff\r\n"
-_DATA_HEADERS = b"Cache-Control: no-store\r\n" + _NO_SNIFFING
-_FILE_HEADERS = (
-    b"Cache-Control: no-cache\r\n"  # a copy may be kept, and is compared by its ETag
-    b"Content-Security-Policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
-    b"frame-ancestors 'none'; object-src 'none'\r\n"
-    b"Referrer-Policy: no-referrer\r\n"
-    b"X-Frame-Options: DENY\r\n" + _NO_SNIFFING
-)
+_DATA_HEADERS = b"Cache-Control: no-store\r\n" + NO_SNIFFING
 _MODELS_AT_ONCE = 32
 _MAX_QUERY = 300  # characters of what somebody looks for
 _JSON = b"application/json"
@@ -121,26 +110,9 @@ class PageAccess:
         return apis.refusal(api, header) if api else None
 
 
-class StaticFile(NamedTuple):
-    """A file as it is sent."""
-
-    content: bytes
-    packed: bytes  # with gzip: a third of it
-    content_type: bytes
-    etag: bytes  # a browser sends it to ask whether its copy is still good
-
-
-@functools.cache
 def static_files() -> dict[str, StaticFile]:
-    """Returns the files by name; they are read once, when the page is opened first."""
-    files = {}
-    for path in _FOLDER.iterdir():
-        if path.suffix in _TYPES:
-            content = path.read_bytes()
-            packed = gzip.compress(content, mtime=0)
-            etag = b'"%b"' % hashlib.sha256(content).hexdigest()[:20].encode()
-            files[path.name] = StaticFile(content, packed, _TYPES[path.suffix], etag)
-    return files
+    """Returns the files of the page by name."""
+    return files_in(_FOLDER)
 
 
 class PageApi:
@@ -215,7 +187,7 @@ class PageApi:
             connection.respond_error(HTTP_RESTRICTED, refusal, _DATA_HEADERS)
             return None
         if route.kind == "file":
-            _send_file(connection, request, route.name)
+            send_file(connection, head, static_files()[route.name])
             return None
         if route.kind == "forwarded":
             return self._forward(connection, request, route)
@@ -242,7 +214,7 @@ class PageApi:
     async def _server(self, request: HttpRequest) -> bytes:
         header = request.head.headers.get
         facts = {
-            "version": await asyncio.to_thread(_version),
+            "version": await asyncio.to_thread(package_version),
             "python": platform.python_version(),
             "pid": os.getpid(),
             "started": self._started_s,
@@ -339,14 +311,7 @@ class PageRefusalError(Exception):
 
 
 def _openapi_text(specs: list[ModelSpec], url: str, headers_of_apis: dict[str, str]) -> bytes:
-    return dump_json(openapi_document(specs, url, _version(), headers_of_apis))
-
-
-@functools.cache
-def _version() -> str:
-    from importlib import metadata  # noqa: PLC0415  takes 50 ms, and most servers never need it
-
-    return metadata.version("pytriton")
+    return dump_json(openapi_document(specs, url, package_version(), headers_of_apis))
 
 
 async def _answer(connection: HttpConnection, work: Coroutine[Any, Any, bytes]) -> None:
@@ -361,19 +326,6 @@ async def _answer(connection: HttpConnection, work: Coroutine[Any, Any, bytes]) 
         connection.respond_error(500, "the data could not be read; the log says why", _DATA_HEADERS)
     else:
         connection.respond(200, (body,), _JSON, _DATA_HEADERS)
-
-
-def _send_file(connection: HttpConnection, request: HttpRequest, name: str) -> None:
-    file = static_files()[name]
-    headers = b"ETag: %b\r\nVary: Accept-Encoding\r\n%b" % (file.etag, _FILE_HEADERS)
-    asked = request.head.headers
-    if asked.get(b"if-none-match") == file.etag:
-        connection.respond(304, (), file.content_type, headers)
-    elif choose_encoding(asked.get(b"accept-encoding", b"").decode("latin-1")) == "gzip":
-        headers += b"Content-Encoding: gzip\r\n"
-        connection.respond(200, (file.packed,), file.content_type, headers)
-    else:
-        connection.respond(200, (file.content,), file.content_type, headers)
 
 
 def _query(request: HttpRequest, name: str, default: str = "") -> str:

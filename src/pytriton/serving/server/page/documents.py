@@ -55,10 +55,12 @@ def model_entry(entry: IndexEntry, model: ManagedModel | None) -> dict[str, Any]
         spec = model.spec
         document |= {
             "is_bound": model.is_bound,
+            "description": spec.documentation.text,
             "platform": spec.platform,
             "max_batch_size": spec.max_batch_size,
             "decoupled": spec.decoupled,
             "is_sequence": spec.sequence is not None,
+            "examples": spec.documentation.examples,
             "inputs": [_tensor(each) for each in spec.inputs.values()],
             "outputs": [_tensor(each) for each in spec.outputs.values()],
         }

@@ -100,7 +100,7 @@ export class ModelView {
     const back = h("a", { href: "#/", class: "back" }, "← Models");
     const title = h("h1", {}, model.name, " ", h("small", {}, model.version ? `version ${model.version}` : ""));
     const reason = model.reason && !isUnloaded(model) ? h("p", { class: "problem" }, model.reason) : null;
-    return h("div", { class: "model-head" }, back, h("div", { class: "row" }, title, stateBadge(model), h("span", { class: "grow" }), this.controls()), reason, this.facts);
+    return h("div", { class: "model-head" }, back, h("div", { class: "row" }, title, stateBadge(model), h("span", { class: "grow" }), this.controls()), model.description ? h("p", {}, model.description) : null, reason, this.facts);
   }
 
   controls() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads what a person types for a tensor, and writes tensors for people. Pure.
 
+import { exampleBody, generateExamples } from "./examples.js";
+
 const MAX_FILLED = 4e6;
 const INTEGER = /^U?INT/;
 
@@ -165,10 +167,12 @@ export function examples(model, host, ports) {
   const isSmall = small.every((spec) => isJson(spec) && exampleOf(spec) !== "random");
   const found = [];
   if (ports.http && isSmall) {
+    const [plainCurl] = generateExamples(model, `http://${host}:${ports.http}`, exampleBody(model));
+    found.push(plainCurl);
     const body = { inputs: small.map((spec) => ({ name: spec.name, datatype: spec.datatype, ...readTensor(exampleOf(spec), spec) })) };
     const data = JSON.stringify(body).replaceAll("'", "'\\''");
     const accept = model.decoupled ? " -N -H 'Accept: text/event-stream'" : "";
-    found.push(["curl", `curl${accept} '${at.replaceAll("'", "%27")}/infer' \\\n  -d '${data}'`]);
+    found.push(["curl, with tensors", `curl${accept} '${at.replaceAll("'", "%27")}/infer' \\\n  -d '${data}'`]);
   }
   if (ports.http || ports.grpc) found.push(["Python", pythonExample(model, small, host, ports)]);
   return found;

@@ -160,7 +160,8 @@ export class ApiView {
         groups.set(name, [...(groups.get(name) || []), this.operation(path, method, operation)]);
       }
     }
-    const rows = [...groups].map(([name, operations]) => h("section", { class: "group" }, h("h2", {}, name), operations));
+    const tags = new Map((this.document?.tags || []).map((tag) => [tag.name, tag.description]));
+    const rows = [...groups].map(([name, operations]) => h("section", { class: "group" }, h("h2", {}, name), tags.get(name) ? h("p", {}, tags.get(name)) : null, operations));
     const more = all.length > MAX_ROWS ? [h("p", { class: "note" }, `And ${all.length - MAX_ROWS} more: filter them.`)] : [];
     this.list.replaceChildren(...rows, ...more);
   }
