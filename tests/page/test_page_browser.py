@@ -211,7 +211,9 @@ def test_stream_is_stopped_by_the_button(page, url, server):
 
 def test_details_have_examples_configuration_and_statistics(page, url, server):
     go(page, "double")
-    page.see(".code pre", f"curl 'http://127.0.0.1:{server.http_port}/v2/models/double/infer'")
+    at = f"http://127.0.0.1:{server.http_port}/v2/models/double"
+    assert page.see(".columns .code pre").text.startswith(f"curl '{at}/generate'")
+    page.see(".code pre", f"curl '{at}/infer'")
     page.see(".code pre", "from pytriton.client import ModelClient")
     page.click("summary", "Configuration")
     page.see("details pre", '"max_batch_size": 8')
@@ -221,16 +223,24 @@ def test_details_have_examples_configuration_and_statistics(page, url, server):
 
 
 @pytest.mark.parametrize(
-    "model, answer", [("double", '"data":[2.0]'), ("words", '"data":["word. "]')]
+    "model, plain, answer",
+    [
+        ("double", '"Y":[2.0', '"data":[2.0]'),
+        ("words", '"text":"word. "', '"data":["word. "]'),
+    ],
 )
-def test_examples_work_as_they_are(page, model, answer):
+def test_examples_work_as_they_are(page, model, plain, answer):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     go(page, model)
-    curl, python = (each.text for each in page.all(".columns .code pre")[:2])
-    asked = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True)
+    *curls, python = (each.text for each in page.all(".columns .code pre")[:3])
+    asked = [
+        subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True).stdout
+        for curl in curls
+    ]
 
-    assert answer in asked.stdout
+    assert plain in asked[0]
+    assert answer in asked[1]
     compile(python, "example.py", "exec")
 
 

@@ -78,7 +78,7 @@ class ModelCard {
     const isLong = text.length > 60 || spec.dims.some((size) => size < 0 || size > 4);
     const given = h(isLong ? "textarea" : "input", { id, ...(isLong ? { rows: 2 } : { type: "text" }), spellcheck: "false", autocomplete: "off" });
     // An input that may be left out is left out, until something is typed.
-    if (spec.optional) given.placeholder = spec.name in this.model.examples ? `left out: ${text}` : "left out";
+    if (spec.optional) given.placeholder = spec.name in this.model.examples ? `default: ${text}` : "may be left out";
     else given.value = text;
     const kind = spec.words + (this.model.max_batch_size ? " for each row" : "") + (spec.optional ? ", optional" : "");
     const element = h("div", { class: "field" }, h("label", { for: id }, spec.name, " ", h("code", {}, kind)),
@@ -192,7 +192,7 @@ const valueText = (value) => (typeof value === "string" ? value : JSON.stringify
 function show({ id, version, addresses, models }) {
   document.title = `${id} · pytriton`;
   setText(byId("server-name"), id);
-  const links = Object.entries({ page: "Page of the operator", openapi: "OpenAPI" }).filter(([name]) => addresses[name]);
+  const links = Object.entries({ page: "Dashboard", openapi: "OpenAPI" }).filter(([name]) => addresses[name]);
   byId("links").replaceChildren(...links.map(([name, label]) => h("a", { href: name === "openapi" ? "openapi.json" : addresses[name] }, label)));
   const where = [["HTTP", addresses.http], ["gRPC", addresses.grpc], ["metrics", addresses.metrics]].filter(([, url]) => url).map(([name, url]) => `${name} at ${url}`);
   const intro = h("p", { class: "intro" }, `pytriton ${version}: ${where.join(", ")}.`);
