@@ -47,7 +47,11 @@ def our_port() -> Iterator[int]:
     """The HTTP port of our server."""
     http, grpc, metrics = free_ports(3)
     config = TritonConfig(
-        http_port=http, grpc_port=grpc, metrics_port=metrics, http_address="127.0.0.1"
+        http_port=http,
+        grpc_port=grpc,
+        metrics_port=metrics,
+        http_address="127.0.0.1",
+        landing_page="browsers",  # as for tritonserver: others get Triton's answer
     )
     security = TritonSecurityConfig(access_token=ACCESS_TOKEN)
     with Triton(config=config, security_config=security) as triton:

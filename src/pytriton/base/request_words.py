@@ -174,7 +174,7 @@ def _misfit(tensor: ModelTensor, value: Any) -> str:
     place, element = _first_misfit(tensor.dtype, value, _MAX_DEPTH)
     if place:
         came = _misfit(tensor, element) or came_words(element)
-        return f"{came_words(value)} with {came} at position {place}"
+        return f"{came_words(value)} whose element at position {place} is {came}"
     lengths = {len(each) if isinstance(each, list) else -1 for each in value}
     return f"{came_words(value)} of different lengths" if len(lengths) > 1 else ""
 

@@ -27,6 +27,7 @@ OWN_VALUES = {
     "cuda-memory-pool-byte-size": "0:1024",
     "cuda-virtual-address-size": "0:1024",
     "executor": "ray",
+    "landing-page": "none",
     "frontend-processes": "3",
     "grpc-infer-response-compression-level": "high",
     "grpc-restricted-protocol": "trace:k=v",

@@ -44,6 +44,7 @@ def test_empty_config_gives_tritons_defaults():
     assert options == ServerOptions(
         limits=ClientLimits(http_max_input_bytes=2**31 - 1),
         allow_client_shared_memory=True,
+        landing_page="all",
     )
     assert options.http == EndpointOptions(port=8000, address="0.0.0.0", allow=True)
     assert (options.grpc.port, options.metrics.port) == (8001, 8002)
@@ -111,6 +112,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         backend_config=["mine,a=b"],
         rate_limit="execution_count",
         rate_limit_resource=["R:4"],
+        landing_page="none",
         allow_page=False,
         page_token="hush",
         frontend_processes=9,
@@ -175,6 +177,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         cache_bytes=1048576,
         trace_settings=("triton,file=t.json", "rate=7"),
         page=PageOptions(allow=False, token="hush"),
+        landing_page="none",
         frontend_processes=9,
         allow_client_shared_memory=True,
     )

@@ -29,7 +29,6 @@ from pytriton.serving.server.http.static_files import (
     files_in,
     send_file,
 )
-from pytriton.serving.server.landing.routes import FILES, is_for_browser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
     Answer = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]
 
+_FILES = b"/landing/"
 _GET = frozenset({b"GET", b"HEAD"})
 _OPEN = ""  # of files: they are in no group of restricted APIs
 _PAGE = HttpEndpoint("page", _OPEN, _GET)
@@ -53,7 +53,7 @@ _ENDPOINTS = {
     b"/": HttpEndpoint("addresses", "metadata", _GET),
     b"/docs": HttpEndpoint("docs", _OPEN, _GET),
     b"/openapi.json": HttpEndpoint("openapi", "metadata", _GET),
-    FILES + b"models": HttpEndpoint("models", "metadata", _GET),
+    b"/landing/models": HttpEndpoint("models", "metadata", _GET),
 }
 _UNKNOWN = HttpEndpoint("unknown", _OPEN, _GET)
 _INDEX = "index.html"
@@ -92,14 +92,16 @@ class LandingApi:
             "unknown": self._unknown,
         }
 
-    def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
+    def resolve(
+        self, connection: HttpConnection, head: RequestHead, *, is_for_browser: bool
+    ) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
         path = request_path(head.target) or b""
         endpoint, name = _ENDPOINTS.get(path, _UNKNOWN), ""
-        if path == b"/" and is_for_browser(head):
+        if path == b"/" and is_for_browser:
             endpoint = _PAGE
-        elif endpoint is _UNKNOWN and path.startswith(FILES):
-            name = path.removeprefix(FILES).decode("latin-1")
+        elif endpoint is _UNKNOWN and path.startswith(_FILES):
+            name = path.removeprefix(_FILES).decode("latin-1")
             if name not in static_files():
                 connection.respond_error(404, "Not Found")
                 return None

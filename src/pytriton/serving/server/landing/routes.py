@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
-from pytriton.serving.server.http.routes import request_path
+from pytriton.serving.server.http.routes import first_segment, request_path
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 else:
     api = LazyModule("pytriton.serving.server.landing.api")
 
-FILES = b"/landing/"  # the files and the data of the page
+_SEGMENT = b"landing"  # of the files and the data of the page
 _FOR_EVERYBODY = (b"/", b"/docs")
 _ALWAYS = (b"/openapi.json",)
 _READING = (b"GET", b"HEAD")
 
 
-def is_for_browser(head: RequestHead) -> bool:
+def _is_for_browser(head: RequestHead) -> bool:
     """Returns whether a person is waiting for an answer: no client of Triton accepts HTML."""
     return head.method in _READING and b"text/html" in head.headers.get(b"accept", b"").lower()
 
@@ -49,10 +49,10 @@ class LandingRoutes:
             return None
         if self._api is None:
             self._api = api.LandingApi(self._http, self._engine, self._options)
-        return self._api.resolve(connection, head)
+        return self._api.resolve(connection, head, is_for_browser=_is_for_browser(head))
 
     def _is_answered(self, head: RequestHead) -> bool:
         path = request_path(head.target) or b""
-        if path in _ALWAYS or path.startswith(FILES) or is_for_browser(head):
+        if path in _ALWAYS or first_segment(head.target) == _SEGMENT or _is_for_browser(head):
             return True
         return self._options.landing_page == "all" and path in _FOR_EVERYBODY
