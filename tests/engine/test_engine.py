@@ -90,6 +90,29 @@ def test_lookup_says_what_is_not_served(engine, serve, name, version, kind, text
     assert engine.find(name, version) is None
 
 
+@pytest.mark.parametrize(
+    "name, end",
+    [("gret", ", did you mean 'greet'?"), ("GREET", ", did you mean 'greet'?"), ("other", "")],
+)
+def test_unknown_model_has_a_suggestion_after_tritons_words(engine, serve, name, end):
+    serve(name="greet")
+
+    with pytest.raises(NotFoundError) as failure:
+        engine.lookup(name)
+
+    assert failure.value.message == f"Request for unknown model: '{name}' is not found{end}"
+
+
+def test_names_are_not_suggested_if_they_are_secret(engine, serve):
+    serve(name="greet")
+    engine.suggests_names = False
+
+    with pytest.raises(NotFoundError) as failure:
+        engine.lookup("gret")
+
+    assert failure.value.message == "Request for unknown model: 'gret' is not found"
+
+
 @pytest.mark.parametrize("version", ["", "1"])
 def test_lookup_says_why_a_version_is_not_served(engine, serve, version):
     model = serve(ready=False).model

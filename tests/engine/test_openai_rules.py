@@ -65,8 +65,10 @@ def test_model_without_the_parameter_has_not_opted_in():
     [
         ("chat", {"messages": "INT32"}, {"text": "STRING"}, "chat expects an input messages or"),
         ("chat", {"a": "STRING", "b": "STRING"}, {"text": "STRING"}, "chat expects an input"),
-        ("completions", {"messages": "STRING"}, {"text": "STRING"},
-         "completions and embeddings expect an input prompt or text_input or text or input, or"),
+        ("completions", {"a": "STRING", "b": "STRING"}, {"text": "STRING"},
+         "completions expect an input prompt or text_input or text or input or messages, or one"),
+        ("embeddings", {"messages": "STRING"}, {"vector": "FP32"},
+         "embeddings expect an input prompt or text_input or text or input, or one required"),
         ("chat", {"prompt": "STRING"}, {"a": "STRING", "b": "STRING"},
          "chat and completions expect an output text or text_output or output, or one output"),
         ("embeddings", {"text": "STRING"}, {"text": "STRING"}, "embeddings expect an output"),

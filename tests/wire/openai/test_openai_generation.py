@@ -52,6 +52,16 @@ def refusal(call, *arguments, **more) -> tuple[int, str | None, str]:
 # Texts
 
 
+def test_model_of_chats_gets_a_prompt_as_the_only_message():
+    read = read_completion(spec("chat,completions", MESSAGES), prompt=["hi", 'say "yes"'])
+
+    texts = [values(request.inputs)["messages"] for request in read.requests]
+    assert [json.loads(text) for text in texts] == [
+        [{"role": "user", "content": "hi"}],
+        [{"role": "user", "content": 'say "yes"'}],
+    ]
+
+
 def test_model_with_messages_gets_them_as_the_client_wrote_them():
     body = b'{"messages": [ {"role":"user","content":[{"type":"image_url","image_url":{}}]} ]}'
 

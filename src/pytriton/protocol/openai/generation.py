@@ -14,6 +14,7 @@ from pytriton.protocol.openai.errors import OpenAIError, unsupported, wrong
 from pytriton.protocol.openai.inputs import (
     MAX_TOKENS,
     Inputs,
+    as_json,
     check_input_bytes,
     input_tensor,
     text_tensor,
@@ -330,9 +331,12 @@ def _requests(
     for text in texts:
         tensors: dict[str, InferTensor] = dict(inputs.tensors)
         if text or not openai.messages or openai.messages not in tensors:
-            expected = spec.inputs[openai.prompt]
+            name, given = openai.prompt, text
+            if not name:  # a model of chats only gets the prompt as the only message of one
+                name = openai.messages
+                given = as_json("prompt", [{"role": "user", "content": text}]).decode()
             is_batched = spec.max_batch_size > 0
-            tensors[openai.prompt] = text_tensor(expected, [text], is_batched=is_batched)
+            tensors[name] = text_tensor(spec.inputs[name], [given], is_batched=is_batched)
         for index in range(count):
             request = InferRequest(spec.name, dict(tensors), parameters=dict(inputs.parameters))
             varied = inputs.vary("seed", seed + index) if seed is not None and index else None

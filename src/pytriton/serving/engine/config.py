@@ -453,10 +453,15 @@ def _only(
 def _problem(openai: OpenAI, spec: OpenAISpec) -> str:
     if openai.chat and not (spec.messages or spec.prompt):
         return f"chat expects an input {MESSAGES} or {' or '.join(PROMPTS)} of strings, got none"
-    if (openai.completions or openai.embeddings) and not spec.prompt:
+    if openai.completions and not (spec.messages or spec.prompt):
         return (
-            "completions and embeddings expect an input "
-            f"{' or '.join(PROMPTS)}, or one required input, of strings, got none"
+            f"completions expect an input {' or '.join(PROMPTS)} or {MESSAGES}, or one required "
+            "input, of strings, got none"
+        )
+    if openai.embeddings and not spec.prompt:
+        return (
+            f"embeddings expect an input {' or '.join(PROMPTS)}, or one required input, of "
+            "strings, got none"
         )
     if (openai.chat or openai.completions) and not spec.text:
         return (
