@@ -14,9 +14,17 @@ import pytest
 
 from pytriton.base import dtypes
 from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.base.model_spec import SequenceSpec
 from pytriton.protocol.kserve_json import parse_infer
 from pytriton.serving.server.api.background import WORKERS
 from pytriton.serving.server.codec import child, pool
+from pytriton.serving.server.codec.messages import (
+    Job,
+    JobKind,
+    ParsedModel,
+    decode_job,
+    encode,
+)
 from pytriton.serving.server.codec.pool import CodecPool, CodecProcess
 from tests.server.http_models import InlineProcess
 from tests.wire.specs import model_spec, tensor_spec
@@ -374,3 +382,25 @@ def test_memory_error_is_told_as_one(monkeypatch):
 
     with pytest.raises(UnavailableError, match="reading 2 bytes of JSON takes more than the"):
         run(lambda codec: codec.generate(b"{}", SPEC))
+
+
+def job_of(members, spec):
+    text = json.dumps(members).encode()
+    job = Job(JobKind.GENERATE, len(text), 0, len(text), ParsedModel.of(spec))
+    return child.run_job(decode_job(encode(job)), text)[0]
+
+
+def test_large_generate_request_keeps_its_sequence():
+    sequence = msgspec.structs.replace(SPEC, sequence=SequenceSpec())
+    members = {"a": [1, 2], "b": "x", "sequence_id": 7, "sequence_start": True}
+
+    reply = job_of(members, sequence)
+    assert (reply.correlation_id, reply.flags, reply.parameters) == (7, 1, {})
+    assert job_of(members, SPEC).parameters["sequence_id"] == 7
+
+
+def test_large_generate_request_with_an_unknown_member_is_refused_for_functions():
+    function = msgspec.structs.replace(SPEC, takes_parameters=False)
+
+    reply = job_of({"a": [1, 2], "b": "x", "bb": 1}, function)
+    assert reply.message == "model 'm' has no input 'bb', did you mean 'b'? Its inputs are: a, b"
