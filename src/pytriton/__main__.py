@@ -41,15 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     if given[:1] == ["help"] and len(given) > 1:
         given = [given[1], "--help"]
-    if given[:1] in (["-h"], ["--help"], ["help"]):
+    if given[:1] in ([], ["-h"], ["--help"], ["help"]):
         show(help_text())
         return 0
     if given[:1] == ["--version"]:
         show(f"pytriton {pytriton.__version__}")
         return 0
-    if not given:
-        complain(help_text())
-        return _WRONG_OPTIONS
     if given[0].partition("=")[0] in _OPTIONS_OF_CHECK:
         given = ["check", *given]
     name = given[0]

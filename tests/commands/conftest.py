@@ -15,6 +15,8 @@ import pytest
 
 from pytriton import constants
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
+from pytriton.tools.commands import server_options
+from pytriton.tools.commands.perf import session
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests import peers
 from tests.collected import items_in
@@ -55,6 +57,13 @@ def pytest_collection_modifyitems(items):
 def no_token(monkeypatch):
     monkeypatch.delenv("TRITON_ACCESS_TOKEN", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def strangers(monkeypatch):
+    """Commands meet servers as if these were of another user."""
+    for module in (server_options, session):
+        monkeypatch.setattr(module, "ask_own_server", lambda address: None)
 
 
 @pytest.fixture(scope="session")

@@ -232,6 +232,7 @@ def test_ctrl_c_cancels_a_stream(server, address):
     assert eventually(models.cancelled.is_set)
 
 
+@pytest.mark.usefixtures("strangers")
 def test_token_and_headers_are_sent(server, monkeypatch, capsys):
     monkeypatch.setenv("TRITON_ACCESS_TOKEN", TOKEN)
     assert ask("NoModel", "-u", server.http) == 1

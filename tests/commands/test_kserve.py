@@ -131,7 +131,7 @@ class FakeMetrics:
 
 def connection(index, metrics=""):
     where = parse_address("localhost")
-    return model_cards.ServerClients(where, FakeServer(index), where, FakeMetrics(metrics), False)
+    return model_cards.ServerClients(where, FakeServer(index), where, FakeMetrics(metrics))
 
 
 def test_states_and_reasons_are_those_of_the_index():

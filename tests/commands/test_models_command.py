@@ -38,6 +38,7 @@ def test_models_are_listed_with_states_and_signatures(server, capsys):
     assert printed.err == ""
 
 
+@pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_models_are_listed_without_a_token_and_the_source_is_named(server, scheme, capsys):
     assert list_of("-u", getattr(server, scheme)) == 0
@@ -47,6 +48,7 @@ def test_models_are_listed_without_a_token_and_the_source_is_named(server, schem
     assert "The repository index needs the access token (--token)" in printed.err
 
 
+@pytest.mark.usefixtures("strangers")
 def test_list_that_only_a_token_opens_says_so(server, capsys):
     assert list_of("-u", server.http, "--metrics-url", "localhost:1") == 1
 

@@ -98,11 +98,11 @@ def test_help_of_a_command_has_two_forms(capsys):
 
 
 def test_help_is_what_no_command_gets(capsys):
-    assert __main__.main([]) == 2
+    assert __main__.main([]) == 0
 
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == f"{table.help_text()}\n"
+    assert printed.out == f"{table.help_text()}\n"
+    assert printed.err == ""
 
 
 def test_ctrl_c_ends_any_command_without_a_traceback(monkeypatch, capsys):

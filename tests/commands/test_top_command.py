@@ -95,6 +95,7 @@ def test_our_server_tells_its_memory_age_and_instances(server, capsys):
     assert {each["instances"] for each in document["models"]} == {1}
 
 
+@pytest.mark.usefixtures("strangers")
 def test_statistics_are_read_where_metrics_are_out_of_reach(server, capsys):
     where = ["-u", server.http, "--metrics-url", "localhost:1"]
     assert top("--once", "--interval", "0.1", *where, "--token", TOKEN) == 0

@@ -13,7 +13,9 @@ import psutil
 import pytest
 from openapi_spec_validator import validate
 
+from pytriton.client.kserve.address import parse_address
 from pytriton.model_config import Tensor
+from pytriton.tools.commands.own_server import ask_own_server, own_headers, own_metrics_address
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
@@ -201,11 +203,7 @@ def test_server_tells_its_addresses_and_whether_the_token_is_right(ask, server):
     document = ask("/page/api/server").json
 
     assert document["addresses"]["http"] == {"address": "127.0.0.1", "port": server.http_port}
-    assert (document["has_token"], document["is_allowed"], document["can_load"]) == (
-        True,
-        False,
-        True,
-    )
+    assert (document["is_allowed"], document["can_load"]) == (False, True)
     assert ask("/page/api/server", headers=HEADERS).json["is_allowed"]
 
 
@@ -238,25 +236,38 @@ def test_start_says_where_the_page_is(server):
 def restricted(start_server):
     """No token of the page, and APIs with a key."""
     flags = ["--http-restricted-api=metadata,model-repository,inference,logging:key=k"]
-    server = start_server({}, flags=flags)
-    return server.await_ports().metrics_port
+    return start_server({}, flags=flags).await_ports()
 
 
 def test_restrictions_of_http_hold_on_the_page(restricted):
-    key = {"key": "k"}
+    key, port = {"key": "k"}, restricted.metrics_port
 
-    assert call(restricted, "/page/api/models").status == 403
-    assert call(restricted, "/openapi.json").status == 403
-    assert call(restricted, "/page/api/models", headers=key).json == {"models": []}
-    assert call(restricted, "/openapi.json", headers=key).status == 200
-    assert call(restricted, "/page/api/server").json["other_headers"] == ["key"]
+    assert call(port, "/page/api/models").status == 403
+    assert call(port, "/openapi.json").status == 403
+    assert call(port, "/page/api/models", headers=key).json == {"models": []}
+    assert call(port, "/openapi.json", headers=key).status == 200
+    assert call(port, "/page/api/server").json["other_headers"] == ["key"]
 
 
-def test_server_without_a_token_says_how_to_get_one(restricted):
-    answer = call(restricted, "/page/api/log", headers={"key": "k", "triton-access-token": ""})
+@pytest.mark.parametrize("token", ["", "guessed"])
+def test_server_without_a_token_of_its_own_says_how_its_user_gets_one(restricted, token):
+    headers = {"key": "k", "triton-access-token": token}
+    answer = call(restricted.metrics_port, "/page/api/log", headers=headers)
 
     assert answer.status == 403
-    assert "start it with --page-token=<token>" in answer.error
+    assert "'pytriton page' prints a link with it" in answer.error
+
+
+def test_user_of_a_server_without_a_token_finds_a_random_one(restricted):
+    address = parse_address(f"127.0.0.1:{restricted.http_port}")
+    access = ask_own_server(address)
+    page = own_metrics_address(access, address)
+    headers = own_headers(access, page)
+
+    assert headers == {"key": "k", "triton-access-token": access.page_token}
+    assert len(access.page_token) > 40
+    assert access.page_token not in restricted.output
+    assert call(page.port, "/page/api/log", headers=headers).status == 200
 
 
 def test_page_that_is_off_leaves_the_metrics_port_as_it_was(start_server):

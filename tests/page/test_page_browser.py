@@ -125,7 +125,7 @@ def test_filter_leaves_the_models_that_fit(fresh):
 def test_request_without_a_token_is_refused_and_the_token_helps(fresh):
     fresh.click("table.models a", "double")
     fresh.click(SEND)
-    fresh.see(f"{ANSWER} .problem", "triton-access-token")
+    fresh.see(f"{ANSWER} .problem", "the token of the page")
     fresh.click(f"{ANSWER} button", "Give the token")
     fresh.write("#token-value", "wrong")
     fresh.click("#token-use")
@@ -286,6 +286,7 @@ def test_log_without_a_token_says_how_to_get_one(fresh, url):
     fresh.click("nav a", "Log")
 
     fresh.see(".needs-token", "for those who have the server's token")
+    fresh.see(".needs-token li", "pytriton page -u localhost:")
     fresh.see(".needs-token li", "triton.get_access_token()")
     assert fresh.all(".log-line") == []
     assert "triton-access-token" not in fresh.text("main")
@@ -359,6 +360,7 @@ def test_keyboard_is_enough(fresh, url):
     fresh.press(Keys.ESCAPE)
     fresh.press("t")
     fresh.see("#token-dialog")
+    fresh.see("#token-command", "pytriton page -u localhost:")
     fresh.press(TOKEN, Keys.ENTER)
     fresh.gone("dialog[open]")
     fresh.press("/")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which endpoints of a server require an access token."""
+"""Which endpoints of a server require an access token, and random tokens."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TritonSecurityConfig:
         if not self.restricted_endpoints:
             return
         if self.access_token is None:
-            self.access_token = _random_token()
+            self.access_token = random_token()
         elif not self.access_token:
             raise PyTritonValidationError("Expected a non-empty access token, got an empty string")
 
@@ -76,8 +76,8 @@ class TritonSecurityConfig:
         return f"{endpoints}:{TRITON_ACCESS_HEADER}={self.access_token}"
 
 
-def _random_token() -> str:
+def random_token() -> str:
     """Returns a token that a command takes as a value: with a dash first, it reads as an option."""
     # As `secrets` does it, but that imports OpenSSL's hash functions, which takes 3 MiB.
     token = base64.urlsafe_b64encode(os.urandom(_TOKEN_BYTES)).rstrip(b"=").decode("ascii")
-    return _random_token() if token.startswith("-") else token
+    return random_token() if token.startswith("-") else token

@@ -92,6 +92,12 @@ def test_token_may_be_in_the_environment(monkeypatch):
     assert read("M --token other").address.headers == (("triton-access-token", "other"),)
 
 
+def test_token_has_the_name_that_grpc_expects():
+    name = "triton-grpc-protocol-triton-access-token"
+
+    assert read("M -i grpc --token secret").address.headers == ((name, "secret"),)
+
+
 def test_values_with_a_form_of_their_own():
     options = read(
         "M --shape a:1,2 --shape n:s:3 -H k:v:w --token secret --request-parameter p:4:int "

@@ -13,9 +13,11 @@ import pytest
 
 from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.control import (
+    AskAccess,
     CallDone,
     ControlLink,
     Join,
+    ServerAccess,
     ServerStart,
     ServerStop,
     Started,
@@ -59,7 +61,8 @@ class Port:
         self.port = BinderPort(
             self.engine, None, authorizations(ServerOptions(**options)), self.loop
         )
-        self.port.start(Started(self.http_port, self.grpc_port, 0))
+        ports = (self.http_port, self.grpc_port, 0)
+        self.port.start(Started(*ports), ServerAccess(ports, ("127.0.0.1",) * 3, {}, {}, TOKEN))
         self.links: list[ControlLink] = []
 
     def until(self, condition) -> bool:
@@ -163,6 +166,25 @@ def test_each_port_asks_for_the_token_of_its_protocol(make_port):
     assert isinstance(port.answer(port.join("for http", port.http_port)), Started)
     assert isinstance(port.answer(port.join("for grpc", port.grpc_port)), Started)
     assert isinstance(port.answer(port.join("for http", port.grpc_port)), CallDone)
+
+
+def test_who_asks_what_opens_the_server_is_told_and_does_not_stay(port):
+    for number in (port.http_port, port.grpc_port):
+        link = port.knock(number)
+        link.send(AskAccess())
+        told = port.answer(link)
+
+        assert isinstance(told, ServerAccess)
+        assert (told.ports[0], told.page_token) == (port.http_port, TOKEN)
+        assert port.answer(link) is None
+
+
+def test_process_of_another_user_is_told_nothing(port, monkeypatch):
+    link = port.knock()
+    monkeypatch.setattr(rendezvous, "is_same_user", lambda sock: False)
+    link.send(AskAccess())
+
+    assert port.answer(link) is None
 
 
 def test_server_that_ends_takes_nobody_in(port):

@@ -18,9 +18,9 @@ from pytriton.base.messages import InferTensor
 from pytriton.runtime.transport.control import Started
 from pytriton.serving.engine.failures import FailureBook
 from pytriton.serving.server.api.authorization import RestrictedGroup
-from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import PageOptions, ServerOptions
 from pytriton.serving.server.page import api, routes
-from pytriton.serving.server.page.api import REFUSED_TO_ALL, PageAccess, PageApi, static_files
+from pytriton.serving.server.page.api import REFUSAL, PageAccess, PageApi, static_files
 from pytriton.serving.server.page.documents import CurrentNumbers
 from pytriton.serving.server.page.failures import (
     MAX_VALUES,
@@ -118,19 +118,16 @@ def test_token_is_needed_beside_that_of_the_api():
         given = {name.encode().replace(b"_", b"-"): value for name, value in headers.items()}
         return access.refusal("inference", given.get, needs_token=True)
 
-    assert ask(key=b"k") == "This API is restricted, expecting header 'triton-access-token'"
+    assert ask(key=b"k") == REFUSAL
     assert ask(triton_access_token=b"secret") == "This API is restricted, expecting header 'key'"
     assert ask(triton_access_token=b"wrong", key=b"k") is not None
     assert ask(triton_access_token=b"secret", key=b"k") is None
     assert access.other_headers == ["key"]
 
 
-def test_server_without_a_token_refuses_in_words():
-    access = PageAccess([], "")
-
-    empty = {b"triton-access-token": b""}
-    assert access.refusal("inference", empty.get, needs_token=True) == REFUSED_TO_ALL
-    assert access.refusal("metadata", empty.get) is None
+def test_page_without_a_token_is_refused_as_an_empty_header_would_open_it():
+    with pytest.raises(ValueError, match="expected a token"):
+        PageAccess([], "")
 
 
 def test_access_token_of_all_apis_is_enough():
@@ -170,7 +167,7 @@ def test_one_openapi_document_is_made_at_a_time(monkeypatch):
     async def ask() -> list[bytes]:
         nothing: Any = SimpleNamespace(index=lambda ready: [])
         loop = asyncio.get_running_loop()
-        options, ports = ServerOptions(), Started(0, 0, 0)
+        options, ports = ServerOptions(page=PageOptions(token="secret")), Started(0, 0, 0)
         page = PageApi(
             *(nothing, nothing, nothing, options, loop, _no_machine, lambda: None, History(0.0)),
             *(None, ports, 0.0),

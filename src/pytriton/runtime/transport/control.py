@@ -28,6 +28,27 @@ class Join(msgspec.Struct, tag="join", array_like=True):
     token: str  # the value that the header for a restricted model repository must have
 
 
+class AskAccess(msgspec.Struct, tag="ask", array_like=True):
+    """A command of the same user to a server, first and only: it wants to be let in."""
+
+
+class ServerAccess(msgspec.Struct, tag="access", array_like=True):
+    """Server to a command: where it listens, and what opens its APIs; the values are secrets.
+
+    The headers are those of the restricted APIs, by their whole names. The page has a token of its
+    own, which is empty if there is no page.
+    """
+
+    ports: tuple[int, int, int]  # of HTTP, gRPC and metrics; 0 if it is off
+    addresses: tuple[str, str, str]  # that it listens on, in the same order
+    http_headers: dict[str, str]
+    grpc_headers: dict[str, str]
+    page_token: str
+
+    def __repr__(self) -> str:
+        return f"ServerAccess(ports={self.ports}, addresses={self.addresses}, …)"
+
+
 class RayInstances(msgspec.Struct, array_like=True):
     """The instances of a model whose function runs on a cluster, and what each of them needs."""
 
@@ -107,6 +128,8 @@ class CallDone(msgspec.Struct, tag="done", array_like=True):
 ControlMessage = (
     ServerStart
     | Join
+    | AskAccess
+    | ServerAccess
     | Bind
     | Unbind
     | ModelsServed

@@ -126,6 +126,20 @@ def connect(port: int, timeout_s: float) -> socket.socket:
     return sock
 
 
+def ports_of_user() -> list[int]:
+    """Returns the ports of servers of this user, as far as the system tells them."""
+    if _has_abstract_names():
+        prefix = f"@{_address(0)[1:].rpartition('/')[0]}/"
+        try:
+            lines = pathlib.Path("/proc/net/unix").read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+        names = [line.rpartition(prefix)[2] for line in lines if prefix in line]
+    else:
+        names = [path.stem for path in _folder().glob("*.sock")]
+    return sorted({int(name) for name in names if name.isdecimal()})
+
+
 def is_local(host: str) -> bool:
     """Returns whether a host name or address is one of this machine's."""
     try:

@@ -87,7 +87,7 @@ class BoundServing:
         """Listen for clients, and for processes that want to bind models."""
         self.core.start()
         await self.server.start()
-        self._binder_port.start(self.server.ports)
+        self._binder_port.start(self.server.ports, self.server.access)
 
     async def stop(self, timeout_s: float) -> None:
         """See `OpenServer`."""

@@ -15,9 +15,14 @@ import msgspec
 
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
-from pytriton.runtime.transport.control import Started
+from pytriton.base.security import random_token
+from pytriton.runtime.transport.control import ServerAccess, Started
 from pytriton.serving.server.access_log.setup import check_destination
-from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
+from pytriton.serving.server.api.authorization import (
+    Authorization,
+    RestrictedProtocol,
+    required_headers,
+)
 from pytriton.serving.server.api.local_client import LocalClient
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
@@ -103,7 +108,7 @@ class NetworkServer:
         zygote: StartedZygote | None = None,
     ) -> None:
         self.core = core
-        self.options = options
+        self.options = options = _with_page_token(options)
         self._loop = loop
         client = LocalClient(
             core.engine,
@@ -199,6 +204,18 @@ class NetworkServer:
         """The ports for clients; 0: the protocol is not served."""
         return Started(self.http_port, self.grpc_port, self.metrics_port)
 
+    @property
+    def access(self) -> ServerAccess:
+        """What opens this server, for processes of the same user."""
+        options = self.options
+        return ServerAccess(
+            (self.http_port, self.grpc_port, self.metrics_port),
+            (options.http.address, options.grpc.address, options.metrics.address),
+            required_headers(options.http_restricted, RestrictedProtocol.HTTP),
+            required_headers(options.grpc_restricted, RestrictedProtocol.GRPC),
+            options.page.token if options.has_page else "",
+        )
+
     def let_clients_leave(self) -> None:
         """Serve on, but ask all clients to use other connections, which lead to other servers."""
         self._front_end.let_clients_leave()
@@ -273,6 +290,17 @@ def authorizations(options: ServerOptions) -> dict[RestrictedProtocol, Authoriza
         RestrictedProtocol.HTTP: Authorization(options.http_restricted, RestrictedProtocol.HTTP),
         RestrictedProtocol.GRPC: Authorization(options.grpc_restricted, RestrictedProtocol.GRPC),
     }
+
+
+def _with_page_token(options: ServerOptions) -> ServerOptions:
+    """Returns options with a random token where there is none: the user of the server can ask it.
+
+    See `BinderPort`.
+    """
+    if options.page.token or not options.has_page:
+        return options
+    page = msgspec.structs.replace(options.page, token=random_token())
+    return msgspec.structs.replace(options, page=page)
 
 
 def _bind(endpoint: EndpointOptions, name: str) -> socket.socket:

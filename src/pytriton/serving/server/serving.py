@@ -74,7 +74,7 @@ class RepositoryServing:
         """Listen for clients."""
         await self.server.start()
         ports = self.server.ports
-        self._binder_port.start(ports)
+        self._binder_port.start(ports, self.server.access)
         return OpenPorts(
             ports.http_port, ports.grpc_port, ports.metrics_port, *self.server.cloud_ports
         )

@@ -21,6 +21,7 @@ from pytriton.client.kserve.address import (
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.http_client import KserveHttpClient, kserve_client
 from pytriton.client.kserve.records import KserveClient
+from pytriton.tools.commands.own_server import ask_own_server, own_headers, own_metrics_address
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +32,6 @@ class ServerClients:
     server: KserveClient
     metrics_address: Address
     metrics: KserveHttpClient
-    has_token: bool
 
     def close(self) -> None:
         self.server.close()
@@ -55,8 +55,8 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--token",
         metavar="TOKEN",
-        help=f"access token, which some questions need; the variable {TOKEN_VARIABLE} is safer, "
-        "as other users of the machine see command lines",
+        help="access token, which some questions need; your own server on this machine needs none. "
+        f"The variable {TOKEN_VARIABLE} is safer, as other users of the machine see command lines",
     )
     group.add_argument(
         "-H",
@@ -98,16 +98,20 @@ def connect(options: argparse.Namespace) -> ServerClients:
     """
     try:
         address = parse_address(options.url, options.protocol)
+        own = ask_own_server(address)
         metrics = (
             parse_address(options.metrics_url, "http")
             if options.metrics_url
-            else metrics_address(address)
+            else own_metrics_address(own, address) or metrics_address(address)
         )
     except AddressError as error:
         raise AskError(f"{str(error)[0].upper()}{str(error)[1:]}.") from error
     token = options.token or os.environ.get(TOKEN_VARIABLE)
     given = _headers(options.header)
-    headers = {**_token_header(token, address.protocol), **given}
+    token_headers, metrics_headers = (
+        create_auth_headers(token, each.protocol) if token else own_headers(own, each, given)
+        for each in (address, metrics)
+    )
     tls = Tls(ca_file=options.ca_file)
     try:
         if options.ca_file:
@@ -115,16 +119,11 @@ def connect(options: argparse.Namespace) -> ServerClients:
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        server = kserve_client(address, headers, options.timeout, tls)
+        server = kserve_client(address, {**token_headers, **given}, options.timeout, tls)
     except OSError as error:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
-    metrics_headers = {**_token_header(token, "http"), **given}
-    metrics_server = KserveHttpClient(metrics, metrics_headers, options.timeout, tls)
-    return ServerClients(address, server, metrics, metrics_server, bool(token))
-
-
-def _token_header(token: str | None, protocol: str) -> dict[str, str]:
-    return create_auth_headers(token, protocol) if token else {}
+    metrics_server = KserveHttpClient(metrics, {**metrics_headers, **given}, options.timeout, tls)
+    return ServerClients(address, server, metrics, metrics_server)
 
 
 def _headers(given: Iterable[str]) -> dict[str, str]:

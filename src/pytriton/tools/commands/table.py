@@ -111,6 +111,13 @@ ROWS = (
     ),
     CommandRow(
         Group.LOOK_AFTER,
+        "page",
+        "",
+        "link to the page of your own server, with its token",
+        "pytriton.tools.commands.page",
+    ),
+    CommandRow(
+        Group.LOOK_AFTER,
         "trace",
         "FILE",
         "summarise files of traces",

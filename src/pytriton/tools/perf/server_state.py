@@ -55,6 +55,14 @@ class ServerAddress:
     def host_and_port(self) -> str:
         return self.url.split("://", 1)[-1].split("/", 1)[0]
 
+    def parsed(self) -> Address:
+        """Read the URL.
+
+        Raises:
+            GeneratorError: It is malformed.
+        """
+        return parse_load_address(self.url, "grpc" if self.is_grpc else "http", self.tls)
+
 
 class _QuestionWords(ErrorWords):
     """Errors in the words of load tests, which name the server as it was typed."""
@@ -96,10 +104,8 @@ def questions_of(server: ServerAddress) -> KserveClient:
     Raises:
         GeneratorError: The address is malformed.
     """
-    protocol = "grpc" if server.is_grpc else "http"
-    address = parse_load_address(server.url, protocol, server.tls)
     words = _QuestionWords(server.host_and_port)
-    return kserve_client(address, dict(server.headers), _TIMEOUT_S, server.tls, words)
+    return kserve_client(server.parsed(), dict(server.headers), _TIMEOUT_S, server.tls, words)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -66,6 +66,17 @@ def parse_restricted_groups(
     return tuple(groups)
 
 
+def required_headers(
+    groups: Iterable[RestrictedGroup], protocol: RestrictedProtocol
+) -> dict[str, str]:
+    """Returns the headers that open all restricted APIs; a name counts with its first value."""
+    _, _, _, prefix = protocol.value
+    headers: dict[str, str] = {}
+    for group in groups:
+        headers.setdefault(f"{prefix}{group.header}".lower(), group.value)
+    return headers
+
+
 class Authorization:
     """The APIs that require a header; checks whether a request has the right value."""
 

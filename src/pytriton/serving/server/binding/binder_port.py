@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket at which other processes of the same user can bind their models to a server."""
+"""The socket at which other processes of the same user find a server.
+
+They bind their models to it, or get the tokens that open it, as commands do.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, UnavailableError
 from pytriton.runtime.transport import rendezvous
-from pytriton.runtime.transport.control import CallDone, ControlLink, Join, Started
+from pytriton.runtime.transport.control import (
+    AskAccess,
+    CallDone,
+    ControlLink,
+    Join,
+    ServerAccess,
+    Started,
+)
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.binding.binder import BinderSession
 from pytriton.serving.server.process.event_loop import ProcessWatch
@@ -58,14 +68,19 @@ class BinderPort:
         self._turns = turns
         self._load_function = load_function
         self._ports = Started(0, 0, 0)
+        self._access: ServerAccess | None = None
         self._listeners: list[_Listener] = []
         self._unjoined: dict[ControlLink, asyncio.TimerHandle] = {}  # with their timeouts
         self._sessions: dict[BinderSession, ProcessWatch] = {}
         self._closing = BackgroundTasks(loop)
 
-    def start(self, ports: Started) -> None:
-        """Start to listen for each port; if that fails, it is logged and no process can join."""
+    def start(self, ports: Started, access: ServerAccess) -> None:
+        """Start to listen for each port; if that fails, it is logged and no process can join.
+
+        `access` is what other processes of the same user are told when they ask.
+        """
         self._ports = ports
+        self._access = access
         for port, protocol in (
             (ports.http_port, RestrictedProtocol.HTTP),
             (ports.grpc_port, RestrictedProtocol.GRPC),
@@ -93,7 +108,7 @@ class BinderPort:
         """End all sessions and remove their models."""
         self.stop_listening()
         for link in list(self._unjoined):
-            self._refuse(link)
+            self._dismiss(link)
         for session in list(self._sessions):
             self._end(session)
         await self._closing.wait()
@@ -117,36 +132,41 @@ class BinderPort:
             return
         sock.setblocking(False)
         link = ControlLink(sock)
-        self._unjoined[link] = self._loop.call_later(JOIN_TIMEOUT_S, self._refuse, link)
+        self._unjoined[link] = self._loop.call_later(JOIN_TIMEOUT_S, self._dismiss, link)
         self._loop.add_reader(sock.fileno(), self._on_join, link, listener.authorization)
 
     def _on_join(self, link: ControlLink, authorization: Authorization) -> None:
         try:
             message = link.receive()
         except (EOFError, OSError, ValueError):
-            self._refuse(link)
+            self._dismiss(link)
             return
         if message is None:
             return
+        if isinstance(message, AskAccess):
+            # `_on_connection` has checked that it is a process of the same user.
+            self._dismiss(link, self._access)
+            return
         if not isinstance(message, Join):
-            self._refuse(link)
+            self._dismiss(link)
             return
         # No token is fine: `_on_connection` has checked that it is a process of the same user.
         token = message.token.encode()
         refusal = authorization.refusal(_API, lambda _: token) if token else None
         if refusal is not None:
             text = f"wrong access token: {refusal}"
-            self._refuse(link, CallDone(0, text, InternalError.code))
+            self._dismiss(link, CallDone(0, text, InternalError.code))
         elif self._engine.is_exiting:
-            self._refuse(link, CallDone(0, "Server exiting", UnavailableError.code))
+            self._dismiss(link, CallDone(0, "Server exiting", UnavailableError.code))
         else:
             self._begin(link)
 
-    def _refuse(self, link: ControlLink, why: CallDone | None = None) -> None:
+    def _dismiss(self, link: ControlLink, message: CallDone | ServerAccess | None = None) -> None:
+        """Send a last message, if there is one, and close the connection."""
         self._stop_join_timer(link)
-        if why is not None:
+        if message is not None:
             with contextlib.suppress(OSError):  # the process closed its socket
-                link.send(why)
+                link.send(message)
         link.close()
 
     def _stop_join_timer(self, link: ControlLink) -> None:

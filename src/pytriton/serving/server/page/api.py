@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAGE = "page"
-REFUSED_TO_ALL = (
-    "this needs the page's token, and the server has none: start it with --page-token=<token> or "
-    "with the variable PYTRITON_PAGE_TOKEN"
+REFUSAL = (
+    "this needs the token of the page: 'pytriton page' prints a link with it, for the user who "
+    "runs the server"
 )
 _FOLDER = Path(__file__).parent / "static"
 _DATA_HEADERS = b"Cache-Control: no-store\r\n" + NO_SNIFFING
@@ -83,13 +83,14 @@ class PageAccess:
 
     Args:
         groups: The restricted APIs of the HTTP port. They are as restricted here as there.
-        token: What the log and all actions need besides; empty: they are refused. It travels in the
-            header of the access token, so it opens what that one opens, too.
+        token: What the log and all actions need besides. It travels in the header of the access
+            token, so it opens what that one opens, too.
     """
 
     def __init__(self, groups: Sequence[RestrictedGroup], token: str) -> None:
+        if not token:
+            raise ValueError("expected a token, as an empty header would open the page")
         self._apis = Authorization(groups, RestrictedProtocol.HTTP)
-        self.has_token = bool(token)
         page = RestrictedGroup(apis=(_PAGE,), header=TRITON_ACCESS_HEADER, value=token)
         self._page = Authorization([page], RestrictedProtocol.HTTP)
         # Others than the page's own, which a user has to give besides.
@@ -103,10 +104,10 @@ class PageAccess:
 
         Its group is a name in `VALID_TRITON_ENDPOINTS`, or empty if it has none.
         """
-        refusal = self._page.refusal(_PAGE, header) if self.has_token else REFUSED_TO_ALL
-        if needs_token and refusal is not None:
-            return refusal
-        apis = self._apis if refusal is not None else self._apis_with_others
+        has_token = self._page.refusal(_PAGE, header) is None
+        if needs_token and not has_token:
+            return REFUSAL
+        apis = self._apis_with_others if has_token else self._apis
         return apis.refusal(api, header) if api else None
 
 
@@ -218,7 +219,6 @@ class PageApi:
             "python": platform.python_version(),
             "pid": os.getpid(),
             "started": self._started_s,
-            "has_token": self._access.has_token,
             "is_allowed": self._access.refusal("", header, needs_token=True) is None,
             "other_headers": self._access.other_headers,
         }

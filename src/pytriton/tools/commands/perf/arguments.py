@@ -85,7 +85,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--token",
-        help=f"access token of a server that Triton() or pytriton serve started; the variable "
+        help="access token, which your own server on this machine does not need; the variable "
         f"{TOKEN_VARIABLE} is safer, as other users of the machine see command lines",
     )
     group.add_argument(

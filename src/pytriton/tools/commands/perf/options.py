@@ -9,7 +9,8 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from pytriton.base.security import TOKEN_VARIABLE, TRITON_ACCESS_HEADER
+from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.client.auth import create_auth_headers
 from pytriton.client.kserve.address import Tls
 from pytriton.tools.commands.perf.arguments import REFUSED, REFUSED_FLAGS
 from pytriton.tools.perf.data.settings import RANDOM, ZERO, DataSettings
@@ -362,7 +363,7 @@ def _address(given: argparse.Namespace, url: str | None) -> ServerAddress:
     headers = parse_headers(given.header)
     token = given.token or os.environ.get(TOKEN_VARIABLE)
     if token:
-        headers.append((TRITON_ACCESS_HEADER, token))
+        headers += create_auth_headers(token, given.protocol).items()
     return ServerAddress(chosen, is_grpc, tuple(headers), _tls(given, chosen))
 
 

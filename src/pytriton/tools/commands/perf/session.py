@@ -18,6 +18,7 @@ from rich.console import Console
 
 from pytriton.base.security import TOKEN_VARIABLE, TRITON_ACCESS_HEADER
 from pytriton.client.kserve.records import KserveClient
+from pytriton.tools.commands.own_server import ask_own_server, own_headers
 from pytriton.tools.commands.perf.options import PerfOptions
 from pytriton.tools.perf.data.inputs import read_inputs
 from pytriton.tools.perf.data.settings import InputData
@@ -134,12 +135,21 @@ def find_target(options: PerfOptions, address: ServerAddress, model: str) -> Per
     Raises:
         PerfError: It cannot be asked, or the options do not fit the model.
     """
+    address = _with_own_headers(address)
     questions = questions_of(address)
     try:
         return _target(options, address, model, questions)
     except BaseException:
         questions.close()
         raise
+
+
+def _with_own_headers(server: ServerAddress) -> ServerAddress:
+    """Returns an address with what opens it, where it is a server of this user."""
+    address = server.parsed()
+    given = [name for name, _ in server.headers]
+    headers = own_headers(ask_own_server(address), address, given)
+    return dataclasses.replace(server, headers=(*server.headers, *headers.items()))
 
 
 def _target(

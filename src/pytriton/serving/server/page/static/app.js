@@ -184,11 +184,16 @@ class App {
     this.noticeTimer = setTimeout(() => place.remove(), isProblem ? 12000 : 4000);
   }
 
+  // What the user who runs the server types to get a link with the token.
+  tokenCommand() {
+    const { port } = this.server.addresses.http || this.server.addresses.grpc || { port: 8000 };
+    return `pytriton page${port === 8000 ? "" : ` -u localhost:${port}`}`;
+  }
+
   askToken() {
     const dialog = byId("token-dialog"), others = byId("token-others"), now = credentials.read();
-    setText(byId("token-text"), this.server.has_token
-      ? "With the server's token you can send requests, load models and read the log. It is kept in this tab only."
-      : "This server has no token, so the page only shows. Start it with --page-token, or with the variable PYTRITON_PAGE_TOKEN.");
+    setText(byId("token-text"), "With the server's token you can send requests, load models and read the log. It is kept in this tab only.");
+    setText(byId("token-command"), this.tokenCommand());
     byId("token-value").value = now[TOKEN] || "";
     others.replaceChildren(...this.server.other_headers.map((name) => {
       const input = h("input", { type: "password", autocomplete: "off", "data-header": name });

@@ -10,16 +10,15 @@ const LEVELS = [["VERBOSE", "All levels"], ["INFO", "Info and above"], ["WARNING
 // How somebody without the token gets it; where the server wants another header besides, the dialog asks for that.
 export function tokenNeeded(app, what) {
   const { server } = app;
-  const ways = server.has_token
-    ? [h("li", {}, h("code", {}, "pytriton serve"), " prints a link to this page that has the token."),
-      h("li", {}, "In your own program, ", h("code", {}, "triton.get_access_token()"), " returns it."),
-      h("li", {}, "Of ", h("code", {}, "tritonserver"), ", it is what ", h("code", {}, "PYTRITON_PAGE_TOKEN"), " or ", h("code", {}, "--page-token"), " said.")]
-    : [h("li", {}, "Start it again with ", h("code", {}, "PYTRITON_PAGE_TOKEN=<token>"), " in its environment, or with ", h("code", {}, "--page-token=<token>"), ".")];
+  const ways = [
+    h("li", {}, h("code", {}, app.tokenCommand()), " prints a link with it for the user who runs the server, on the same machine."),
+    h("li", {}, h("code", {}, "pytriton serve"), " prints this link when it starts."),
+    h("li", {}, "In your own program, ", h("code", {}, "triton.get_access_token()"), " returns it."),
+  ];
   const text = server.is_allowed ? `${what} needs another value besides the token, which this server asks for.`
-    : server.has_token ? `${what} is for those who have the server's token.`
-      : `${what} is for those who have the server's token, and this server was started without one.`;
+    : `${what} is for those who have the server's token.`;
   return h("section", { class: "card needs-token" }, h("p", {}, text), server.is_allowed ? null : h("ul", {}, ways),
-    server.has_token ? h("button", { type: "button", class: "primary", onclick: () => app.askToken() }, "Give the token") : null);
+    h("button", { type: "button", class: "primary", onclick: () => app.askToken() }, "Give the token"));
 }
 
 export class LogView {

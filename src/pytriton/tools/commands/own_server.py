@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of the same user on this machine, which commands may use without a token.
+
+A server tells what opens it on the socket where processes of its user find it by its port. No token
+is in a file: the answer comes from the process that serves the port now, and the operating system
+tells each side that the other belongs to the same user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+
+from pytriton.base.security import TRITON_ACCESS_HEADER
+from pytriton.client.kserve.address import Address
+from pytriton.runtime.transport import rendezvous
+from pytriton.runtime.transport.control import AskAccess, ControlLink, ServerAccess
+
+_TIMEOUT_S = 2.0  # a server that hangs is asked without a token, and then the question says so
+_HTTP, _GRPC, _METRICS = range(3)  # the places of the ports in `ServerAccess`
+_PROTOCOLS = {_HTTP: "http", _GRPC: "grpc", _METRICS: "http"}
+_ANY_ADDRESS = ("0.0.0.0", "::")
+
+
+def ask_own_server(address: Address) -> ServerAccess | None:
+    """Ask the server at an address what opens it.
+
+    Returns:
+        Its answer; None if it is no server of this user, or not on this machine.
+    """
+    if not _is_loopback(address.host):
+        return None
+    try:
+        sock = rendezvous.connect(address.port, _TIMEOUT_S)
+    except OSError:  # nobody is there, or another user
+        return None
+    sock.settimeout(_TIMEOUT_S)
+    link = ControlLink(sock)
+    with contextlib.closing(link):
+        try:
+            link.send(AskAccess())
+            answer = link.receive()
+        except (EOFError, OSError, ValueError):
+            return None  # it ends, hangs, or is of a version that does not know the question
+    return answer if isinstance(answer, ServerAccess) else None
+
+
+def own_headers(
+    access: ServerAccess | None, address: Address, given: Iterable[str] = ()
+) -> dict[str, str]:
+    """Returns the headers that open a port of a server.
+
+    Args:
+        access: what the server said.
+        address: where they are sent; none are if it may lead to anybody else.
+        given: the names of the headers that a person gave, which are left out.
+    """
+    if access is None:
+        return {}
+    place = next(
+        (
+            place
+            for place, protocol in _PROTOCOLS.items()
+            if (protocol, access.ports[place]) == (address.protocol, address.port)
+        ),
+        None,
+    )
+    if place is None or not _leads_to(address, access.addresses[place]):
+        return {}
+    chosen = {name.lower() for name in given}
+    return {
+        name: value
+        for name, value in _headers_of(access, place).items()
+        if name not in chosen and value.isascii() and value.isprintable()
+    }
+
+
+def _headers_of(access: ServerAccess, place: int) -> Mapping[str, str]:
+    if place == _GRPC:
+        return access.grpc_headers
+    if place == _METRICS and access.page_token:
+        return {**access.http_headers, TRITON_ACCESS_HEADER: access.page_token}
+    return access.http_headers
+
+
+def own_metrics_address(access: ServerAccess | None, server: Address) -> Address | None:
+    """Returns where the metrics and the page of a server are; None if it has none."""
+    if access is None or not access.ports[_METRICS]:
+        return None
+    return Address("http", uses_tls=False, host=server.host, port=access.ports[_METRICS])
+
+
+def _is_loopback(host: str) -> bool:
+    found = _addresses(host)
+    return bool(found) and all(ipaddress.ip_address(each).is_loopback for each in found)
+
+
+def _addresses(host: str, family: int = socket.AF_UNSPEC) -> list[str]:
+    """Returns the addresses that a connection to a host tries."""
+    try:
+        found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found]
+
+
+def _leads_to(address: Address, listens_on: str) -> bool:
+    """Whether connections to an address reach the server that listens there, and no other.
+
+    The name localhost often has two addresses, and somebody else may listen on the one that the
+    server does not have.
+    """
+    found = _addresses(address.host)
+    if not found or not all(ipaddress.ip_address(each).is_loopback for each in found):
+        return False
+    family = socket.AF_INET6 if ":" in listens_on else socket.AF_INET
+    its_own = _addresses(listens_on, family)
+    covered = [each for each in found if each in its_own or _is_any(listens_on, each)]
+    others = [each for each in found if each not in covered]
+    return bool(covered) and not any(_has_listener(each, address.port) for each in others)
+
+
+def _is_any(listens_on: str, address: str) -> bool:
+    """Whether a server on all addresses has this one; IPv6's are for IPv4 as well."""
+    return listens_on in _ANY_ADDRESS and (":" in listens_on or ":" not in address)
+
+
+def _has_listener(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), _TIMEOUT_S).close()
+    except TimeoutError:
+        return True  # somebody who does not accept yet
+    except OSError:
+        return False
+    return True
