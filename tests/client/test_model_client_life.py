@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import math
 import threading
 
 import numpy as np
 import pytest
 
-from pytriton.client import ModelClient
+from pytriton.client import AsyncioModelClient, ModelClient, asyncio_utils, utils
 from pytriton.client.exceptions import (
     PyTritonClientClosedError,
     PyTritonClientInferenceServerError,
@@ -60,6 +62,38 @@ def test_unknown_model_is_unavailable(url, name, version):
         ),
     ):
         client.infer_sample(A)
+
+
+class _AskedError(Exception):
+    pass
+
+
+async def _config_of(client):
+    config = client.model_config
+    return await config if inspect.isawaitable(config) else config
+
+
+@pytest.mark.parametrize("timeout_s, gives_up", [(None, True), (300.0, False)])
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_only_a_timeout_that_a_user_gives_is_waited_for_whatever_the_server_says(
+    monkeypatch, timeout_s, gives_up, is_copy
+):
+    asked = []
+
+    def wait_for_model_config(client, model, wait, headers):
+        asked.append(wait._gives_up)
+        raise _AskedError
+
+    monkeypatch.setattr(utils, "wait_for_model_config", wait_for_model_config)
+    monkeypatch.setattr(asyncio_utils, "asyncio_wait_for_model_config", wait_for_model_config)
+    for kind in (ModelClient, AsyncioModelClient):
+        client = kind("localhost", "M", init_timeout_s=timeout_s)
+        if is_copy:
+            client = kind.from_existing_client(client)
+        with pytest.raises(_AskedError):
+            asyncio.run(_config_of(client))
+
+    assert asked == [gives_up] * 2
 
 
 def test_waiting_for_an_unknown_model_ends_as_the_timeout_that_users_catch(url):

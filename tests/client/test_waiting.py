@@ -68,8 +68,8 @@ class Script:
         self._answers = list(answers)
         self.clock = FakeClock(start_s=100.0)
 
-    def wait(self, timeout_s=5.0):
-        return ReadinessWait(timeout_s, self.clock)
+    def wait(self, timeout_s=5.0, *, gives_up=False):
+        return ReadinessWait(timeout_s, self.clock, gives_up=gives_up)
 
     def carry_out(self, steps):
         outcome = None
@@ -201,18 +201,77 @@ def test_short_wait_is_not_logged_and_its_error_gives_the_reason(caplog):
 @pytest.mark.parametrize(
     "server, problem",
     [
-        (Server(index=RESTRICTED), "unknown model: 'Model'. Its models are listed with acc"),
+        (
+            Server(index=RESTRICTED),
+            "unknown model: 'Model'. `pytriton models -u the server` lists its models.",
+        ),
         (Server(index=OSError("gone")), "unknown model: 'Model'."),
         (Server(index=[]), "unknown model: 'Model'. It has no models."),
         (
             Server(config=RESTRICTED, index=RESTRICTED),
-            "not the model: it is not ready. Its models are listed",
+            "not the model: it is not ready. `pytriton models -u the server` lists its models.",
         ),
         (Server(config={}, index=[{"name": "Model"}]), "not the model: it is not ready."),
     ],
 )
 def test_what_a_server_does_not_tell_is_not_guessed(server, problem):
     assert problem in in_vain(server)[0]
+
+
+SIMILAR = HTTP.library.InferenceServerException(
+    "Request for unknown model: 'Model' is not found. Did you mean 'Models'?", "404"
+)
+
+
+@pytest.mark.parametrize(
+    "server, taken_s",
+    [
+        (Server(index=[{"name": "Models"}]), 5),
+        (Server(SIMILAR, index=RESTRICTED), 5),
+        (Server(index=[{"name": "Another"}]), 30),
+    ],
+)
+def test_model_that_a_ready_server_does_not_know_is_given_up_soon(server, taken_s):
+    script = Script(server)
+    wait = script.wait(300.0, gives_up=True)
+    with pytest.raises(PyTritonClientModelUnavailableError) as raised:
+        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+
+    assert str(raised.value).startswith(
+        f"Waiting for model Model version 3 to be ready timed out after {taken_s} s, because the "
+        "server is ready and does not know it: Request for unknown model: 'Model'"
+    )
+    assert str(raised.value).endswith("for a model that comes later, give init_timeout_s.")
+    assert taken_s <= script.clock() - 100 <= taken_s + 2.1
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        Server(index=[]),
+        Server(index=RESTRICTED),
+        Server(index=[{"name": "Model"}]),
+        Server(config={}, index=[{"name": "Models"}]),
+    ],
+)
+def test_model_that_may_come_is_waited_for_until_the_end(server):
+    script = Script(server)
+    wait = script.wait(300.0, gives_up=True)
+    with pytest.raises(PyTritonClientModelUnavailableError, match=" at the server: 300 s"):
+        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+
+    assert script.clock() - 100 >= 300
+
+
+def test_server_that_becomes_ready_late_takes_no_patience_away():
+    script = Script(*[False] * 60, True, True, Server(index=[{"name": "Models"}]))
+    wait = script.wait(300.0, gives_up=True)
+    with pytest.raises(PyTritonClientModelUnavailableError, match="timed out after 5 s") as raised:
+        script.carry_out(waiting.model_ready(wait, None, MODEL, HTTP))
+
+    ready_s = 100 + sum(min(0.01 * 2**number, 1.0) for number in range(60))
+    assert script.clock() >= ready_s + 5
+    assert "Its models are: Models. Did you mean Models?" in str(raised.value)
 
 
 def test_long_wait_for_a_server_is_told_once_in_the_log(caplog):

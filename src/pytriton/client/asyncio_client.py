@@ -22,7 +22,7 @@ from pytriton.client.exceptions import (
 )
 from pytriton.client.protocols import GRPC
 from pytriton.client.tensors import Array, Parameters
-from pytriton.client.waiting import ReadinessWait
+from pytriton.client.waiting import ModelVersion, ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
@@ -171,11 +171,10 @@ class AsyncioModelClient(BaseModelClient):
         try:
             if not self._model_ready or self._model_config is None:
                 with self._converting_close_errors():
-                    self._model_config = await asyncio_utils.asyncio_get_model_config(
+                    self._model_config = await asyncio_utils.asyncio_wait_for_model_config(
                         self._general_client,
-                        self._model_name,
-                        self._model_version,
-                        wait.limit_s(),
+                        ModelVersion(self._model_name, self._model_version),
+                        self._wait_for_model(wait.limit_s()),
                         self._auth_headers,
                     )
                 self._model_ready = True

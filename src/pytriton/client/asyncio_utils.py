@@ -109,6 +109,13 @@ async def asyncio_get_model_config(
     """
     wait = ReadinessWait(timeout_s, address=address_of(client))
     model = ModelVersion(model_name, model_version)
+    return await asyncio_wait_for_model_config(client, model, wait, headers)
+
+
+async def asyncio_wait_for_model_config(
+    client: Any, model: ModelVersion, wait: ReadinessWait, headers: Mapping[str, str] | None
+) -> TritonModelConfig:
+    """Like `asyncio_get_model_config`, with a wait that the caller has made."""
     steps = waiting.model_config(wait, headers, model, protocol_of(client))
     return await _run_steps(steps, client)
 

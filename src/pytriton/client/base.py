@@ -30,6 +30,7 @@ from pytriton.client.url import TritonUrl
 from pytriton.client.waiting import (
     DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S,
     MIN_TIMEOUT_S,
+    ReadinessWait,
     check_limit,
 )
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -52,7 +53,8 @@ class BaseModelClient:
         lazy_init: whether to request the model's configuration when it is first needed. Otherwise
             the constructor waits for the model, or `async with` of an asyncio client.
         init_timeout_s: timeout until the server and the model are ready and the model's
-            configuration is received; default is 300 s.
+            configuration is received; default is 300 s, but less if the server is ready, does not
+            know the model and has others: 5 s if one has a similar name, otherwise 30 s.
         inference_timeout_s: timeout of an inference, from connecting to the last byte of the
             response; default is 60 s.
         model_config: configuration of the model, if it is already known.
@@ -101,6 +103,8 @@ class BaseModelClient:
         self._init_timeout_s = _timeout_of(
             "init_timeout_s", init_timeout_s, DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S
         )
+        # Nobody has said how long a model may take that the server does not know yet.
+        self._gives_up = init_timeout_s is None
         self._inference_timeout_s = _timeout_of(
             "inference_timeout_s", inference_timeout_s, DEFAULT_INFERENCE_TIMEOUT_S
         )
@@ -123,6 +127,10 @@ class BaseModelClient:
         state = ", closed" if self._closed else ""
         return f"<{type(self).__name__} of {self._model_name} at {self._url.with_scheme}{state}>"
 
+    def _wait_for_model(self, timeout_s: float) -> ReadinessWait:
+        address = self._url.with_scheme
+        return ReadinessWait(timeout_s, address=address, gives_up=self._gives_up)
+
     @classmethod
     def from_existing_client(cls, existing_client: BaseModelClient) -> Self:
         """Create a client with the settings of another client.
@@ -138,7 +146,7 @@ class BaseModelClient:
             existing_client._url.with_scheme,
             existing_client._model_name,
             existing_client._model_version,
-            init_timeout_s=existing_client._init_timeout_s,
+            init_timeout_s=None if existing_client._gives_up else existing_client._init_timeout_s,
             inference_timeout_s=existing_client._inference_timeout_s,
             model_config=existing_client._model_config,
             ensure_model_is_ready=existing_client._model_config is None,

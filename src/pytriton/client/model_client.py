@@ -18,7 +18,7 @@ from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
 from pytriton.client.protocols import GRPC, failure_of
 from pytriton.client.tensors import Array, Parameters
-from pytriton.client.waiting import ReadinessWait
+from pytriton.client.waiting import ModelVersion, ReadinessWait
 from pytriton.model_config.triton_model_config import TritonModelConfig
 
 if TYPE_CHECKING:
@@ -261,11 +261,10 @@ class ModelClient(BaseModelClient):
             config = self._model_config
             if not self._model_ready or config is None:
                 with self._converting_close_errors():
-                    config = utils.get_model_config(
+                    config = utils.wait_for_model_config(
                         self._general_client,
-                        self._model_name,
-                        self._model_version,
-                        wait.limit_s(),
+                        ModelVersion(self._model_name, self._model_version),
+                        self._wait_for_model(wait.limit_s()),
                         self._auth_headers,
                     )
                 self._model_config, self._model_ready = config, True

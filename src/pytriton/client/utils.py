@@ -150,7 +150,13 @@ def get_model_config(
     """
     timeout_s = DEFAULT_WAIT_FOR_MODEL_TIMEOUT_S if timeout_s is None else timeout_s
     wait = ReadinessWait(timeout_s, address=address_of(client))
-    model = ModelVersion(model_name, model_version)
+    return wait_for_model_config(client, ModelVersion(model_name, model_version), wait, headers)
+
+
+def wait_for_model_config(
+    client: Any, model: ModelVersion, wait: ReadinessWait, headers: Mapping[str, str] | None
+) -> TritonModelConfig:
+    """Like `get_model_config`, with a wait that the caller has made."""
     return _run_steps(waiting.model_config(wait, headers, model, protocol_of(client)), client)
 
 

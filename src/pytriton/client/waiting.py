@@ -37,7 +37,14 @@ _FIRST_PAUSE_S = 0.01
 _MAX_PAUSE_S = 1.0
 MIN_TIMEOUT_S = 0.001  # a call needs a positive timeout, even at the deadline
 
+# How long a client waits by default for a model that a ready server does not know: a name like that
+# of another model is probably misspelt, but a program may bind one model long after another.
+_MISSPELT_PATIENCE_S = 5.0
+_UNKNOWN_PATIENCE_S = 30.0
+
 _NOT_READY = "it is not ready"
+_UNKNOWN = "unknown model"  # in the server's error
+_SUGGESTION = "did you mean"  # also, where it has a model of a similar name
 _RESTRICTED = "restricted"  # in the server's error for a missing token
 
 Headers = Mapping[str, str] | None
@@ -75,6 +82,8 @@ class ReadinessWait:
         clock: returns the time in seconds.
         pause_s: constant pause between two checks.
         address: address of the server for the log.
+        gives_up: whether it ends early if the server is ready, but does not know the model and has
+            others. The timeout of a user is waited for.
 
     Raises:
         PyTritonClientValueError: The timeout is not a number.
@@ -86,27 +95,41 @@ class ReadinessWait:
         clock: Callable[[], float] = time.monotonic,
         pause_s: float | None = None,
         address: str = "the server",
+        *,
+        gives_up: bool = False,
     ) -> None:
         check_limit("timeout_s", timeout_s)
         self.last_problem: str = _NOT_READY
         self._timeout_s = timeout_s
         self._clock = clock
         self.address = address
+        self._gives_up = gives_up
+        self._unknown_since_s: float | None = None
         self._deadline = clock() + timeout_s
         self._warn_at_s: float | None = clock() + _WARN_AFTER_S
+        self._list_at_s = math.inf
         self._pause_s = _FIRST_PAUSE_S if pause_s is None else pause_s
         self._max_pause_s = _MAX_PAUSE_S if pause_s is None else pause_s
 
     def __str__(self) -> str:
         return f"{round(self._timeout_s, 3):g} s"
 
-    def is_warning_due(self) -> bool:
-        """Whether the wait has taken long enough for the warning, which is logged once."""
-        return self._warn_at_s is not None and self._clock() >= self._warn_at_s
+    def begin_model(self) -> None:
+        """Notes that the server is ready, and its model is waited for from now on."""
+        self._list_at_s = self._clock() + _WARN_AFTER_S
+        if self._warn_at_s is not None:  # the warning has the list in it
+            self._list_at_s = min(self._list_at_s, self._warn_at_s)
+
+    def is_listing_due(self) -> bool:
+        """Whether to ask for the server's models; it is true once."""
+        if self._clock() < self._list_at_s:
+            return False
+        self._list_at_s = math.inf
+        return True
 
     def warn_once(self, goal: object) -> None:
         """Logs a warning once, if the wait has taken long enough."""
-        if not self.is_warning_due():
+        if self._warn_at_s is None or self._clock() < self._warn_at_s:
             return
         self._warn_at_s = None
         logger.warning(
@@ -116,6 +139,18 @@ class ReadinessWait:
             max(self._deadline - self._clock(), 0.0),
             self.last_problem,
         )
+
+    def given_up_after_s(self, reason: str, others: OtherModels) -> float | None:
+        """Returns for how long the model was unknown if that is enough; None to wait on."""
+        is_misspelt = others.has_similar or _SUGGESTION in reason.lower()
+        if not self._gives_up or _UNKNOWN not in reason or not (is_misspelt or others.are_known):
+            self._unknown_since_s = None
+            return None
+        if self._unknown_since_s is None:
+            self._unknown_since_s = self._clock()
+        patience_s = _MISSPELT_PATIENCE_S if is_misspelt else _UNKNOWN_PATIENCE_S
+        is_enough = self._clock() - self._unknown_since_s >= patience_s
+        return patience_s if is_enough else None
 
     def record_failure(self, error: Exception) -> None:
         """Records why a call failed; a timeout does not replace a more specific error."""
@@ -133,6 +168,14 @@ class ReadinessWait:
             return None
         pause, self._pause_s = self._pause_s, min(self._pause_s * 2, self._max_pause_s)
         return min(pause, remaining)
+
+
+class OtherModels(NamedTuple):
+    """The models of a server that does not have the one that is wanted."""
+
+    text: str = ""  # a sentence; empty if the server does not list them
+    are_known: bool = False  # whether there are any
+    has_similar: bool = False  # whether one of them has a similar name
 
 
 class ModelVersion(NamedTuple):
@@ -195,7 +238,8 @@ def model_ready(
         PyTritonClientModelUnavailableError: The model was not ready in time.
     """
     yield from server_ready(wait, headers, goal=model)
-    reason, known_models = _NOT_READY, ""
+    reason, others = _NOT_READY, OtherModels()
+    wait.begin_model()
     while True:
         answer = yield ClientCall(
             "is_model_ready", model.arguments, {"headers": headers}, wait.limit_s()
@@ -206,9 +250,16 @@ def model_ready(
             return
         else:
             reason = yield from _why_not_ready(wait, headers, model, reason)
-            if wait.is_warning_due():
-                known_models = yield from _other_models(wait, headers, model, protocol)
-            wait.last_problem = f"{reason}.{known_models}"
+            if wait.is_listing_due():
+                others = yield from _other_models(wait, headers, model, protocol)
+            wait.last_problem = f"{_closed(reason)}{others.text}"
+            given_up_s = wait.given_up_after_s(reason, others)
+            if given_up_s is not None:
+                raise PyTritonClientModelUnavailableError(
+                    f"Waiting for {model} to be ready timed out after {given_up_s:g} s, because "
+                    f"{wait.address} is ready and does not know it: {wait.last_problem} To wait "
+                    "longer for a model that comes later, give init_timeout_s."
+                )
         wait.warn_once(model)
         if not (yield from _has_paused(wait)):
             raise PyTritonClientModelUnavailableError(
@@ -216,6 +267,10 @@ def model_ready(
                 f"{wait.address}: {wait}. The server is ready, but not the model: "
                 f"{wait.last_problem}"
             )
+
+
+def _closed(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _why_not_ready(
@@ -232,22 +287,24 @@ def _why_not_ready(
 
 def _other_models(
     wait: ReadinessWait, headers: Headers, model: ModelVersion, protocol: Protocol
-) -> Steps[str]:
-    """Returns a sentence about the server's models; empty if it does not list them."""
+) -> Steps[OtherModels]:
+    """Returns what a server says about its models."""
     named_arguments = {"headers": headers}
     answer = yield ClientCall("get_model_repository_index", (), named_arguments, wait.limit_s())
     text = text_of(answer) if isinstance(answer, Exception) else None
     if text is not None:
-        how = " Its models are listed with access_token=..., or by `pytriton models`."
-        return how if _RESTRICTED in text else ""
+        how = f" `pytriton models -u {wait.address}` lists its models."
+        return OtherModels(how if _RESTRICTED in text else "")
     names = sorted({name for name, _, _ in protocol.states_in(protocol.models_in(answer))})
     if model.name in names:
-        return ""
+        return OtherModels()
     if not names:
-        return " It has no models."
+        return OtherModels(" It has no models.")
     alike = difflib.get_close_matches(model.name, names, n=1)
     hint = f" Did you mean {alike[0]}?" if alike else ""
-    return f" Its models are: {', '.join(names)}.{hint}"
+    return OtherModels(
+        f" Its models are: {', '.join(names)}.{hint}", are_known=True, has_similar=bool(alike)
+    )
 
 
 def model_config(
