@@ -14,6 +14,8 @@ from pytriton.tools.commands.serve.loading import (
     contents_of,
     import_target,
 )
+from pytriton.tools.commands.serve.servers import ServeScreen
+from pytriton.utils.terminal import Colour, paint
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +82,7 @@ def test_only_declared_models_are_served_if_there_are_any(found_in):
     )
 
     assert [each.name for each in contents.found] == ["Twice"]
-    assert contents.skipped == ["add: without @model, which others in code_of_a_test.py have"]
+    assert [each.split(":")[0] for each in contents.forgotten] == ["add"]
 
 
 def test_declared_models_may_be_imported(found_in, tmp_path):
@@ -164,4 +166,17 @@ def test_functions_without_the_decorator_that_others_have_are_told(found_in):
     """)
 
     assert [each.name for each in contents.found] == ["add"]
-    assert contents.skipped == ["forgotten: without @model, which others in code_of_a_test.py have"]
+    assert contents.skipped == []
+    (told,) = contents.forgotten
+    assert told.startswith("forgotten: without @model, which others in code_of_a_test.py have. ")
+    assert told.endswith("or name all that is to be served: code_of_a_test.py:NAME,NAME")
+
+
+def test_forgotten_functions_are_a_warning_and_helpers_a_note(monkeypatch, capsys):
+    monkeypatch.setattr("pytriton.tools.commands.serve.servers.says_in_colour", lambda: True)
+    ServeScreen().left_out(["helper: no annotations"], ["add: without @model"])
+
+    assert capsys.readouterr().err.splitlines() == [
+        paint("Not served: helper: no annotations", Colour.DIM),
+        paint("Not served: add: without @model", Colour.YELLOW),
+    ]

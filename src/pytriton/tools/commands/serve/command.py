@@ -86,8 +86,7 @@ def _serve(options: ServeOptions, ending: _Ending, screen: ServeScreen) -> bool:
         ending.is_loading = False
         server.run()
         screen.lines(server.announcement(colours=screen.colours))
-        for reason in loaded.skipped:
-            screen.note(f"Not served: {reason}")
+        screen.left_out(loaded.skipped, loaded.forgotten)
         while server.is_alive() and not ending.is_asked.wait(_CHECK_PERIOD_S):
             pass
         return ending.is_asked.is_set()

@@ -68,10 +68,14 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """The callables of a target to serve, and the reasons why others are not served."""
+    """The callables of a target to serve, and the reasons why others are not served.
+
+    Those that were probably forgotten are told apart from helpers of the models.
+    """
 
     found: list[Found]
     skipped: list[str]
+    forgotten: list[str] = dataclasses.field(default_factory=list)
 
 
 def import_target(target: ServeTarget) -> ModuleType:
@@ -120,7 +124,7 @@ def contents_of(module: ModuleType, target: ServeTarget) -> Contents:
     declared = _declared(module)
     if declared:
         found = [Found(default_name(each), each) for each in declared]
-        return Contents(found, _undeclared(module, target))
+        return Contents(found, [], _undeclared(module, target))
     found, problems = [], []
     for name, member in _own_callables(module):
         try:
@@ -173,7 +177,8 @@ def _undeclared(module: ModuleType, target: ServeTarget) -> list[str]:
     ]
     if not names:
         return []
-    return [f"{', '.join(names)}: without @model, which others in {target.source} have"]
+    advice = f"Write @model there, too, or name all that is to be served: {target.source}:NAME,NAME"
+    return [f"{', '.join(names)}: without @model, which others in {target.source} have. {advice}"]
 
 
 def _is_readable(member: Any) -> bool:
@@ -223,17 +228,20 @@ class Loaded:
 
     names: list[str]
     skipped: list[str]
+    forgotten: list[str]
 
 
 def load(options: ServeOptions, triton: TritonBase) -> Loaded:
     """Import the code and bind its models; ServeError if it raised or has nothing to serve."""
     found: list[Found] = []
     skipped: list[str] = []
+    forgotten: list[str] = []
     try:
         for target in options.targets:
             contents = contents_of(import_target(target), target)
             found += contents.found
             skipped += contents.skipped
+            forgotten += contents.forgotten
         _check_name(options, found)
         names = [_bind(each, options, triton) for each in found]
     except (TargetError, PyTritonError) as error:
@@ -244,7 +252,7 @@ def load(options: ServeOptions, triton: TritonBase) -> Loaded:
         raise ServeError(f"The code ended the program with exit code {error.code}.") from error
     except BaseException as error:
         raise ServeError(users_traceback(error)) from error
-    return Loaded(names, skipped)
+    return Loaded(names, skipped, forgotten)
 
 
 def _check_name(options: ServeOptions, found: list[Found]) -> None:

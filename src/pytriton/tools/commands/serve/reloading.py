@@ -53,6 +53,7 @@ class CodeReport(msgspec.Struct):
         models: names of the models.
         lines: the announcement.
         skipped: what is not served, with the reason.
+        forgotten: what is probably meant to be served, but is not.
     """
 
     files: list[str]
@@ -60,6 +61,7 @@ class CodeReport(msgspec.Struct):
     models: list[str] = []
     lines: list[str] = []
     skipped: list[str] = []
+    forgotten: list[str] = []
 
 
 class CodeProcess:
@@ -262,10 +264,11 @@ class Reloader:
             self._has_announced = True
             self._screen.lines(report.lines)
             self._screen.note("Changed files are served as soon as they are saved")
-        for reason in report.skipped:
-            if reason not in self._told:
-                self._screen.note(f"Not served: {reason}")
-        self._told = set(report.skipped)
+        self._screen.left_out(
+            *([each for each in some if each not in self._told]
+              for some in (report.skipped, report.forgotten))
+        )  # fmt: skip
+        self._told = {*report.skipped, *report.forgotten}
 
     def _on_failure(self, report: CodeReport) -> None:
         keep_line(logging.ERROR, "The code cannot be served", report.error)
@@ -343,7 +346,8 @@ def _serve(parent: socket.socket, document: dict[str, Any]) -> None:
         _send(parent, CodeReport(watched_files(options), error=text))
         return
     lines = binder.announcement(colours=document["colours"], end=document["end"])
-    _send(parent, CodeReport(watched_files(options), "", loaded.names, lines, loaded.skipped))
+    left_out = (loaded.skipped, loaded.forgotten)
+    _send(parent, CodeReport(watched_files(options), "", loaded.names, lines, *left_out))
     parent.recv(1)  # ends when the parent closes its side, or itself ends
     binder.stop()
 

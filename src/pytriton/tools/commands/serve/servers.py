@@ -94,6 +94,13 @@ class ServeScreen:
         """Write a line that is less important than others."""
         self._write(text, Colour.DIM)
 
+    def left_out(self, skipped: Sequence[str], forgotten: Sequence[str]) -> None:
+        """Write what is not served, with the reasons; what was probably forgotten is a warning."""
+        for reason in skipped:
+            self.note(f"Not served: {reason}")
+        for reason in forgotten:
+            self._write(f"Not served: {reason}", Colour.YELLOW)
+
     def good(self, text: str) -> None:
         """Write a line on something that worked."""
         self._write(text, Colour.GREEN)
