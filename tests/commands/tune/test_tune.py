@@ -203,12 +203,12 @@ def test_server_that_loads_nothing_is_explained():
 NOW = Trial(Candidate(1, 8, 0), 1000.0, 500.0, 1000.0, 0.02, 4.0)
 BEST = Trial(Candidate(2, 4, 100), 2000.0, 250.0, 900.0, 0.02, 3.0)
 
+BROKEN = Trial(Candidate(1, 64, 0), problem="too large")
+
 
 def finding(chosen: Trial | None = BEST, gain: Gain | None = None, **fields) -> TuningResult:
-    broken = Trial(Candidate(1, 64, 0), problem="too large")
-    return TuningResult(
-        "M", CONFIG, 16, fields.pop("goal", Goal()), [NOW, BEST, broken], chosen, gain, **fields
-    )
+    trials = fields.pop("trials", [NOW, BEST, BROKEN])
+    return TuningResult("M", CONFIG, 16, fields.pop("goal", Goal()), trials, chosen, gain, **fields)
 
 
 def test_rows_are_below_their_heading():
@@ -256,6 +256,28 @@ def test_limit_that_nothing_keeps_is_said():
     text = recommendation_text(finding(None, goal=Goal(limit_us=500)))
 
     assert text.startswith("No configuration keeps p99 below 0.5 ms with 16 requests under way.")
+
+
+@pytest.mark.parametrize(
+    "fields, why",
+    [
+        ({"trials": [NOW], "is_complete": False}, "There was no time for another one."),
+        ({"trials": [NOW]}, "There is no other to try"),
+        ({"trials": [NOW, BROKEN]}, "The others could not be run; the table says why."),
+    ],
+)
+def test_nothing_is_recommended_after_one_measurement(fields, why):
+    text = recommendation_text(finding(NOW, **fields))
+
+    assert text.startswith("No recommendation: only the present configuration (batch 8")
+    assert why in text
+    assert "Keep" not in text
+
+
+def test_limit_that_the_only_measured_configuration_exceeds_is_said():
+    text = recommendation_text(finding(None, trials=[NOW], goal=Goal(limit_us=500)))
+
+    assert "was measured, and its latency is over the limit. There is no other to try" in text
 
 
 @pytest.mark.part("docs")  # matplotlib

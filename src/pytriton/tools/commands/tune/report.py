@@ -99,14 +99,14 @@ def note_of(trial: Trial, goal: Goal, *, is_present: bool) -> str:
 def recommendation_text(finding: TuningResult) -> str:
     """The recommendation with lines that can be pasted."""
     chosen = finding.chosen
-    if chosen is None:
+    if chosen is None and not _is_alone(finding):
         return (
             f"No configuration keeps p99 below {finding.goal.limit_us / 1000:g} ms with "
             f"{finding.concurrency} requests under way. Try a lower --concurrency, or a higher "
             "--latency-limit."
         )
     lines = [verdict(finding)]
-    if finding.is_change:
+    if chosen is not None and finding.is_change:
         for name, code in codes_of(finding):
             lines += ["", f"{name}:", *(f"  {line}" for line in code.splitlines())]
         if chosen.candidate.batch < finding.present.batch:
@@ -132,8 +132,27 @@ def codes_of(finding: TuningResult) -> list[tuple[str, str]]:
     ]
 
 
+def _is_alone(finding: TuningResult) -> bool:
+    """Whether nothing was measured that the present configuration could be compared with."""
+    return all(trial.problem for trial in finding.trials[1:])
+
+
+def _why_alone(finding: TuningResult) -> str:
+    if len(finding.trials) > 1:
+        return "The others could not be run; the table says why."
+    if finding.is_complete:
+        return "There is no other to try: its batches are fixed, and --max-instances is too low."
+    return "There was no time for another one."
+
+
 def verdict(finding: TuningResult) -> str:
     """One or two sentences."""
+    if _is_alone(finding):
+        limit = "" if finding.chosen is not None else ", and its latency is over the limit"
+        return (
+            f"No recommendation: only the present configuration ({finding.present}) was "
+            f"measured{limit}. {_why_alone(finding)}"
+        )
     assert finding.chosen is not None
     gain = finding.gain
     if finding.chosen.candidate == finding.present:
