@@ -228,7 +228,10 @@ def test_configuration_and_names_with_odd_characters(ask):
 
 
 def test_start_says_where_the_page_is(server):
-    assert f"The page is at http://127.0.0.1:{server.metrics_port}/" in server.stdout
+    assert (
+        f"The page is at http://127.0.0.1:{server.metrics_port}/ ('pytriton page -u localhost:"
+        f"{server.http_port}' adds its token)"
+    ) in server.stdout
     assert "page-secret" not in server.output
 
 

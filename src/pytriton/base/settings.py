@@ -312,7 +312,8 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
         _switch("allow-page", "true", "Serve the page on the metrics port.", field="page.allow"),
         _text("page-token", "",
             "Who has it may read the log, send requests and load models on the page. The "
-            "variable PYTRITON_PAGE_TOKEN does the same, unseen by other users of the machine.",
+            "variable PYTRITON_PAGE_TOKEN does the same, unseen by other users of the machine. "
+            "Otherwise it is random, and 'pytriton page' tells it to the user of the server.",
             "<token>"),
     ),
     "Tracing": (

@@ -86,7 +86,8 @@ class TritonConfig:
         landing_page: who gets a page about the models at `/` of the HTTP port: `none`, `browsers`,
             or `all`, where other clients than browsers get the addresses as JSON; default all.
         allow_page: whether the page is served on the metrics port; default True.
-        page_token: what the log and the actions on the page need; default is the access token.
+        page_token: what the log and the actions on the page need; default is the access token, or
+            a random one, which the command `pytriton page` tells to the user of the server.
         allow_sagemaker: whether SageMaker requests are served; default False.
         sagemaker_port: port for SageMaker; default 8080.
         sagemaker_safe_port_range: range that the other ports must be in with SageMaker.

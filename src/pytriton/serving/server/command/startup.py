@@ -22,6 +22,7 @@ from pytriton.base.errors import ServerError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.model_spec import identifier_of
 from pytriton.base.request_ids import visible
+from pytriton.constants import DEFAULT_HTTP_PORT
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.api.documents import EXTENSIONS, TRITON_VERSION
 from pytriton.serving.server.options.repository_options import ALL_MODELS
@@ -163,7 +164,10 @@ def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
         if port:
             logger.info("Started %s at %s:%d", name, endpoint.address, port)
     if ports.metrics and options.page.allow:
-        logger.info("The page is at %s", page_url(options.metrics.address, ports.metrics))
+        url = page_url(options.metrics.address, ports.metrics)
+        port = ports.http or ports.grpc
+        where = f" -u localhost:{port}" if port != DEFAULT_HTTP_PORT else ""
+        logger.info("The page is at %s ('pytriton page%s' adds its token)", url, where)
 
 
 def page_url(address: str, port: int) -> str:
