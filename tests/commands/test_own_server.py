@@ -17,7 +17,7 @@ from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.control import AskAccess, ControlLink, ServerAccess, Started
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.tools.commands import own_server
-from pytriton.tools.commands.own_server import ask_own_server, own_headers
+from pytriton.tools.commands.own_server import ask_own_server, own_headers, own_metrics_address
 from tests.commands.conftest import TOKEN
 from tests.free_ports import first_of_free_ports, free_ports
 
@@ -171,6 +171,17 @@ def test_token_is_not_sent_to_a_name_that_may_lead_to_somebody_else(monkeypatch)
 
     with socket.create_server(("127.0.0.2", port)):
         assert own_headers(said, address) == {}
+
+
+@pytest.mark.parametrize(
+    "listens_on, host", [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1")]
+)
+def test_metrics_are_where_the_server_says(listens_on, host):
+    said = access(ports=(1, 2, 9), addresses=("127.0.0.1", "127.0.0.1", listens_on))
+    found = own_metrics_address(said, parse_address("127.0.0.1:1"))
+
+    assert (found.host, found.port) == (host, 9)
+    assert own_metrics_address(access(ports=(1, 2, 0)), parse_address("127.0.0.1:1")) is None
 
 
 def test_header_that_a_person_gives_is_not_sent_twice():

@@ -9,6 +9,7 @@ tells each side that the other belongs to the same user.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
@@ -89,7 +90,11 @@ def own_metrics_address(access: ServerAccess | None, server: Address) -> Address
     """Returns where the metrics and the page of a server are; None if it has none."""
     if access is None or not access.ports[_METRICS]:
         return None
-    return Address("http", uses_tls=False, host=server.host, port=access.ports[_METRICS])
+    listens_on = access.addresses[_METRICS]
+    address = Address("http", uses_tls=False, host=server.host, port=access.ports[_METRICS])
+    return (
+        address if _leads_to(address, listens_on) else dataclasses.replace(address, host=listens_on)
+    )
 
 
 def _is_loopback(host: str) -> bool:
