@@ -215,14 +215,14 @@ def test_live_view_of_our_server(server, terminal):
 def test_live_view_shows_the_last_errors_of_our_server(server, terminal):
     call(server.port, "/v2/models/nothing_like_it/infer", b'{"inputs": []}')
 
-    view = terminal("-u", server.http, "--token", TOKEN, width=100)
+    view = terminal("-u", server.http, width=100)  # one's own server needs no token
     view.wait_for("AddSub")
     view.press("e")
     view.wait_for("Not found  no model, refused", "'nothing_like_it' is not found")
     view.press("e")
     view.wait_for("MODEL")
     view.press("q")
-    untold = terminal("-u", server.http, width=100)
+    untold = terminal("-u", server.http, "--token", "wrong", width=100)
     untold.wait_for("AddSub")
     untold.press("e")
     untold.wait_for("Places and messages need the page's token", "Not found  no model, refused")
