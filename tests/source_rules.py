@@ -42,6 +42,8 @@ BESIDE_THE_CHAIN = {
     "cluster": LEAVES | {"transport", "executor"},
     # The load generator and what measures with it: a client of any server.
     "perf": LEAVES | {"client", "protocol", "plots"},
+    # Sends recorded requests again, and compares answers; its shadow is a process of the server.
+    "replay": LEAVES | {"client", "protocol", "plots", "perf"},
     # Draws what it is given; the only package that knows matplotlib.
     "plots": frozenset(),
     # The user's process talks to the server over a channel and does not load it.
@@ -98,6 +100,7 @@ SERVER_PACKAGES = {
             "tracing",
         }
     ),
+    "recording": frozenset({"metrics", "options"}),
     "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),
 }
@@ -117,6 +120,7 @@ NAMED_FOR_OTHER_PROCESSES = {
     "pytriton.runtime.executor.python_process": frozenset(
         {"pytriton.runtime.worker_process.zygote"}
     ),
+    "pytriton.serving.server.recording.shadow": frozenset({"pytriton.tools.replay.shadow"}),
     "pytriton.serving.repository.loading.python_loader": frozenset(
         {"pytriton.runtime.native_backend.worker"}
     ),

@@ -163,6 +163,16 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
         _switch("access-log-health", "true", "Write lines for questions about health, too.",
             field="access_log.health"),
     ),
+    "Shadow": (
+        _text("shadow-url", "",
+            "Address of another server, such as grpc://host:8001, which gets requests as well; its "
+            "answers are compared and counted. None of these three is an option of Triton.",
+            "<address>", field="shadow.url"),
+        _number("shadow-share", "1", "Share of the requests that it gets.", is_positive=True,
+            field="shadow.share"),
+        _each("shadow-models", "", "Model whose requests it gets; may be repeated. Default: all.",
+            "<name>", field="shadow.models"),
+    ),
     "Model repository": (
         _path("model-repository", "",
             "Folder with models, or s3://, gs:// or as:// address of one. Required; may be "

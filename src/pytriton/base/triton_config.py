@@ -47,6 +47,9 @@ class TritonConfig:
         access_log: file for a line about each request, `-` for standard output; default is none.
         access_log_format: plain or json; default is plain.
         access_log_health: whether questions about health have lines there; default True.
+        shadow_url: address of another server that gets requests as well; default is none.
+        shadow_share: share of the requests that it gets; default is all of them.
+        shadow_models: names of the models whose requests it gets; default is all.
         exit_timeout_secs: seconds to wait for open requests when the server stops; default 30.
         exit_on_error: whether an error at start ends the server; default True.
         strict_readiness: whether the server is ready only while all its models are; default True.
@@ -139,6 +142,9 @@ class TritonConfig:
     access_log: pathlib.Path | None = None
     access_log_format: str | None = None
     access_log_health: bool | None = None
+    shadow_url: str | None = None
+    shadow_share: float | None = None
+    shadow_models: list[str] | None = None
     exit_timeout_secs: int | None = None
     exit_on_error: bool | None = None
     strict_readiness: bool | None = None

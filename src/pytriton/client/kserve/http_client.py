@@ -284,6 +284,10 @@ class KserveHttpClient:
         """Returns the JSON document at a path."""
         return self._document("GET", path)
 
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] = {}) -> HttpReply:
+        """Send any body to a path; returns the whole answer."""
+        return self._exchange("POST", path, body, headers)
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -114,6 +114,9 @@ class EngineClient(Protocol):
     def metrics_page(self) -> Answer[bytes]:
         """Returns the metrics in Prometheus' text format."""
 
+    def record(self, action: str, body: bytes) -> Answer[Any]:
+        """Start, fetch or stop a recording of requests; see `Recordings.do`."""
+
     def change_trace_settings(
         self, model_name: str, changes: Mapping[str, Sequence[str]]
     ) -> Answer[dict[str, list[str]]]:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pytriton.base.errors import (
     InvalidArgumentError,
@@ -31,11 +31,12 @@ from pytriton.serving.engine.string_count import StringCounter
 from pytriton.serving.engine.validation import UncountedStringsError, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.failures import FailureGroup
-    from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
+    from pytriton.base.messages import ExecutionTrace, InferRequest, MemberFields, ResponseSink
+    from pytriton.base.model_spec import ModelSpec
 
 _M = TypeVar("_M", bound=ServedModel)
 
@@ -44,6 +45,26 @@ _MAX_REASON_CHARS = 500  # of the reason why a version is not ready, in the erro
 
 def _do_nothing(*_: object) -> None:
     """Report no change: there is no listener."""
+
+
+class RequestTap(Protocol):
+    """Sees requests before they are queued, and may put a sink of its own before theirs."""
+
+    def observe(self, inference: Inference) -> None:
+        """Look at a request that is about to be queued or refused."""
+
+    def observe_chunk(
+        self,
+        chunk: Any,
+        spec: ModelSpec,
+        fields: Sequence[MemberFields],
+        version: str,
+        received_ns: int,
+    ) -> None:
+        """Look at a chunk that is about to be submitted.
+
+        `fields` are those of its members, and `version` is what they asked for.
+        """
 
 
 class RequestEngine(Generic[_M]):
@@ -67,6 +88,7 @@ class RequestEngine(Generic[_M]):
         self._strings = StringCounter()
         self.failures = FailureBook()
         self.is_exiting = False  # set by `refuse`; each request reads it
+        self.tap: RequestTap | None = None  # None: nobody records requests
         self.on_changed: Callable[[], None] = _do_nothing  # the models or their states changed
         # Called with the name of a bound model that was added, removed, or changed its state.
         self.on_bound_changed: Callable[[str], None] = _do_nothing
@@ -269,6 +291,8 @@ class RequestEngine(Generic[_M]):
 
     def submit(self, inference: Inference, *, is_alone: bool = False) -> None:
         """Find the model of a request, validate it and queue it; see `infer`."""
+        if self.tap is not None:
+            self.tap.observe(inference)
         request = inference.request
         model: _M | None = None
         try:
@@ -295,6 +319,8 @@ class RequestEngine(Generic[_M]):
         if self.is_exiting or model.state is not VersionState.READY:
             self.submit(inference)  # it finds out what is wrong, or another version
             return
+        if self.tap is not None:
+            self.tap.observe(inference)
         try:
             inference.owner = model
             model.submit(inference, time.monotonic_ns(), is_alone=is_alone)

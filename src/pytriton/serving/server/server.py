@@ -31,6 +31,7 @@ from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 from pytriton.serving.server.process.event_loop import ProcessorClock
+from pytriton.serving.server.recording.setup import RequestCopies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,9 +136,11 @@ class NetworkServer:
             loop,
             core.custom_metrics,
             core.cluster_status,
-            self._accepting_families,
+            self._server_families,
         )
         core.engine.costs.clock = ProcessorClock(pids).read
+        self._copies = RequestCopies(core.engine, client.chunk_observers, options, loop)
+        client.record = self._copies.record
         client.metrics_page = self._metrics.page
         client.registrations = core.registrations
         client.ports = lambda: self.ports
@@ -165,6 +168,7 @@ class NetworkServer:
             check_destination(options.access_log)
         except OSError as error:
             raise UnavailableError(f"failed to open the access log: {error}") from error
+        self._copies.start()
         await self._front_end.start()
         for service, endpoint in options.services().items():
             if endpoint.allow:
@@ -231,6 +235,7 @@ class NetworkServer:
         """Close all connections, each after its client has received its responses."""
         for acceptor in self._acceptors:
             acceptor.close()
+        self._copies.close()
         await self._front_end.end_connections(timeout_s)
         self._metrics.stop()
         scrapes = [connection.end() for connection in list(self._metrics.connections)]
@@ -239,10 +244,11 @@ class NetworkServer:
         self._sampler.stop()
         self._page.close()
 
-    def _accepting_families(self) -> Iterator[SampleFamily]:
+    def _server_families(self) -> Iterator[SampleFamily]:
+        yield from self._copies.families()
         pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
-        return machine_metrics.accepting_families(pauses, is_paused=is_paused)
+        yield from machine_metrics.accepting_families(pauses, is_paused=is_paused)
 
     def _make_page(self, client: LocalClient, started_s: float) -> PageApi:
         return page_api.PageApi(

@@ -103,6 +103,20 @@ ROWS = (
         "pytriton.tools.commands.tune.command",
     ),
     CommandRow(
+        Group.MEASURE,
+        "record",
+        "FILE",
+        "record requests and answers of a running server",
+        "pytriton.tools.commands.record",
+    ),
+    CommandRow(
+        Group.MEASURE,
+        "replay",
+        "FILE",
+        "send recorded requests again, and compare the answers",
+        "pytriton.tools.commands.replay",
+    ),
+    CommandRow(
         Group.LOOK_AFTER,
         "top",
         "",

@@ -9,11 +9,18 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from pytriton.base.security import VALID_TRITON_ENDPOINTS
+from pytriton.base.security import TRITON_ACCESS_HEADER, VALID_TRITON_ENDPOINTS
 from pytriton.exceptions import PyTritonValidationError
 
 # Returns the value of a header by its lower-case name; None if the request has none.
 HeaderLookup = Callable[[bytes], bytes | None]
+
+
+RECORDING = "recording"  # the API that gives away what clients send: it always needs a token
+_CLOSED = (
+    "recordings need an access token, and this server has none: start it with --page-token=<token> "
+    "or restrict an API with one"
+)
 
 
 class RestrictedProtocol(enum.Enum):
@@ -80,7 +87,13 @@ def required_headers(
 class Authorization:
     """The APIs that require a header; checks whether a request has the right value."""
 
-    def __init__(self, groups: Iterable[RestrictedGroup], protocol: RestrictedProtocol) -> None:
+    def __init__(
+        self,
+        groups: Iterable[RestrictedGroup],
+        protocol: RestrictedProtocol,
+        *,
+        recording_token: str = "",
+    ) -> None:
         _, _, noun, prefix = protocol.value
         self._requirements: dict[str, tuple[bytes, bytes, str]] = {}
         for group in groups:
@@ -89,6 +102,10 @@ class Authorization:
             # Header names are case-insensitive, and HTTP/2 has only lower-case ones.
             requirement = (header.lower().encode(), group.value.encode(), refusal)
             self._requirements.update(dict.fromkeys(group.apis, requirement))
+        if recording_token:
+            refusal = f"This {noun} is restricted, expecting header '{TRITON_ACCESS_HEADER}'"
+            requirement = (TRITON_ACCESS_HEADER.encode(), recording_token.encode(), refusal)
+            self._requirements[RECORDING] = requirement
 
     def refusal(
         self, api: str, header: HeaderLookup, *, accepts_bearer: bool = False
@@ -100,7 +117,7 @@ class Authorization:
         """
         requirement = self._requirements.get(api)
         if requirement is None:
-            return None
+            return _CLOSED if api == RECORDING else None
         name, expected, refusal = requirement
         value = header(name)
         # Compared in constant time, so that the value cannot be guessed letter by letter.

@@ -65,7 +65,6 @@ class GatheredChunk:
     __slots__ = (
         "_columns",
         "_open_count",
-        "_version",
         "cache_keys",
         "cache_ns",
         "callers",
@@ -80,6 +79,7 @@ class GatheredChunk:
         "signature",
         "sink",
         "trace",
+        "version",
     )
 
     def __init__(
@@ -97,7 +97,7 @@ class GatheredChunk:
         self.members: list[Inference] = []  # once submitted, until all are answered
         self.row_starts: Sequence[int] = ()
         self.rows = rows  # of each member
-        self._version = version
+        self.version = version
         self.inputs: list[Sequence[Buffer]] = []  # of each member, until it is submitted
         self.fields: list[MemberFields] = []  # of each member
         self.has_fields = False
@@ -131,7 +131,7 @@ class GatheredChunk:
 
     def _requests(self, received_ns: int) -> InferRequest | list[InferRequest]:
         """Returns the record that all members share, or that of each."""
-        signature, rows, version = self.signature, self.rows, self._version
+        signature, rows, version = self.signature, self.rows, self.version
         name, fields = self.model.spec.name, self.fields
         # Members with the same fields share a record. Those of sequences cannot: a scheduler adds
         # inputs to each.

@@ -68,6 +68,7 @@ class LocalClient:
         self.registrations: ModelRegistrations | None = None  # set by the owner, if it has some
         self.ports: Callable[[], Started] = _no_ports  # set by the owner of the ports
         self.metrics_page: Callable[[], Answer[bytes]] = bytes  # set by the owner of the metrics
+        self.record: Callable[[str, bytes], Answer[Any]] = _refuse_recording  # set by the owner
         # Set if the index needs time, because repositories are far away.
         self.look_again: Callable[[], Awaitable[None]] | None = None
         self.infer = engine.infer
@@ -140,6 +141,10 @@ class LocalClient:
 async def _when(settled: Awaitable[None], answer: _T) -> _T:
     await settled
     return answer
+
+
+def _refuse_recording(_action: str, _body: bytes) -> Any:
+    raise UnsupportedError("this server records no requests")
 
 
 def _refuse_log_settings(_: Mapping[str, Any]) -> dict[str, Any]:

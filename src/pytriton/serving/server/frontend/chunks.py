@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.runtime.transport.channel import Payload, Received
     from pytriton.runtime.transport.frontend_frames import ReplyItem, RowsItem
+    from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ServedModel
     from pytriton.serving.server.frontend.remote_client import RemoteModel
     from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
@@ -412,9 +413,12 @@ class FrontEndChunk(msgspec.Struct, eq=False):
 class FrontEndChunks:
     """The chunks of a front end that are not answered yet; sends the answers of their members."""
 
-    def __init__(self, outbox: ReplyOutbox, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, outbox: ReplyOutbox, tracing: Tracing | None = None, engine: Engine | None = None
+    ) -> None:
         self._outbox = outbox
         self._tracing = tracing
+        self._engine = engine
         self._chunks: dict[int, FrontEndChunk] = {}
 
     def submit(
@@ -435,6 +439,11 @@ class FrontEndChunks:
             ids = item.ids or [""] * count
             self._tracing.begin_chunk(chunk, item.origins, spec, ids, item.received_ns)
         requests = _read_requests(item, signature, spec.name)
+        if self._engine is not None and self._engine.tap is not None:
+            each = [requests] * count if isinstance(requests, InferRequest) else requests
+            fields = [MemberFields.of(request) for request in each]
+            version = item.model_version
+            self._engine.tap.observe_chunk(chunk, spec, fields, version, item.received_ns)
         members = make_members(chunk, model, requests)
         self._chunks[call] = chunk
         model.submit_chunk(members, time.monotonic_ns())

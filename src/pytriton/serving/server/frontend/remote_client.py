@@ -221,6 +221,9 @@ class RemoteClient:
     async def metrics_page(self) -> bytes:
         return await self.link.ask("metrics_page")
 
+    async def record(self, action: str, body: bytes) -> Any:
+        return await self.link.ask("record", action=action, body=body)
+
     async def change_trace_settings(
         self, model_name: str, changes: Mapping[str, Sequence[str]]
     ) -> dict[str, list[str]]:

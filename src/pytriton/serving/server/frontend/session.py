@@ -84,6 +84,7 @@ _QUESTIONS = frozenset(
         "metrics_page",
         "ports",
         "problem",
+        "record",
         "register_model",
         "registered_models",
         "statistics",
@@ -170,7 +171,7 @@ class FrontEndSession:
         )
         self._channel.reads_ahead = True
         self.outbox = ReplyOutbox(self._channel, shared.loop)
-        self._chunks = FrontEndChunks(self.outbox, shared.tracing)
+        self._chunks = FrontEndChunks(self.outbox, shared.tracing, shared.engine)
 
     def start(self, first: Frame) -> None:
         """Send the first message and the registry, and start to read."""
@@ -306,6 +307,8 @@ class FrontEndSession:
         # The front end has validated the request: its model only queues it.
         inference = Inference(request, sink if trace is None else trace, trace, model)
         sink.inference = inference
+        if shared.engine.tap is not None:
+            shared.engine.tap.observe(inference)
         try:
             model.submit(inference, time.monotonic_ns())
         except Exception as error:  # noqa: BLE001  the client gets it

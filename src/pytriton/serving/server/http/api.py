@@ -102,7 +102,11 @@ class HttpApi(HttpHandler):
         # Of other APIs on this port, by the first segment of their paths.
         self.other_apis: dict[bytes, Resolve] = {}
         self.resolve_unknown: Resolve | None = None  # set if somebody answers all other paths
-        self.authorization = Authorization(options.http_restricted, RestrictedProtocol.HTTP)
+        self.authorization = Authorization(
+            options.http_restricted,
+            RestrictedProtocol.HTTP,
+            recording_token=options.page.token,
+        )
         self._bodies = Bodies(
             loop, self.tasks, options.limits.http_max_input_bytes, background, codec
         )

@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _TEXT_TYPE = b"text/plain"
+_BINARY_TYPE = b"application/octet-stream"
 
 
 class ManagementEndpoints:
@@ -75,6 +76,9 @@ class ManagementEndpoints:
             "all_statistics": self._model_statistics,
             "logging": self._log_settings,
             "trace_setting": self._trace_settings,
+            "recording": self._recording,
+            "recording_fetch": self._fetch_recording,
+            "recording_stop": self._stop_recording,
             "repository_index": self._index,
             "repository_load": self._load,
             "repository_unload": self._unload,
@@ -197,6 +201,36 @@ class ManagementEndpoints:
             changes = read_trace_settings(self._bodies.settings(request))
         settings = self._engine.change_trace_settings(route.model, changes)
         return self.respond_when_known(connection, settings, respond)
+
+    # Recordings of requests
+
+    def _recording(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
+        action = "start" if request.head.method == b"POST" else "status"
+        return self._record(connection, request, action)
+
+    def _fetch_recording(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
+        return self._record(connection, request, "fetch")
+
+    def _stop_recording(
+        self, connection: HttpConnection, request: HttpRequest, route: Route
+    ) -> HttpExchange | None:
+        return self._record(connection, request, "stop")
+
+    def _record(
+        self, connection: HttpConnection, request: HttpRequest, action: str
+    ) -> HttpExchange | None:
+        def respond(answer: Any) -> None:
+            if isinstance(answer, bytes):
+                connection.respond(200, (answer,), _BINARY_TYPE)
+            else:
+                connection.respond(200, (orjson.dumps(answer),))
+
+        answer = self._engine.record(action, bytes(self._bodies.settings(request)))
+        return self.respond_when_known(connection, answer, respond)
 
     # Model repository
 

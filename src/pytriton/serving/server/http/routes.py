@@ -8,6 +8,8 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
+from pytriton.serving.server.api.authorization import RECORDING
+
 MAX_CACHED_TARGETS = 1024
 MAX_CACHED_TARGET_BYTES = 512
 
@@ -75,6 +77,10 @@ _FIXED: dict[tuple[str, ...], Route] = {
     ("v2", "models", "stats"): Route(HttpEndpoint("all_statistics", "statistics", _GET)),
     ("v2", "repository", "index"): Route(_INDEX),
     ("v2", *_TRACE_PATH): Route(_TRACE_SETTING),
+    # Ours; `Authorization` refuses them unless the server has a token.
+    ("v2", RECORDING): Route(HttpEndpoint("recording", RECORDING, _GET | _POST)),
+    ("v2", RECORDING, "fetch"): Route(HttpEndpoint("recording_fetch", RECORDING, _POST)),
+    ("v2", RECORDING, "stop"): Route(HttpEndpoint("recording_stop", RECORDING, _POST)),
     ("v2", "logging"): Route(HttpEndpoint("logging", "logging", _GET | _POST)),
 }
 

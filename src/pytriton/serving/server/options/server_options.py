@@ -85,6 +85,14 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"PageOptions(allow={self.allow}, token={'<hidden>' if self.token else 'None'})"
 
 
+class ShadowOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Another server, which gets a share of the requests as well."""
+
+    url: str | None = None  # None: there is none
+    share: float = 1.0
+    models: tuple[str, ...] = ()  # empty: all
+
+
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The PEM files of an encrypted gRPC endpoint."""
 
@@ -146,6 +154,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     page: PageOptions = PageOptions()  # it is served on the metrics port
     landing_page: str = "browsers"  # or none, or all: who gets something at / of the HTTP port
     limits: ClientLimits = ClientLimits()
+    shadow: ShadowOptions = ShadowOptions()
     repository: RepositoryOptions = RepositoryOptions()
     ray: RayOptions = RayOptions()  # of models that run there
     exit_on_error: bool = True
@@ -222,6 +231,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             metrics_options=read_metrics_options(flags),
             page=_page(flags, variables, http_restricted),
             limits=_limits(flags),
+            shadow=_shadow(flags),
             repository=read_repository_options(flags),
             ray=read_ray_options(flags),
             cache_bytes=_cache_bytes(flags),
@@ -261,6 +271,13 @@ def _limits(flags: Flags) -> ClientLimits:
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
     return ClientLimits(http_max_input_bytes=size, **flags.record("limits"))
+
+
+def _shadow(flags: Flags) -> ShadowOptions:
+    options = ShadowOptions(**flags.record("shadow"))
+    if options.share > 1:
+        raise bad_value("shadow_share", "a number from 0 to 1", options.share)
+    return options
 
 
 def _tls(flags: Flags) -> TlsOptions | None:

@@ -150,11 +150,12 @@ class ProcessLoad:
 
     Args:
         plan: What is sent where.
+        recipe: Its requests, if they are not those that the plan's inputs make.
     """
 
-    def __init__(self, plan: LoadPlan) -> None:
+    def __init__(self, plan: LoadPlan, recipe: Recipe | None = None) -> None:
         self._plan = plan
-        self._recipe: Recipe | None = None
+        self._recipe: Recipe | None = recipe
         self._regions: SharedRegions | None = None
         self._workers: list[_WorkerProcess] = []
         self._active = 0  # the first so many processes share the level
@@ -172,10 +173,11 @@ class ProcessLoad:
             GeneratorError: The plan is not possible, or the server cannot be reached.
         """
         check_level(level)
-        check_plan(self._plan)
-        address = address_of(self._plan)
         try:
-            self._recipe = recipe_of(self._plan, address, self._open_regions(address))
+            if self._recipe is None:
+                check_plan(self._plan)
+                address = address_of(self._plan)
+                self._recipe = recipe_of(self._plan, address, self._open_regions(address))
             self.change(level, requests)
         except BaseException:
             self.stop(at_once=True)

@@ -29,13 +29,14 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     """One request, cut where the sequence (and over a gRPC stream the id) is put in.
 
     Over HTTP, `before` and `after` are the JSON around the members of the sequence, and `binary`
-    has the tensors behind it. Over gRPC, `before` is the whole message, to whose end fields can
-    be added in any order.
+    has the tensors behind it; `head` replaces that of the recipe. Over gRPC, `before` is the whole
+    message, to whose end fields can be added in any order.
     """
 
     before: bytes
     after: bytes = b""
     binary: bytes = b""
+    head: bytes = b""
 
 
 class Recipe(msgspec.Struct, frozen=True):

@@ -197,7 +197,7 @@ class HttpRequests:
         lengths = b"Content-Length: %d\r\n\r\n" % len(body)
         if self._recipe.has_binary:
             lengths = b"%s: %d\r\n%s" % (HEADER_LENGTH.encode(), len(text), lengths)
-        return self._recipe.head + lengths + body
+        return (template.head or self._recipe.head) + lengths + body
 
 
 def compressed(data: bytes, encoding: str) -> bytes:
