@@ -155,6 +155,22 @@ def test_grpc_stream_without_a_response_ends(server):
     assert records.ok.all()
 
 
+def test_outputs_of_a_request_without_a_response_stay_empty(server):
+    inputs = [[repeats(), repeats(1, 2)]]
+    plan = plan_of(
+        server,
+        LoadProtocol.GRPC,
+        "repeat_int32",
+        inputs,
+        streaming=True,
+        decoupled=True,
+        keep_outputs=True,
+    )
+    records = run(plan, Concurrency(1), 4)
+
+    assert [len(each) for each in records.outputs] == [0, 2, 0, 2]
+
+
 def test_errors_in_a_grpc_stream_belong_to_their_requests(server):
     inputs = [[sums(1, 2), InputSet({"a": number(1)})]]
     records = run(

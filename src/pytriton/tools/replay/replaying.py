@@ -63,6 +63,7 @@ class ReplayResult:
         due_s: When each was due, from the first.
         late_ms: How much later it was sent.
         latency_ms: How long its last response took, and how long it took when it was recorded.
+        elapsed_s: From the first request to the last answer.
         compared: Requests whose answers were compared.
         found: The differences.
         errors: Error texts and how often they came.
@@ -74,6 +75,7 @@ class ReplayResult:
     late_ms: NDArray[np.float64]
     latency_ms: NDArray[np.float64]
     recorded_latency_ms: NDArray[np.float64]
+    elapsed_s: float
     failed: int
     compared: int
     found: Sequence[Difference]
@@ -228,6 +230,7 @@ def _result(
         late_ms=late / 1e6,
         latency_ms=(last - sent)[order] / 1e6,
         recorded_latency_ms=recorded,
+        elapsed_s=float(last.max() - sent.min()) / 1e9 if len(sent) else 0.0,
         failed=int(np.count_nonzero(~ok)),
         compared=compared,
         found=found,

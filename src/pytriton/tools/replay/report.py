@@ -44,6 +44,7 @@ def document(result: ReplayResult, notes: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the report as plain values, with all differences."""
     return {
         "requests": len(result.due_s),
+        "elapsed_s": round(result.elapsed_s, 6),
         "failed": result.failed,
         "compared": result.compared,
         "skipped": dict(result.skipped),
@@ -156,9 +157,9 @@ def _notes(result: ReplayResult, notes: Sequence[str]) -> list[str]:
 
 def _summary(result: ReplayResult) -> str:
     count = len(result.due_s)
-    span = float(result.due_s.max()) if count else 0.0
-    rate = f", {count / span:,.0f}/s" if span else ""
-    return f"{count:,} requests sent in {span:.3g} s{rate}; {result.failed:,} failed"
+    elapsed_s = result.elapsed_s
+    rate = f", {count / elapsed_s:,.0f}/s" if elapsed_s else ""
+    return f"{count:,} requests answered in {elapsed_s:.3g} s{rate}; {result.failed:,} failed"
 
 
 def _at(values: NDArray[np.float64], rank: float) -> float:

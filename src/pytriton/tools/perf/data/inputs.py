@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a run: made up, from a directory with a file for each input, or from JSON."""
+"""The inputs of a run: made up, recorded, from a directory with a file for each, or from JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pytriton.base import dtypes
 from pytriton.tools.perf.data.json_data import DataEntry, read_streams
+from pytriton.tools.perf.data.recorded import is_recording, recorded_inputs
 from pytriton.tools.perf.data.settings import RANDOM, ZERO, DataSettings, InputData, fixed_shape
 from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.load.plan import InputSet
@@ -132,6 +133,11 @@ def read_inputs(model: MeasuredModel, settings: DataSettings) -> InputData:
         if name not in {tensor.name for tensor in model.inputs}:
             known = ", ".join(tensor.name for tensor in model.inputs)
             raise DataError(f"--shape {name}: the model has no such input, expected one of {known}")
+    recordings = [each for each in settings.sources if _is_recording(each)]
+    if recordings:
+        if len(settings.sources) > 1:
+            raise DataError("a recording cannot be joined with other input data")
+        return recorded_inputs(pathlib.Path(recordings[0]), model.name)
     streams = [stream for source in settings.sources for stream in _read(model, source, settings)]
     times = [entry.timestamp_ms for stream in streams for entry in stream]
     given = [time for time in times if time is not None]
@@ -142,6 +148,14 @@ def read_inputs(model: MeasuredModel, settings: DataSettings) -> InputData:
         tuple(given),
         any(source not in {RANDOM, ZERO} for source in settings.sources),
     )
+
+
+def _is_recording(source: str) -> bool:
+    path = pathlib.Path(source)
+    try:
+        return source not in {RANDOM, ZERO} and path.is_file() and is_recording(path)
+    except OSError as error:
+        raise DataError(f"{source} cannot be read: {error.strerror}") from error
 
 
 def _read(model: MeasuredModel, source: str, settings: DataSettings) -> list[list[DataEntry]]:

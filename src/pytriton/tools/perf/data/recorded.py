@@ -17,6 +17,7 @@ from pytriton.protocol.recording import (
     RecordingHead,
     RecordReader,
 )
+from pytriton.tools.perf.data.settings import InputData
 from pytriton.tools.perf.errors import DataError
 from pytriton.tools.perf.load.plan import InputSet
 
@@ -84,10 +85,11 @@ def plain(tensor: RecordedTensor) -> PlainTensor:
     return PlainTensor(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
 
-def recorded_sets(path: pathlib.Path, model: str) -> list[list[InputSet]]:
-    """Returns the inputs of all requests to a model, as they were sent.
+def recorded_inputs(path: pathlib.Path, model: str) -> InputData:
+    """Returns the inputs of all requests to a model, as they were sent, with their times.
 
-    Those of a sequence are a stream of their own. Batches stay as large as they were.
+    Those of a sequence are a stream of their own; then there are no times. Batches stay as large as
+    they were.
 
     Raises:
         DataError: The file has no request to this model, or cannot be read.
@@ -96,20 +98,22 @@ def recorded_sets(path: pathlib.Path, model: str) -> list[list[InputSet]]:
         exchanges = read_recording(path).exchanges
     except RecordingError as error:
         raise DataError(f"{path}: {error}") from error
+    chosen = [exchange for exchange in exchanges if exchange.model == model]
+    if not chosen:
+        others = ", ".join(sorted({exchange.model for exchange in exchanges})) or "no model at all"
+        raise DataError(f"{path} has no request to {model}, only to {others}")
     streams: dict[int | str, list[InputSet]] = {}
-    for exchange in exchanges:
-        if exchange.model != model:
-            continue
+    for exchange in chosen:
         tensors = [plain(each) for each in exchange.inputs]
-        streams.setdefault(exchange.correlation_id, []).append(
-            InputSet(
-                tensors={each.name: each.array() for each in tensors},
-                datatypes={each.name: each.datatype for each in tensors},
-            )
+        inputs = InputSet(
+            tensors={each.name: each.array() for each in tensors},
+            datatypes={each.name: each.datatype for each in tensors},
         )
-    if not streams:
-        others = sorted({exchange.model for exchange in exchanges})
-        raise DataError(
-            f"{path} has no request to {model}, only to {', '.join(others) or 'no model at all'}"
-        )
-    return list(streams.values())
+        streams.setdefault(exchange.correlation_id, []).append(inputs)
+    first_ns = chosen[0].arrived_ns
+    times = tuple((each.arrived_ns - first_ns) / 1e6 for each in chosen)
+    return InputData(
+        tuple(tuple(stream) for stream in streams.values()),
+        times if len(streams) == 1 else (),
+        is_given=True,
+    )

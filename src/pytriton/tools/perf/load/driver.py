@@ -433,8 +433,8 @@ class Driver:
         if self._recipe.keeps_outputs:
             recorder.answers.append(lane.answers)
             recorder.json_bytes.append(lane.json_bytes)
-        if lane.answers:
-            lane.answers, lane.json_bytes = [], []
+        # Also empty ones: the next request of the lane must not fill a list that was recorded.
+        lane.answers, lane.json_bytes = [], []
         return error
 
     # Time.

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which requests are sent, when, and with which ids; and what a report says."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+
+import numpy as np
+import pytest
+
+from pytriton.client.kserve.address import parse_address
+from pytriton.protocol.recording import (
+    MAGIC,
+    Exchange,
+    RecordedTensor,
+    RecordingEnd,
+    RecordingError,
+    RecordingHead,
+    encode_record,
+)
+from pytriton.tools.perf.data.recorded import read_recording, recorded_inputs
+from pytriton.tools.perf.errors import DataError, GeneratorError
+from pytriton.tools.plots.page import page_html
+from pytriton.tools.replay import report
+from pytriton.tools.replay.comparing import Difference
+from pytriton.tools.replay.recorded_requests import grpc_message, http_body, parameters_of
+from pytriton.tools.replay.replaying import (
+    ReplayPlan,
+    ReplayResult,
+    offsets_ms,
+    replay,
+    sendable,
+    with_new_ids,
+)
+from pytriton.tools.replay.shadow import ShadowCounts, worker_of
+
+
+def exchange(at_ms=0.0, **changes):
+    inputs = [RecordedTensor("x", "FP32", (1,), np.float32(at_ms).tobytes())]
+    values = {"arrived_ns": int(at_ms * 1e6), "model": "m", "inputs": inputs, **changes}
+    return Exchange(**values)
+
+
+def write(path: pathlib.Path, *exchanges, end=True):
+    records = [RecordingHead(), *exchanges, *([RecordingEnd(reason="time")] if end else [])]
+    path.write_bytes(MAGIC + b"".join(encode_record(each) for each in records))
+    return path
+
+
+def result_of(found=(), **changes):
+    values = np.array([0.1, 0.5])
+    return ReplayResult(
+        **{
+            "exchanges": [exchange(), exchange(5.0)],
+            "skipped": {},
+            "due_s": np.array([0.0, 1.5]),
+            "late_ms": values,
+            "latency_ms": values * 10,
+            "recorded_latency_ms": values * 20,
+            "elapsed_s": 1.6,
+            "failed": 0,
+            "compared": 2,
+            "found": found,
+            "errors": {},
+            "is_paced": True,
+            **changes,
+        }
+    )
+
+
+def test_file_is_read_in_the_order_of_arrivals(tmp_path):
+    file = read_recording(write(tmp_path / "a.rec", exchange(3), exchange(1), exchange(2)))
+
+    assert [each.arrived_ns for each in file.exchanges] == [1_000_000, 2_000_000, 3_000_000]
+    assert file.problem == ""
+    assert file.end == RecordingEnd(reason="time")
+
+
+def test_cut_file_is_read_up_to_the_cut_and_says_so(tmp_path):
+    path = write(tmp_path / "a.rec", exchange(1), exchange(2), end=False)
+    path.write_bytes(path.read_bytes()[:-1])
+    file = read_recording(path)
+
+    assert len(file.exchanges) == 1
+    assert "the file was cut after" in file.problem
+
+
+def test_damaged_file_is_read_up_to_the_damage(tmp_path):
+    path = write(tmp_path / "a.rec", exchange(1), exchange(2))
+    data = bytearray(path.read_bytes())
+    data[data.rindex(np.float32(2).tobytes())] ^= 1
+    path.write_bytes(data)
+    file = read_recording(path)
+
+    assert len(file.exchanges) == 1
+    assert "its checksum is wrong" in file.problem
+
+
+def test_other_file_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"data": []}')
+    with pytest.raises(RecordingError, match="expected a recording"):
+        read_recording(tmp_path / "a.json")
+
+
+def test_times_are_scaled():
+    exchanges = [exchange(at) for at in (10, 12, 20)]
+
+    assert offsets_ms(exchanges, 1.0) == (0.0, 2.0, 10.0)
+    assert offsets_ms(exchanges, 2.0) == (0.0, 1.0, 5.0)
+
+
+def test_new_sequence_ids_keep_sequences_together():
+    ids = [0, 5, 6, 5, "a", "", "a"]
+    old = [exchange(index, correlation_id=each) for index, each in enumerate(ids)]
+    new = [each.correlation_id for each in with_new_ids(old)]
+
+    assert new[0] == 0
+    assert new[1] == new[3]
+    assert len({new[1], new[2], 5, 6}) == 4
+    assert new[4] == new[6] != "a"
+    assert isinstance(new[4], str)
+    assert new[5] == ""
+
+
+def test_decoupled_requests_need_grpc():
+    exchanges = [exchange(), exchange(is_decoupled=True)]
+    kept, skipped = sendable(exchanges, "http")
+
+    assert kept == exchanges[:1]
+    assert list(skipped.values()) == [1]
+    assert sendable(exchanges, "grpc") == (exchanges, {})
+
+
+def test_sequences_are_refused_at_a_concurrency():
+    plan = ReplayPlan(parse_address("localhost:1"), concurrency=2)
+    with pytest.raises(GeneratorError, match="sequences keep their order"):
+        replay([exchange(correlation_id=3)], plan)
+
+
+def test_server_that_is_not_there_is_named():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(GeneratorError, match=f"cannot reach 127.0.0.1:{port}"):
+        replay([exchange()], ReplayPlan(parse_address(f"127.0.0.1:{port}")))
+
+
+def test_request_has_again_what_the_server_had_read_from_it():
+    given = exchange(
+        id="seven",
+        parameters={"p": 1},
+        priority=2,
+        timeout_us=30,
+        correlation_id="s",
+        flags=1,
+        outputs=["y"],
+    )
+    document = json.loads(http_body(given)[0])
+    message = grpc_message(given, is_stream=False)
+
+    assert parameters_of(given) == {
+        "p": 1,
+        "priority": 2,
+        "timeout": 30,
+        "sequence_id": "s",
+        "sequence_start": True,
+        "sequence_end": False,
+    }
+    assert document["id"] == message.id == "seven"
+    assert document["outputs"] == [{"name": "y", "parameters": {"binary_data": True}}]
+    assert [each.name for each in message.outputs] == ["y"]
+    assert http_body(given)[1] == message.raw_input_contents[0] == bytes(4)
+    assert "binary_data_output" not in document["parameters"]
+
+
+def test_report_names_differences_and_how_late_requests_were():
+    found = [Difference(4, "m", "y", 0, (3,), "1.0", "2.0", 2)]
+    text = report.text(result_of(found), ["a note"])
+
+    assert "note: a note" in text
+    assert "The answers to 1 requests differ" in text
+    assert "request 4 of m, output y[3]: expected 1.0, got 2.0 (2 elements differ)" in text
+    assert "sent late by   p50  0.300 ms" in text
+    assert report.document(result_of(found))["differences"][0]["index"] == [3]
+    assert report.document(result_of())["late_ms"]["max"] == 0.5
+
+
+def test_report_of_a_concurrency_says_nothing_of_being_late():
+    result = result_of(is_paced=False)
+
+    assert "sent late" not in report.text(result)
+    assert len(report.panels(result)) == 3
+
+
+def test_page_has_numbers_and_differences():
+    found = [Difference(4, "m", "y<b>", 0, (3,), "1.0", "2.0", 2)]
+    page = page_html(report.page(result_of(found), "a.rec", ["<svg></svg>"], ["cut"]))
+
+    assert "y&lt;b&gt;" in page
+    assert "p99 of being late" in page
+    assert "cut" in page
+
+
+def test_recorded_inputs_become_the_data_of_a_load_test(tmp_path):
+    path = write(tmp_path / "a.rec", exchange(10), exchange(12), exchange(13, model="other"))
+    data = recorded_inputs(path, "m")
+
+    assert [float(each.tensors["x"][0]) for each in data.streams[0]] == [10.0, 12.0]
+    assert data.timestamps_ms == (0.0, 2.0)
+    with pytest.raises(DataError, match="no request to n, only to m, other"):
+        recorded_inputs(path, "n")
+
+
+def test_recorded_sequences_become_streams_of_their_own(tmp_path):
+    path = write(tmp_path / "a.rec", *(exchange(at, correlation_id=at % 2 + 1) for at in range(4)))
+    data = recorded_inputs(path, "m")
+
+    assert [len(stream) for stream in data.streams] == [2, 2]
+    assert data.timestamps_ms == ()
+
+
+def test_shadow_keeps_the_order_of_a_sequence_and_spreads_the_rest():
+    assert len({worker_of(exchange(at, correlation_id=9), [5, at, 0]) for at in range(5)}) == 1
+    assert worker_of(exchange(), [2, 1, 3]) == 1
+
+
+def test_shadow_reports_counts_once_until_they_change():
+    counts = ShadowCounts()
+    counts.add("equal")
+    counts.add("different", difference="here")
+    first = json.loads(counts.take())
+
+    assert first["counts"] == {"equal": 1, "different": 1, "failed": 0, "skipped": 0}
+    assert first["differences"] == ["here"]
+    assert counts.take() == b""
