@@ -288,7 +288,7 @@ def test_perf_takes_a_recording_as_its_data(server, recording, tmp_path, load, c
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("1GiB", 1 << 30)]
+    "text, size", [("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("1GiB", 1 << 30)]
 )
 def test_sizes_are_read(text, size):
     assert record.size_of(text) == size

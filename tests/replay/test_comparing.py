@@ -49,7 +49,7 @@ def test_one_element_in_a_million_is_found():
 
 
 @pytest.mark.parametrize(
-    ("expected", "got"),
+    "expected, got",
     [
         (floats(1, 2), floats(1, 2.00001)),
         (floats(NAN, INF, -INF), floats(NAN, INF, -INF)),
@@ -62,7 +62,7 @@ def test_floats_within_the_tolerances_are_equal(expected, got):
 
 
 @pytest.mark.parametrize(
-    ("expected", "got"),
+    "expected, got",
     [
         (floats(1, 2), floats(1, 2.001)),
         (floats(NAN), floats(1)),
@@ -86,7 +86,7 @@ def test_tolerances_can_be_zero():
 
 
 @pytest.mark.parametrize(
-    ("datatype", "expected", "got"),
+    "datatype, expected, got",
     [
         ("INT64", np.array([2**62], np.int64), np.array([2**62 + 1], np.int64)),
         ("BOOL", np.array([True]), np.array([False])),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of recordings: what is written is read again, and a cut or damaged file up to there."""
+"""The format of recordings: what is written is read again, also if the file was cut or damaged."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import socket
 import threading
 import time
@@ -155,6 +156,7 @@ def worker_of(exchange: Exchange, sizes: list[int]) -> int:
 
 def main(descriptor: int, url: str) -> None:
     """Serve the server over an inherited socket until that is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     os.nice(_NICENESS)
     counts = ShadowCounts()
     workers = [ShadowWorker(parse_address(url), counts) for _ in range(_WORKERS)]

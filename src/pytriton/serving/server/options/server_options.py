@@ -9,6 +9,7 @@ restricted APIs and the page's token are secrets, so no `repr` shows them.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ from pytriton.utils.trace_config import KNOWN_SETTINGS
 
 logger = logging.getLogger(__name__)
 
+# Its form only: whether the host is there is seen later.
+_ADDRESS = re.compile(r"((https?|grpcs?)://)?([^\s/:]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/\S*)?")
 PLAIN, JSON = "plain", "json"  # formats of the access log
 
 
@@ -277,6 +280,8 @@ def _shadow(flags: Flags) -> ShadowOptions:
     options = ShadowOptions(**flags.record("shadow"))
     if options.share > 1:
         raise bad_value("shadow_share", "a number from 0 to 1", options.share)
+    if options.url is not None and not _ADDRESS.fullmatch(options.url):
+        raise bad_value("shadow_url", "an address such as grpc://host:8001", options.url)
     return options
 
 

@@ -142,7 +142,6 @@ class Shadow:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
-                start_new_session=True,  # Ctrl-C is for the server, which ends it
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         self._socket = ours
