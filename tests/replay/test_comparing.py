@@ -29,9 +29,9 @@ def exchange_of(*responses, error=None):
     return Exchange(number=7, arrived_ns=0, model="m", responses=recorded)
 
 
-def found_between(expected, got, datatype="FP32", tolerance=Tolerance()):
+def found_between(expected, got, datatype="FP32", tolerance=None):
     exchange = exchange_of([NamedArray("y", datatype, expected)])
-    return differences(exchange, Answers([{"y": got}]), tolerance)
+    return differences(exchange, Answers([{"y": got}]), tolerance or Tolerance())
 
 
 def floats(*values):

@@ -34,6 +34,7 @@ OWN_VALUES = {
     "host-policy": "cpu,cpu-cores=0-1",
     "http-restricted-api": "trace:k=v",
     "log-format": "ISO8601",
+    "shadow-share": "0.5",
     "metrics-config": "counter_latencies=false",
     "model-control-mode": "explicit",
     "model-load-gpu-limit": "0:0.5",

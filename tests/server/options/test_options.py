@@ -26,6 +26,7 @@ from pytriton.serving.server.options.server_options import (
     LogOptions,
     PageOptions,
     ServerOptions,
+    ShadowOptions,
     TlsOptions,
 )
 
@@ -61,6 +62,9 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         access_log=pathlib.Path("access.log"),
         access_log_format="json",
         access_log_health=False,
+        shadow_url="grpc://other:8001",
+        shadow_share=0.5,
+        shadow_models=["m"],
         exit_timeout_secs=5,
         exit_on_error=False,
         strict_readiness=False,
@@ -152,6 +156,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         grpc_response_compression="low",
         log=LogOptions(verbose=2, file="server.log", format="json"),
         access_log=AccessLogOptions(file="access.log", format="json", health=False),
+        shadow=ShadowOptions(url="grpc://other:8001", share=0.5, models=("m",)),
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),

@@ -156,7 +156,8 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("-b", dest="batch_size", type=int, default=1, metavar="N", help="batch size (default 1)")
     add("--input-data", action="append", default=[], metavar="DATA",
-        help="random (default), zero, a directory, a JSON file, or a recording; may be repeated")  # fmt: skip
+        help="random (default), zero, a directory, a file of JSON or of pytriton record; may be "
+        "repeated")  # fmt: skip
     add("-z", dest="zero", action="store_true", help=argparse.SUPPRESS)
     add("--data-directory", metavar="DIR", help=argparse.SUPPRESS)
     add("--shape", action="append", default=[], metavar="NAME:D,D",
