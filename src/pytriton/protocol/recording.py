@@ -28,7 +28,7 @@ MAX_HEAD_BYTES = 64 << 20  # more is no head: something else is in the file
 MAX_BODY_BYTES = 1 << 40
 
 
-class RecordedTensor(msgspec.Struct, frozen=True):
+class RecordedTensor(msgspec.Struct, frozen=True, gc=False):
     """A tensor in the protocol's byte layout; one that was redacted has zeros or empty strings."""
 
     name: str
@@ -38,7 +38,7 @@ class RecordedTensor(msgspec.Struct, frozen=True):
     is_redacted: bool = False
 
 
-class RecordedResponse(msgspec.Struct):
+class RecordedResponse(msgspec.Struct, gc=False):
     """One response of a model, or an error in its place."""
 
     after_ns: int  # since the request arrived
@@ -48,7 +48,7 @@ class RecordedResponse(msgspec.Struct):
     code: int = 0  # of the error, as gRPC numbers them
 
 
-class Exchange(msgspec.Struct, kw_only=True):
+class Exchange(msgspec.Struct, kw_only=True, gc=False):
     """A request with all its answers."""
 
     number: int = 0  # in the recording, in the order in which requests ended

@@ -25,8 +25,14 @@ from pytriton.protocol.recording import (
 )
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.engine import Engine
+from pytriton.serving.server.recording import tap as tap_module
 from pytriton.serving.server.recording.recording import Recordings
-from pytriton.serving.server.recording.tap import EngineTap, ExchangeChoice, ExchangeQueue
+from pytriton.serving.server.recording.tap import (
+    EngineTap,
+    ExchangeChoice,
+    ExchangeQueue,
+    TimeBudget,
+)
 from pytriton.testing import FakeClock
 
 FP32 = BY_NAME["FP32"]
@@ -195,6 +201,62 @@ def test_sequences_are_taken_whole_or_not():
 
     assert all(len(answers) == 1 for answers in taken.values())
     assert 20 < sum(answers == {True} for answers in taken.values()) < 80
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.3, 0.1, 0.01])
+def test_share_of_requests_that_come_together_is_that_of_single_ones(share):
+    single, together = ExchangeChoice((), share), ExchangeChoice((), share)
+    for count in [1, 2, 7, 16, 100, 3, 250] * 3:
+        places = [index for index in range(count) if single.takes("m", 0)]
+
+        assert len(together.takes_of("m", count)) in {len(places) - 1, len(places), len(places) + 1}
+        assert all(0 <= index < count for index in together.takes_of("m", 0) or places)
+
+
+def test_places_of_chosen_requests_are_different_ones_of_the_chunk():
+    choice = ExchangeChoice(["m"], 0.3)
+    chosen = [choice.takes_of("m", count) for count in (10, 1, 5, 200)]
+
+    assert sum(map(len, chosen)) == 64
+    assert all(len(set(each)) == len(each) for each in chosen)
+    assert all(0 <= index < 200 for index in chosen[3])
+    assert choice.takes_of("other", 10) == ()
+
+
+def test_budget_bounds_the_share_of_time_that_copies_take(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(tap_module, "time", clock)
+    budget = TimeBudget(0.02, burst_ns=1_000_000)
+    spent_s = 0.0
+    for _ in range(10_000):
+        clock.sleep(0.001)
+        if not budget.is_spent:
+            budget.spend(100_000)
+            spent_s += 0.0001
+
+    assert 0.19 < spent_s < 0.21
+
+
+def test_time_of_another_thread_counts_too(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(tap_module, "time", clock)
+    budget = TimeBudget(0.5, burst_ns=1_000_000)
+    budget.elsewhere_ns += 5_000_000
+
+    assert budget.is_spent
+    clock.sleep(0.01)
+    assert not budget.is_spent
+
+
+def test_request_for_which_there_is_no_time_is_dropped_and_counted():
+    _, tap, queue = tapped()
+    queue.budget = TimeBudget(1e-9, burst_ns=0)
+    queue.budget.spend(10**12)
+    inference = Inference(request(), KeepingSink())
+    tap.observe(inference)
+
+    assert isinstance(inference.sink, KeepingSink)
+    assert queue.dropped_count == 1
 
 
 # Recordings

@@ -23,7 +23,7 @@ from pytriton.base.background_tasks import start_thread
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.protocol.recording import MAGIC, encode_record
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
-from pytriton.serving.server.recording.tap import ExchangeChoice, ExchangeQueue
+from pytriton.serving.server.recording.tap import ExchangeChoice, ExchangeQueue, TimeBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +41,9 @@ _BOOTSTRAP = (
 _MAX_BYTES = 32 << 20  # of requests that wait
 _GATHERING_S = 0.02  # so that the thread runs seldom, and passes on many
 _AT_ONCE = 256
+# Of the server's time, that copies of requests may take: what a busy server loses by its shadow.
+_TIME_SHARE = 0.02
+_BURST_NS = 2_000_000
 _RESTART_S = 1.0  # between two processes
 _LOG_INTERVAL_S = 60.0  # between two lines about answers that differ
 RESULTS = ("equal", "different", "failed", "skipped")
@@ -53,7 +56,9 @@ class Shadow:
         assert options.url is not None
         self._url = options.url
         self._tap = tap
-        self._queue = ExchangeQueue(ExchangeChoice(options.models, options.share), _MAX_BYTES)
+        self._budget = TimeBudget(_TIME_SHARE, _BURST_NS)
+        choice = ExchangeChoice(options.models, options.share)
+        self._queue = ExchangeQueue(choice, _MAX_BYTES, self._budget)
         self._queue.on_added = self._wake
         self._news = threading.Event()
         self._is_closed = False
@@ -121,7 +126,9 @@ class Shadow:
         taken = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
         try:
             connection = self._socket or self._start_process()
+            began_ns = time.thread_time_ns()
             data = b"".join([encode_record(exchange) for exchange, _ in taken])
+            self._budget.elsewhere_ns += time.thread_time_ns() - began_ns
             connection.sendall(data)  # it waits while the other server is slow
             self._passed_count += len(taken)
         except OSError as error:

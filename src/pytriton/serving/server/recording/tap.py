@@ -9,6 +9,7 @@ reaches a client.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import zlib
 from collections import deque
@@ -61,6 +62,51 @@ class ExchangeChoice:
         self._due -= 1.0
         return True
 
+    def takes_of(self, model: str, count: int) -> Sequence[int]:
+        """Returns which of the next requests are chosen; none of them is of a sequence."""
+        if self._models and model not in self._models:
+            return ()
+        share, before = self._share, self._due
+        chosen = int(before + share * count)
+        self._due = before + share * count - chosen
+        if chosen == count:
+            return range(count)
+        # The n-th is chosen with the request that makes the sum of shares reach n.
+        return [
+            min(count, math.ceil((number - before) / share)) - 1 for number in range(1, chosen + 1)
+        ]
+
+
+class TimeBudget:
+    """Bounds the time that copies may take from other work, as a share of all time.
+
+    Time that was spent drains away at the rate of the share. While more is left than the burst,
+    nothing may be copied.
+    """
+
+    def __init__(self, share: float, burst_ns: int) -> None:
+        self._share = share
+        self._burst_ns = burst_ns
+        self._level_ns = 0.0
+        self._drained_ns = time.monotonic_ns()
+        self.elsewhere_ns = 0  # spent by another thread, which counts up
+        self._counted_ns = 0  # of these
+
+    def spend(self, duration_ns: int) -> None:
+        """Count time."""
+        self._level_ns += duration_ns
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing may be copied now."""
+        now_ns = time.monotonic_ns()
+        elsewhere_ns = self.elsewhere_ns
+        level_ns = self._level_ns + elsewhere_ns - self._counted_ns
+        self._counted_ns = elsewhere_ns
+        self._level_ns = max(0.0, level_ns - self._share * (now_ns - self._drained_ns))
+        self._drained_ns = now_ns
+        return self._level_ns > self._burst_ns
+
 
 class ExchangeQueue:
     """Whole exchanges that wait for their consumer, bounded by their bytes.
@@ -69,15 +115,40 @@ class ExchangeQueue:
     counters is written by one of them, so that no lock is needed.
     """
 
-    def __init__(self, choice: ExchangeChoice, max_bytes: int) -> None:
+    def __init__(
+        self, choice: ExchangeChoice, max_bytes: int, budget: TimeBudget | None = None
+    ) -> None:
         self.choice = choice
         self.max_bytes = max_bytes
+        self.budget = budget  # None: copies may take any time
         self.taken_count = 0  # exchanges that were added
         self.dropped_count = 0  # that were chosen, and for which there was no room
         self.waiting: deque[tuple[Exchange, int]] = deque()  # with the bytes that are reserved
         self._reserved_bytes = 0
         self._released_bytes = 0
         self.on_added: Callable[[], None] | None = None
+
+    def wants(self, model: str, correlation_id: int | str) -> bool:
+        """Returns whether the next request is chosen, and there is time to copy it."""
+        if not self.choice.takes(model, correlation_id):
+            return False
+        if self.budget is not None and self.budget.is_spent:
+            self.dropped_count += 1
+            return False
+        return True
+
+    def wants_of(self, model: str, count: int) -> Sequence[int]:
+        """Like `wants`, for requests that came together; returns their places."""
+        chosen = self.choice.takes_of(model, count)
+        if chosen and self.budget is not None and self.budget.is_spent:
+            self.dropped_count += len(chosen)
+            return ()
+        return chosen
+
+    def spend(self, began_ns: int) -> None:
+        """Count the time since a copy began."""
+        if self.budget is not None:
+            self.budget.spend(time.monotonic_ns() - began_ns)
 
     def reserve(self, size: int) -> bool:
         """Take room for the bytes of an exchange; returns False if there is not enough."""
@@ -111,28 +182,31 @@ class ExchangeQueue:
 class _Capture:
     """An exchange while it runs, and who gets it."""
 
-    __slots__ = ("_size", "_takers", "exchange")
+    __slots__ = ("_size", "exchange", "takers")
 
     def __init__(self, exchange: Exchange, takers: list[ExchangeQueue], size: int) -> None:
         self.exchange = exchange
-        self._takers = takers
+        self.takers = takers
         self._size = size
 
     def add_response(self, tensors: Iterable[InferTensor], parameters: dict[str, Any]) -> None:
         """Copy a response, if there is room for it; otherwise nobody gets the exchange."""
+        began_ns = time.monotonic_ns()
         tensors = list(tensors)
         size = _RESPONSE_BYTES + sum([_byte_count(each.data) for each in tensors])
         self._grow(size)
-        if self._takers:
+        if self.takers:
             outputs = [_copied(each) for each in tensors]
             self.exchange.responses.append(
                 RecordedResponse(self._elapsed_ns(), outputs, parameters)
             )
+        for taker in self.takers:
+            taker.spend(began_ns)
 
     def add_error(self, error: ServerError) -> None:
         """Note an error."""
         self._grow(_RESPONSE_BYTES)
-        if self._takers:
+        if self.takers:
             code = int(error.code)
             response = RecordedResponse(self._elapsed_ns(), error=error.message, code=code)
             self.exchange.responses.append(response)
@@ -140,18 +214,18 @@ class _Capture:
     def end(self) -> None:
         """Pass the exchange on; it has its last response."""
         self.exchange.ended_ns = self._elapsed_ns()
-        takers, self._takers = self._takers, []
+        takers, self.takers = self.takers, []
         for taker in takers:
             taker.add(self.exchange, self._size)
 
     def _grow(self, size: int) -> None:
         kept = []
-        for taker in self._takers:
+        for taker in self.takers:
             if taker.reserve(size):
                 kept.append(taker)
             else:
                 taker.give_back(self._size)
-        self._takers = kept
+        self.takers = kept
         self._size += size
 
     def _elapsed_ns(self) -> int:
@@ -336,12 +410,13 @@ class EngineTap:
     # Copies
 
     def _takers(self, model: str, correlation_id: int | str) -> list[ExchangeQueue]:
-        return [each for each in self._consumers if each.choice.takes(model, correlation_id)]
+        return [each for each in self._consumers if each.wants(model, correlation_id)]
 
     def _capture_request(self, request: InferRequest) -> _Capture | None:
         takers = self._takers(request.model_name, request.correlation_id)
         if not takers:
             return None
+        began_ns = time.monotonic_ns()
         tensors = list(request.inputs.values())
         size = _EXCHANGE_BYTES + sum([_byte_count(each.data) for each in tensors])
         takers = _with_room(takers, size)
@@ -354,6 +429,8 @@ class EngineTap:
         exchange.version = request.model_version
         exchange.outputs = None if request.outputs is None else list(request.outputs)
         exchange.is_decoupled = model is not None and model.spec.decoupled
+        for taker in takers:
+            taker.spend(began_ns)
         return _Capture(exchange, takers, size)
 
     def _capture_members(
@@ -361,16 +438,15 @@ class EngineTap:
     ) -> dict[int, _Capture]:
         captures = {}
         starts, signature = chunk.row_starts, chunk.signature
-        for index, own in enumerate(fields):
-            takers = self._takers(spec.name, own.correlation_id)
-            if not takers:
-                continue
+        began_ns = time.monotonic_ns()
+        for index, wanting in self._takers_of_members(spec, fields).items():
+            own = fields[index]
             rows = (starts[index + 1] - starts[index],) if spec.max_batch_size > 0 else ()
             pieces = [
                 chunk.pieces(place, index, index + 1) for place in range(len(signature.inputs))
             ]
             size = _EXCHANGE_BYTES + sum([len(each) for parts in pieces for each in parts])
-            takers = _with_room(takers, size)
+            takers = _with_room(wanting, size)
             if not takers:
                 continue
             exchange = _exchange(own, spec.name, received_ns, ())
@@ -382,7 +458,24 @@ class EngineTap:
             ]
             exchange.outputs = None if signature.outputs is None else list(signature.outputs)
             captures[index] = _Capture(exchange, takers, size)
+        for taker in {each: None for capture in captures.values() for each in capture.takers}:
+            taker.spend(began_ns)
         return captures
+
+    def _takers_of_members(
+        self, spec: ModelSpec, fields: Sequence[MemberFields]
+    ) -> dict[int, list[ExchangeQueue]]:
+        """Returns who wants each of the members that somebody wants."""
+        found: dict[int, list[ExchangeQueue]] = {}
+        if spec.sequence is not None:
+            for index, own in enumerate(fields):
+                if takers := self._takers(spec.name, own.correlation_id):
+                    found[index] = takers
+            return found
+        for consumer in self._consumers:
+            for index in consumer.wants_of(spec.name, len(fields)):
+                found.setdefault(index, []).append(consumer)
+        return found
 
 
 def _with_room(takers: list[ExchangeQueue], size: int) -> list[ExchangeQueue]:
