@@ -67,8 +67,11 @@ class ExchangeChoice:
         if self._models and model not in self._models:
             return ()
         share, before = self._share, self._due
-        chosen = int(before + share * count)
-        self._due = before + share * count - chosen
+        due = self._due = before + share * count
+        if due < 1.0:
+            return ()
+        chosen = int(due)
+        self._due = due - chosen
         if chosen == count:
             return range(count)
         # The n-th is chosen with the request that makes the sum of shares reach n.
@@ -308,15 +311,12 @@ class TappedChunkSink:
         starts = chunk.row_starts
         self._sink.on_rows(chunk, first, end, outputs, row)
         try:
-            for index in range(first, end):
-                capture = self._captures.pop(index, None)
-                if capture is not None:
-                    at, until = (row + starts[each] - starts[first] for each in (index, index + 1))
-                    tensors = [
-                        each.tensor(at, until, is_batched=self._is_batched) for each in outputs
-                    ]
-                    capture.add_response(tensors, {})
-                    capture.end()
+            for index in [each for each in self._captures if first <= each < end]:
+                capture = self._captures.pop(index)
+                at, until = (row + starts[each] - starts[first] for each in (index, index + 1))
+                tensors = [each.tensor(at, until, is_batched=self._is_batched) for each in outputs]
+                capture.add_response(tensors, {})
+                capture.end()
         except Exception:
             logger.exception("answers could not be recorded")
 
@@ -436,10 +436,13 @@ class EngineTap:
     def _capture_members(
         self, chunk: Any, spec: ModelSpec, fields: Sequence[MemberFields], received_ns: int
     ) -> dict[int, _Capture]:
-        captures = {}
-        starts, signature = chunk.row_starts, chunk.signature
+        captures: dict[int, _Capture] = {}
         began_ns = time.monotonic_ns()
-        for index, wanting in self._takers_of_members(spec, fields).items():
+        wanted = self._takers_of_members(spec, fields)
+        if not wanted:
+            return captures
+        starts, signature = chunk.row_starts, chunk.signature
+        for index, wanting in wanted.items():
             own = fields[index]
             rows = (starts[index + 1] - starts[index],) if spec.max_batch_size > 0 else ()
             pieces = [
