@@ -132,7 +132,8 @@ class PageWalk:
         step.shown = None
         try:
             address = self._on_our_ports(step.command)
-            with urllib.request.urlopen(address, timeout=DEADLINE_S) as page:
+            request = urllib.request.Request(address, headers={"Accept": "text/html"})
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as page:
                 step.printed = page.read().decode()
         except OSError as error:  # the step of the server says why
             step.printed = str(error)
