@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import InferResponse, ResponseBurst
     from pytriton.serving.engine.stats import ModelStatistics
 
-# So many bytes of tensors count as much as a request. On the machine that it was measured on, the
-# server spends 25 us on a small request that comes alone, and copies as many bytes in that time.
+# So many bytes of tensors count as much as a request: an estimate, as both take some 25 us.
 BYTES_PER_REQUEST = 64 << 10
 # Shares are not older than this where one request asks for its own.
 _MAX_AGE_NS = 1_000_000_000
