@@ -16,6 +16,7 @@ import pytest
 
 from pytriton.__main__ import main
 from pytriton.client.kserve.address import parse_address
+from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.http_client import kserve_client
 from pytriton.client.kserve.records import ModelQuery, NamedArray
 from pytriton.protocol.recording import RecordReader
@@ -200,12 +201,18 @@ def test_recording_ends_at_its_number_of_requests(server, tmp_path, capsys):
     assert len(read_recording(path).exchanges) == 3
 
 
-@pytest.mark.parametrize("token", [(), ("--token", "wrong")])
-def test_recording_needs_the_token(server, tmp_path, token, capsys):
-    assert main(["record", str(tmp_path / "a.rec"), "-u", server.http, *token]) == 1
+def test_recording_needs_the_right_token(server, tmp_path, capsys):
+    given = ["-u", server.http, "--token", "wrong"]
 
+    assert main(["record", str(tmp_path / "a.rec"), *given]) == 1
     assert "access token" in capsys.readouterr().err
     assert not (tmp_path / "a.rec").exists()
+
+
+@pytest.mark.parametrize("path", ["", "/fetch", "/stop"])
+def test_request_for_a_recording_without_a_token_is_refused(server, path):
+    with client_of(server.http) as client, pytest.raises(AskError, match="access token"):
+        client.post(f"/v2/recording{path}", b"{}")
 
 
 def test_recording_does_not_replace_a_file_unasked(server, tmp_path, capsys):
