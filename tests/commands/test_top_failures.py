@@ -12,7 +12,7 @@ from pytriton.client.kserve.errors import AskError
 from pytriton.tools.commands.top.command import take
 from pytriton.tools.commands.top.failures import FailuresReading, failure_lines, read_failures
 from pytriton.tools.commands.top.rows import rows_of
-from pytriton.tools.commands.top.samples import MetricsSample, add_page_sample, read_metrics
+from pytriton.tools.commands.top.samples import MetricsSample, add_page_numbers, read_metrics
 from pytriton.tools.commands.top.source import ReadingThread, ServerReader, ServerReading
 from pytriton.tools.commands.top.state import ESCAPE, TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw
@@ -37,8 +37,8 @@ REFUSED = {
 def sample(at_s, refused=0, unknown=0, **counts) -> MetricsSample:
     read = read_metrics(METRICS.format(**counts), at_s)
     entry = {"name": "m", "version": "1", "refused": refused}
-    document = {"started": 1.0, "samples": [{"models": [entry], "refused": unknown}]}
-    add_page_sample(read, document, now_s=2.0)
+    document = {"started": 1.0, "now": {"models": [entry], "refused": unknown}}
+    add_page_numbers(read, document, now_s=2.0)
     return read
 
 

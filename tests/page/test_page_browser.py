@@ -447,7 +447,7 @@ def test_points_of_a_range_are_coarse_and_end_with_fine_ones(page):
         "seconds",
         "memory",
         "requests",
-        "failed",
+        "errors",
         "inferences",
         "mean",
         "p50",

@@ -65,9 +65,9 @@ class Served:
 
     def errors(self, name: str) -> dict:
         """The counts of a model in a sample that is not older than a moment ago."""
-        samples = call(self.metrics_port, "/page/api/samples").json["samples"]
-        entry = next((each for each in samples[-1]["models"] if each["name"] == name), {})
-        return {**entry, "unknown": samples[-1].get("refused", 0)}
+        now = call(self.metrics_port, "/page/api/now").json["now"]
+        entry = next((each for each in now["models"] if each["name"] == name), {})
+        return {**entry, "unknown": now.get("refused", 0)}
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["one process", "two front ends"])

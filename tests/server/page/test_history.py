@@ -68,6 +68,7 @@ class Samples:
         self.models = list(models)
         self.history = History(0.0, **resolutions)
         self.now_s = 0.0
+        self.refused = 0  # requests that reached no model
 
     def advance(self, seconds):
         """Let time pass, and take the samples that become due meanwhile."""
@@ -77,7 +78,7 @@ class Samples:
             sweep = self.history.begin(self.now_s, 1e9 + self.now_s)
             for model in self.models:
                 sweep.add(model)
-            sweep.finish(5 << 20)
+            sweep.finish(5 << 20, self.refused)
         self.now_s = end_s
 
     def after(self, number=0):
@@ -118,6 +119,21 @@ def test_requests_have_failures_in_them_and_batches_have_the_rows_of_all_executi
     assert record[BATCH] == 4
 
 
+def test_refused_requests_are_requests_and_errors_also_where_they_reached_no_model():
+    model = ServedModel()
+    samples = Samples(model)
+    model.statistics.refused, samples.refused = 2, 4
+    samples.advance(2)
+    samples.refused = 6
+    samples.advance(2)
+
+    first, second = samples.records()
+    assert first[1][RATES] == [1, 1, 0]
+    assert first[WHOLE_SERVER][RATES] == [3, 3, 0]
+    assert second.keys() == {WHOLE_SERVER}
+    assert second[WHOLE_SERVER][RATES] == [1, 1, 0]
+
+
 def test_page_and_top_say_the_same_of_the_same_time():
     model = ServedModel()
     model.execute(3, ms=2)
@@ -129,12 +145,13 @@ def test_page_and_top_say_the_same_of_the_same_time():
     model.execute(0, rows=2, failed=1)
     model.execute(1, ms=80)
     model.statistics.record_failures(1, MS, FailureReason.REJECTED)
+    model.statistics.record_failures(2, MS, FailureReason.CANCELED)
     samples.advance(2)
     after = read_metrics(page.render([model]).decode(), 4.0)
 
     (row,) = rows_of(before, after, {})
     record = samples.records()[-1][1]
-    assert [row.requests_s, row.errors_s, row.inferences_s] == record[RATES] == [5, 2, 8]
+    assert [row.requests_s, row.errors_s, row.inferences_s] == record[RATES] == [6, 2, 8]
     assert row.batch == pytest.approx(record[BATCH], rel=1e-4) == pytest.approx(8)
     assert row.average_ms == pytest.approx(record[MEAN], rel=1e-3)
     quantiles = [row.p50_ms, row.p95_ms, row.p99_ms]

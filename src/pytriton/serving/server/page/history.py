@@ -113,9 +113,10 @@ def _counts(histogram: Histogram | None) -> Counts:
 class Change:
     """What a model did between two readings, or all models together.
 
-    Requests are those that ended, also with an error, and errors are those of them that failed or
-    were refused. The mean batch size is the rows of all
-    executions over their number, also of those that failed. Latencies are of successful requests.
+    Requests are those that ended, also with an error, and those that were refused. Errors are the
+    refused and the failed ones, without those that clients cancelled. The mean batch size is the
+    rows of all executions over their number, also of those that failed. Latencies are of successful
+    requests.
     """
 
     __slots__ = (
