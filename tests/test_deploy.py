@@ -129,5 +129,7 @@ def test_commands_of_the_page_are_accepted():
 
     assert commands
     for program, *arguments in commands:
+        if program == "curl":
+            continue
         assert program == "tritonserver"
         assert parse(arguments)

@@ -336,7 +336,7 @@ def test_generator_that_raises_when_closed_harms_no_other(serve, caplog):
     (other,) = bench.infer(number(3))
 
     assert values(other) == [0, 1, 2]
-    assert bench.until(lambda: "raised when it was closed" in caplog.text)
+    assert bench.until(lambda: "when it was closed: KeyError" in caplog.text)
 
 
 def test_stop_closes_generators(serve):

@@ -7,6 +7,7 @@ counted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -60,15 +61,18 @@ class LogOutbox:
         with self._lock:
             self._lines.append(line)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pytriton-log", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pytriton-log", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread is left: the next line tries
+                    thread.start()
+                    self._thread = thread
         self._is_awake.set()
 
     def close(self, timeout_s: float) -> None:
         """Send what waits, and end; what the server does not take in time is lost."""
         self._ended.set()
         self._is_awake.set()
-        thread = self._thread
+        with self._lock:
+            thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
 

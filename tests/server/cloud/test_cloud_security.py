@@ -41,6 +41,9 @@ REDIRECTS = {
         b"v2/repository/models/double/load",
         b"v2/repository/models/double/unload",
         b"v2/models/stats",
+        b"v2/recording",
+        b"v2/recording/fetch",
+        b"v2/recording/stop",
         b"v2/models/double/trace/setting",
         *(
             b"v2/models/double" + version + action

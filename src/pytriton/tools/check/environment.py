@@ -153,7 +153,7 @@ def package_findings() -> Iterator[Finding]:
     for name, least, marker in _requirements():
         if _OPTIONAL_EXTRA in marker.replace('"', "'"):
             optional.append(name)
-        elif "extra ==" not in marker:
+        elif "extra ==" not in marker and _is_for_this_python(marker):
             yield _package_finding(name, least)
     for name in _INDIRECT_PACKAGES:
         yield _package_finding(name)
@@ -161,6 +161,15 @@ def package_findings() -> Iterator[Finding]:
         version = version_of(name)
         text = "not installed, which is fine: it is optional"
         yield Finding(name, text) if version is None else Finding(f"{name}=={version}", "")
+
+
+def _is_for_this_python(marker: str) -> bool:
+    """Returns whether a condition such as `python_version < '3.11'` holds; it may be empty."""
+    if not marker:
+        return True
+    from packaging.markers import Marker  # noqa: PLC0415  the check also runs if it is missing
+
+    return Marker(marker).evaluate()
 
 
 def _interface() -> Iterator[Finding]:

@@ -707,6 +707,17 @@ def custom_families(metrics: CustomMetrics) -> Iterable[SampleFamily]:
         yield SampleFamily(family.name, family.kind.lower(), family.description, samples)
 
 
+# Those that serving/server/recording makes, which most servers never import.
+_RECORDING_NAMES = (
+    "nv_recording_running",
+    "nv_recording_request_count",
+    "nv_recording_drop_count",
+    "nv_recording_end_count",
+    "nv_shadow_request_count",
+    "nv_shadow_drop_count",
+)
+
+
 def server_family_names() -> frozenset[str]:
     """Returns the names that custom metrics of models cannot use."""
     of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, *COSTS, SLOW, *GAUGES, *HISTOGRAMS, *SUMMARIES)
@@ -717,4 +728,4 @@ def server_family_names() -> frozenset[str]:
         *accepting_families(0, is_paused=False),
     )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
-    return frozenset([*names, *CLUSTER_NAMES, SERVER_TIME])
+    return frozenset([*names, *CLUSTER_NAMES, *_RECORDING_NAMES, SERVER_TIME])
