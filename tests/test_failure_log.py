@@ -147,3 +147,16 @@ def test_closed_log_still_writes():
     log.close()
 
     assert len(written) == 2
+
+
+def test_counts_are_written_at_the_end_if_there_is_no_thread_for_them(monkeypatch):
+    monkeypatch.setattr(failure_log, "start_thread", lambda target, name: None)
+    written = []
+    log = FailureLog(written.append)
+    for number in range(3):
+        log.add("model 'scale'", too_small(number))
+
+    log.close()
+
+    assert [each.error is None for each in written] == [False, True]
+    assert "2 more times" in written[1].text

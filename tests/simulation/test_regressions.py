@@ -38,3 +38,20 @@ def test_mixed_11_traced_requests_of_front_ends_leave_memory_behind():
         calls=0,
         plan="375f93d2774d",
     )
+
+
+def test_management_1_a_worker_without_a_thread_for_counts_of_failures_lives():
+    # Found: a thread of triton_python_backend_stub fails_N_N ended with RuntimeError("can't start
+    # new thread").
+    check_seed(
+        "management",
+        1,
+        Kept(
+            clients=frozenset([2, 4]),
+            calls=frozenset([33, 80, 82]),
+            faults=frozenset([3, 4, 6]),
+            splits=False,
+        ),
+        calls=3,
+        plan="7cc496d9f88e",
+    )

@@ -1,24 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work beside the caller: tasks that are referenced until they end, threads, and time limits."""
+"""Background tasks, which are referenced until they end, and a time limit for awaited work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Collection, Coroutine, Iterator
 from typing import Any, TypeVar
-
-
-def start_thread(target: Callable[[], object], name: str) -> threading.Thread | None:
-    """Start a thread that ends with the process; returns None if the system has none left now."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # as `threading` reports it
-        return None
-    return thread
 
 
 class BackgroundTasks:

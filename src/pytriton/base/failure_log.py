@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytriton.base.threads import start_thread
 from pytriton.base.user_frames import UserFrame, own_frame
 
 if TYPE_CHECKING:
@@ -130,10 +131,8 @@ class FailureLog:
             failure = self._repeated.add(model, error, now_s, default)
             lines = self._repeated.due(now_s, is_end=self._ended.is_set())
             if self._thread is None and self._repeated.next_s() is not None:
-                self._thread = threading.Thread(
-                    target=self._report, name="pytriton-failures", daemon=True
-                )
-                self._thread.start()
+                # Without a thread, the next exception or the end writes the counts.
+                self._thread = start_thread(self._report, "pytriton-failures")
         for each in [*lines, failure]:
             if each is not None:
                 self._write(each)
@@ -141,7 +140,11 @@ class FailureLog:
     def close(self) -> None:
         """Write the counts that wait. What comes afterwards is written at once."""
         self._ended.set()
-        thread = self._thread
+        with self._lock:
+            thread = self._thread
+            lines = [] if thread else self._repeated.due(self._clock(), is_end=True)
+        for each in lines:
+            self._write(each)
         if thread is not None and thread is not threading.current_thread():
             thread.join(_END_TIMEOUT_S)
 

@@ -7,7 +7,6 @@ counted.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import deque
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import sendable_text
 from pytriton.base.log_lines import SentLine, SentLines
+from pytriton.base.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,10 +61,7 @@ class LogOutbox:
         with self._lock:
             self._lines.append(line)
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="pytriton-log", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no thread is left: the next line tries
-                    thread.start()
-                    self._thread = thread
+                self._thread = start_thread(self._run, "pytriton-log")  # or with the next line
         self._is_awake.set()
 
     def close(self, timeout_s: float) -> None:

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytriton.base.background_tasks import start_thread
 from pytriton.base.request_ids import visible
+from pytriton.base.threads import start_thread
 from pytriton.protocol.grpc import GrpcStatus
 from pytriton.serving.server.options.server_options import JSON
 from pytriton.serving.server.process.logs import SecondTexts

@@ -19,8 +19,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pytriton.base.background_tasks import start_thread
 from pytriton.base.package import IMPORT_FOLDER
+from pytriton.base.threads import start_thread
 from pytriton.protocol.recording import MAGIC, encode_record
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
 from pytriton.serving.server.recording.tap import ExchangeChoice, ExchangeQueue, TimeBudget

@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 
 from pytriton.base import dtypes
-from pytriton.base.background_tasks import start_thread
+from pytriton.base.threads import start_thread
 from pytriton.serving.server.tracing.request_trace import TraceCost, cost_of, receiving
 
 if TYPE_CHECKING:
