@@ -19,8 +19,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
-from tests.e2e.waiting import remove_folder
-
 OBJECT_STORE_BYTES = 80_000_000
 ATTEMPTS = 4
 SETTINGS = {
@@ -105,6 +103,9 @@ class RayNodes:
                 self._process.stdin.close()
             self._process.stdout.close()
             self._process.wait()
+        # Here, as this file is also a program, which has no other module of the tests.
+        from tests.e2e.waiting import remove_folder  # noqa: PLC0415
+
         remove_folder(pathlib.Path(self._folder))
 
 

@@ -141,13 +141,13 @@ def test_replay_finds_one_changed_element_in_a_million(start_server, tmp_path, f
         assert "elements differ" not in printed
 
 
-def test_server_without_a_token_gives_nothing_away(start_server):
+def test_server_that_chose_its_own_token_gives_nothing_away(start_server):
     server = start_server(MODELS).await_ready()
     for path in ("", "/fetch", "/stop"):
         answer = call(server.http_port, f"/v2/recording{path}", b"{}", headers=HEADERS)
 
         assert answer.status == 403
-        assert "recordings need an access token" in answer.error
+        assert "This API is restricted" in answer.error
 
 
 def test_slow_client_of_a_recording_costs_drops_and_no_errors(start_server):

@@ -95,6 +95,8 @@ def test_request_over_http_tells_all_its_times(tracing):
     assert request.names == ALL_TIMES
     times = [request.ns[name] for name in ALL_TIMES if name != "INFER_RESPONSE_COMPLETE"]
     assert times == sorted(times)
+    cost = request.model.pop("cost")
+    assert (cost["bytes_in"], cost["bytes_out"]) == (8, 8)
     assert {**request.model, "id": 0} == {
         "id": 0,
         "model_name": "leaf",

@@ -133,10 +133,21 @@ def capture_lines(outbox: LogOutbox) -> None:
     with _lock:
         _open[outbox] = None
         observe_log_records(_on_record)
-        for name in _STREAMS:
-            stream = getattr(sys, name)
-            if stream is not None and not isinstance(stream, CapturedStream):
-                setattr(sys, name, CapturedStream(stream, name))
+        _capture_streams()
+
+
+def capture_again(outbox: LogOutbox) -> None:
+    """Capture streams that somebody has replaced since, unless `release_lines` was called."""
+    with _lock:
+        if outbox in _open:
+            _capture_streams()
+
+
+def _capture_streams() -> None:
+    for name in _STREAMS:
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, CapturedStream):
+            setattr(sys, name, CapturedStream(stream, name))
 
 
 def release_lines(outbox: LogOutbox) -> None:
@@ -165,7 +176,7 @@ def _on_record(record: logging.LogRecord) -> None:
     source = _current.get()
     if source is not None:
         source.add_record(record)
-    elif record.name.partition(".")[0] == _OURS:
+    elif (record.name or "").partition(".")[0] == _OURS:  # a record may have no name
         for outbox in list(_open):
             _send_record(outbox, record, "")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
 from pytriton.base.lazy_module import LazyModule
-from pytriton.base.log_capture import LineSource, capture_lines, release_lines
+from pytriton.base.log_capture import LineSource, capture_again, capture_lines, release_lines
 from pytriton.base.log_outbox import LogOutbox
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
@@ -101,7 +101,7 @@ class ServerLink:
         message = model.message()
         model.line_source = None
         if self._lines is not None:
-            capture_lines(self._lines)  # again, as streams may have been replaced
+            capture_again(self._lines)
             model.line_source = LineSource(model.name, self._lines)
         sockets, concurrency = model.open_instances(on_unrecoverable)
         call = next(self._calls)
