@@ -179,7 +179,8 @@ def test_cve_2025_23316_names_of_models_reach_no_shell(server, grpc_stub, protoc
     is_harmless = name.startswith(("x\n", "-"))
     assert "contains invalid characters" in error or is_harmless
     assert served == (200 if is_harmless else 404)
-    assert not list(server.folder.parent.rglob("marker"))
+    # Unlike `rglob`, it goes on where a folder of the unloaded model vanishes meanwhile.
+    assert not [files for _, _, files in os.walk(server.folder.parent) if "marker" in files]
     assert eventually(lambda: not list(server.temporary.iterdir()))
 
 
