@@ -137,11 +137,12 @@ def test_wrong_response_ends_the_stream_and_closes_its_generator(serve, caplog):
 
 def test_streams_take_turns(serve):
     order = []
-    may_go_on = threading.Event()
+    is_held, may_go_on = threading.Event(), threading.Event()
 
     def steps(requests):
         name = int(requests[0]["x"][0, 0])
         if name == 0:  # keeps the thread until both of the others have credit
+            is_held.set()
             assert may_go_on.wait(DEADLINE_S)
             return
         for value in itertools.count():
@@ -155,6 +156,7 @@ def test_streams_take_turns(serve):
     assert bench.until(lambda: all(len(call.responses) == 1 for call in calls))
     order.clear()
     bench.execute(number(0))
+    assert bench.until(is_held.is_set)
     for call in calls:
         bench.instance.grant(call.inference, 1)
     may_go_on.set()
