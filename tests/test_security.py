@@ -39,14 +39,29 @@ def test_empty_list_restricts_nothing(token):
     config = TritonSecurityConfig(access_token=token, restricted_endpoints=[])
 
     assert config.access_token == token
-    assert config.restriction() is None
+    assert config.restrictions() == []
 
 
-def test_restriction_reads_as_the_server_takes_it():
+def test_restrictions_read_as_the_server_takes_them():
     config = TritonSecurityConfig("secret", ["trace", "logging"])
 
-    assert config.restriction() == "trace,logging:triton-access-token=secret"
+    assert config.restrictions() == ["trace,logging:triton-access-token=secret"]
     assert TRITON_ACCESS_HEADER == "triton-access-token"
+
+
+@pytest.mark.parametrize(
+    "own, others",
+    [
+        ("inference:key=value", ["trace,logging:triton-access-token=secret"]),
+        ("inference,trace:key=value", ["logging:triton-access-token=secret"]),
+        ("logging,trace:key=value", []),
+        ("nonsense", ["trace,logging:triton-access-token=secret"]),
+    ],
+)
+def test_group_of_a_user_decides_about_its_endpoints(own, others):
+    config = TritonSecurityConfig("secret", ["trace", "logging"])
+
+    assert config.restrictions(own) == [own, *others]
 
 
 def test_unknown_endpoints_are_named_in_order():

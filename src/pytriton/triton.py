@@ -267,9 +267,9 @@ class Triton(TritonBase):
         }
         if self._config.model_repository is not None:
             settings |= {"model_control_mode": "explicit", "load_model": ["*"]}
-        restriction = self._security_config.restriction()
-        if restriction is not None:
-            settings["http_restricted_api"] = settings["grpc_restricted_protocol"] = restriction
+        for name in ("http_restricted_api", "grpc_restricted_protocol"):
+            if groups := self._security_config.restrictions(settings.get(name)):
+                settings[name] = groups
         return settings
 
     def _use_ports(self, started: Started) -> None:

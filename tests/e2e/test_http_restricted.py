@@ -7,6 +7,8 @@ import socket
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
 
 from pytriton.model_config import Tensor
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
@@ -146,3 +148,26 @@ def test_token_is_looked_at_in_every_request_of_a_connection(closed_port):
 
     statuses = [part.split(b" ", 1)[0] for part in answer.split(b"HTTP/1.1 ")[1:]]
     assert statuses == [b"200", b"403", b"200", b"403"]
+
+
+def test_group_of_the_configuration_counts_beside_the_default_ones(run_triton):
+    triton = run_triton(
+        http_restricted_api="inference,trace:key=value",
+        grpc_restricted_protocol="inference,trace:key=value",
+    )
+    config, token = triton._config, triton.get_access_token()
+    infer, trace, statistics = "/v2/models/Model/infer", "/v2/trace/setting", "/v2/models/stats"
+
+    def status(path, **headers):
+        return call(config.http_port, path, BODY if path == infer else None, headers).status
+
+    assert (status(infer), status(infer, key="value")) == (403, 404)  # there is no such model
+    assert (status(trace), status(trace, **{HEADER: token})) == (403, 403)
+    assert status(trace, key="value") == 200
+    assert (status(statistics), status(statistics, **{HEADER: token})) == (403, 200)
+    with tritonclient.grpc.InferenceServerClient(f"localhost:{config.grpc_port}") as client:
+        with pytest.raises(
+            InferenceServerException, match="expecting header 'triton-grpc-protocol-key'"
+        ):
+            client.get_trace_settings()
+        assert client.get_trace_settings(headers={"triton-grpc-protocol-key": "value"}).settings

@@ -68,12 +68,17 @@ class TritonSecurityConfig:
         elif not self.access_token:
             raise PyTritonValidationError("Expected a non-empty access token, got an empty string")
 
-    def restriction(self) -> str | None:
-        """The restriction in the form of the server's options; None if nothing is restricted."""
-        if not self.restricted_endpoints:
-            return None
-        endpoints = ",".join(self.restricted_endpoints)
-        return f"{endpoints}:{TRITON_ACCESS_HEADER}={self.access_token}"
+    def restrictions(self, own: str | None = None) -> list[str]:
+        """Returns the groups of restricted endpoints in the form of the server's options.
+
+        `own` is the group of a user, `<APIs>:<key>=<value>`. It decides about its endpoints.
+        """
+        groups = [own] if own else []
+        decided = own.partition(":")[0].split(",") if own else []
+        endpoints = [name for name in self.restricted_endpoints or [] if name not in decided]
+        if endpoints:
+            groups.append(f"{','.join(endpoints)}:{TRITON_ACCESS_HEADER}={self.access_token}")
+        return groups
 
 
 def random_token() -> str:
