@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from pytriton.base import log_outbox
+from pytriton.base import log_capture, log_outbox
 from pytriton.base.log_capture import (
     CapturedStream,
     LineSource,
@@ -174,10 +174,14 @@ def test_models_of_two_servers_in_one_process_keep_apart(kept):
     assert (kept.texts(), other.texts()) == (["first"], ["second"])
 
 
-def test_streams_are_given_back_when_the_last_server_ends(kept):
-    before = sys.stdout
+def test_streams_are_given_back_when_the_last_server_ends(monkeypatch):
+    # Other tests may keep servers running in this process, which capture its streams.
+    monkeypatch.setattr(log_capture, "_open", {})
+    monkeypatch.setattr(log_capture, "observe_log_records", lambda observer: None)
+    monkeypatch.setattr(sys, "stdout", before := io.StringIO())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    kept, other = KeptLines(), KeptLines()
     capture_lines(kept.outbox)
-    other = KeptLines()
     capture_lines(other.outbox)
     release_lines(kept.outbox)
     assert isinstance(sys.stdout, CapturedStream)

@@ -131,18 +131,22 @@ def test_functions_of_a_process_that_joined_are_in_the_log(log):
         assert eventually(lambda: "printed 2.0" in log.texts(model="joined"))
 
 
-def test_streams_are_as_before_after_the_server_has_ended(run_triton):
-    before = sys.stdout
-    triton = run_triton()
-    bind(triton, "talk", talk)
-    assert sys.stdout is not before
-    triton.stop()
+@pytest.mark.parametrize(
+    "settings, is_captured", [("", True), ("allow_page=False", False)], ids=["page", "no_page"]
+)
+def test_streams_are_captured_while_a_server_has_a_page(start_script, settings, is_captured):
+    # In a process of its own, as other servers of this one may capture them, too.
+    script = start_script(
+        f"""
+        import json
+        before = sys.stdout
+        triton = Triton(config=TritonConfig({settings}))
+        triton.bind("Model", identity, [X], [Y])
+        triton.run()
+        is_captured = sys.stdout is not before
+        triton.stop()
+        print(json.dumps([is_captured, sys.stdout is before]), flush=True)
+        """
+    )
 
-    assert sys.stdout is before
-
-
-def test_server_without_a_page_leaves_the_streams_alone(run_triton):
-    before = sys.stdout
-    bind(run_triton(allow_page=False), "talk", talk)
-
-    assert sys.stdout is before
+    assert script.say() == [is_captured, True]
