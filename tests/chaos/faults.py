@@ -242,14 +242,15 @@ class Faults:
     async def _keep_worker_dead(self, fault: Fault) -> bool:
         """Kill the only worker of a model while none can be started; health has to say so."""
         zygote = await self._pick(fault, Role.WORKER_ZYGOTE)
-        workers = await asyncio.to_thread(self._server.of_role, Role.WORKER)
-        models = collections.Counter(each.model for each in workers)
-        alone = [each for each in workers if models[each.model] == 1]
+        alone = await self._workers_alone()
         if zygote is None or not alone:
             return False
         worker = alone[int(fault.choice * len(alone))]
         async with self._zygote_lock, self._model_locks[worker.model]:
-            if not worker.is_running() or not self._may_kill(worker.model):
+            # Until the locks were free, the model may have been loaded again. Then this is the
+            # worker of the old version, which ends, and another one serves.
+            is_alone = any(each.pid == worker.pid for each in await self._workers_alone())
+            if not is_alone or not self._may_kill(worker.model):
                 return False
             text = f"kill {worker.key} ({worker.pid}) with a stopped zygote ({zygote.pid})"
             models = [worker.model]
@@ -263,6 +264,12 @@ class Faults:
                 await self._until(lambda: self._has_successor(worker), "its replacement")
                 await self._until(lambda: self._server.is_ready(worker.model), "its readiness")
         return True
+
+    async def _workers_alone(self) -> list[Process]:
+        """The workers whose models have no other one."""
+        workers = await asyncio.to_thread(self._server.of_role, Role.WORKER)
+        models = collections.Counter(each.model for each in workers)
+        return [each for each in workers if models[each.model] == 1]
 
     async def _until_not_ready(
         self, worker: Process, zygote: Process, limit_s: float, event: Event
