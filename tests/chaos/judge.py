@@ -71,12 +71,10 @@ class ChaosOracle(Oracle):
     def _sequence_explains(self, call: Call, status: int | None) -> bool:
         if super()._sequence_explains(call, status):
             return True
-        # A server that was stopped for longer than a sequence may idle ends it before it reads the
-        # step that came meanwhile.
-        since_s = call.memory.last_s
-        waited_us = ((call.outcome.ended_s or 0.0) - since_s) * 1e6
-        is_stalled = Cause.STALLED in self._causes(call, since_s)
-        return is_stalled and "START flag" in call.outcome.error and waited_us >= _SEQUENCE_IDLE_US
+        # To the server, the sequence may have been idle since the step before was sent: its answer
+        # waits for a front end or a client that gets no time, and this one for a stopped server.
+        waited_us = ((call.outcome.ended_s or 0.0) - call.memory.ended_began_s) * 1e6
+        return "START flag" in call.outcome.error and waited_us >= _SEQUENCE_IDLE_US
 
     def finish(self, call: Call) -> None:
         before = len(self.findings)

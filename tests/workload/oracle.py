@@ -131,11 +131,12 @@ class Finding:
 class _Sequence:
     """What is known of one sequence; steps are bits, as in the sums that its model answers."""
 
-    __slots__ = ("began_s", "failures", "is_fragile", "last_s", "sums")
+    __slots__ = ("began_s", "ended_began_s", "failures", "is_fragile", "last_s", "sums")
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self.last_s = began_s  # when something was last sent or answered
+        self.ended_began_s = began_s  # when the step began that ended last
         self.sums: dict[int, int] = {}  # by step
         self.failures = 0  # steps that did not end with an answer
         self.is_fragile = False  # a step has a deadline, or a client that may leave
@@ -248,6 +249,7 @@ class Oracle:
         self.account.ended(call)
         if call.sequence is not None:
             call.memory.last_s = self._now()
+            call.memory.ended_began_s = outcome.began_s or 0.0
         if outcome.overtook:
             self._check_order(call)
         if call.kind in INFERENCES:
