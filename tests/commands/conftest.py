@@ -15,7 +15,7 @@ import pytest
 
 from pytriton import constants
 from pytriton.client.utils import create_client_from_url, wait_for_model_ready
-from pytriton.tools.commands import server_options
+from pytriton.tools.commands import replay, server_options
 from pytriton.tools.commands.perf import session
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests import peers
@@ -62,21 +62,27 @@ def no_token(monkeypatch):
 @pytest.fixture
 def strangers(monkeypatch):
     """Commands meet servers as if these were of another user."""
-    for module in (server_options, session):
+    for module in (server_options, session, replay):
         monkeypatch.setattr(module, "ask_own_server", lambda address: None)
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
+@contextlib.contextmanager
+def serving(security):
+    """A server with all models of the tests."""
     port = first_of_free_ports(3)
-    patch = pytest.MonkeyPatch()
-    patch.setattr(constants, "PYTRITON_HOME", tmp_path_factory.mktemp("home"))
     ports = {"http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
-    security = TritonSecurityConfig(access_token=TOKEN)
     with Triton(config=TritonConfig(**ports), security_config=security) as triton:
         models.bind_all(triton)
         triton.run()
         yield Asked(port)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setattr(constants, "PYTRITON_HOME", tmp_path_factory.mktemp("home"))
+    with serving(TritonSecurityConfig(access_token=TOKEN)) as asked:
+        yield asked
     patch.undo()
 
 

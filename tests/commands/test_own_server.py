@@ -142,6 +142,13 @@ def test_each_port_gets_the_headers_of_its_protocol(address, headers):
     assert own_headers(access(), parse_address(address)) == headers
 
 
+def test_token_of_the_page_opens_recordings_where_nothing_else_is_restricted():
+    address = parse_address("http://127.0.0.1:8000")
+
+    assert own_headers(access(http={}), address) == {"triton-access-token": "page"}
+    assert own_headers(access(http={}, page_token=""), address) == {}
+
+
 @pytest.mark.parametrize(
     "listens_on, host, is_sent",
     [
@@ -193,8 +200,9 @@ def test_header_that_a_person_gives_is_not_sent_twice():
 
 def test_header_that_cannot_travel_is_left_out():
     http = {"key": "schlüssel", "other": "a\nb", "good": "g"}
+    found = own_headers(access(http=http, page_token=""), parse_address("127.0.0.1:8000"))
 
-    assert own_headers(access(http=http), parse_address("127.0.0.1:8000")) == {"good": "g"}
+    assert found == {"good": "g"}
 
 
 def test_secrets_are_in_no_text_about_them():

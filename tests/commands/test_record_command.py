@@ -22,7 +22,8 @@ from pytriton.client.kserve.records import ModelQuery, NamedArray
 from pytriton.protocol.recording import RecordReader
 from pytriton.tools.commands import record
 from pytriton.tools.perf.data.recorded import read_recording
-from tests.commands.conftest import TOKEN
+from pytriton.triton import TritonSecurityConfig
+from tests.commands.conftest import TOKEN, serving
 from tests.e2e.waiting import eventually
 
 BOTH = pytest.mark.parametrize("scheme", ["http", "grpc"])
@@ -209,6 +210,24 @@ def test_recording_needs_the_right_token(server, tmp_path, capsys):
     assert not (tmp_path / "a.rec").exists()
 
 
+@pytest.mark.e2e
+def test_recording_of_ones_own_server_needs_no_token(tmp_path, capsys):
+    with serving(TritonSecurityConfig(restricted_endpoints=[])) as own:
+        code = main(["record", str(tmp_path / "a.rec"), "-u", own.http, "--seconds", "0.1"])
+
+    assert code == 0, capsys.readouterr().err
+    assert read_recording(tmp_path / "a.rec").problem == ""
+
+
+@BOTH
+def test_replay_to_ones_own_server_needs_no_token(server, recording, scheme, capsys):
+    security = TritonSecurityConfig(access_token="other", restricted_endpoints=["inference"])
+    with serving(security) as own:
+        code = main(["replay", str(recording), "-u", getattr(own, scheme), "--concurrency", "1"])
+
+    assert code == 0, capsys.readouterr()
+
+
 @pytest.mark.parametrize("path", ["", "/fetch", "/stop"])
 def test_request_for_a_recording_without_a_token_is_refused(server, path):
     with client_of(server.http) as client, pytest.raises(AskError, match="access token"):
@@ -292,16 +311,3 @@ def test_perf_takes_a_recording_as_its_data(server, recording, tmp_path, load, c
     (level,) = json.loads(path.read_text())["runs"][0]["levels"]
     assert level["failed"] == 0
     assert level["requests"] == (21 if load == ("--fixed-schedule",) else 42)
-
-
-@pytest.mark.parametrize(
-    "text, size", [("100", 100), ("2k", 2048), ("1.5M", 3 << 19), ("1GiB", 1 << 30)]
-)
-def test_sizes_are_read(text, size):
-    assert record.size_of(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "5x"])
-def test_wrong_sizes_are_refused(text):
-    with pytest.raises(ValueError):
-        record.size_of(text)

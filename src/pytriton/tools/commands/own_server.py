@@ -81,9 +81,12 @@ def own_headers(
 def _headers_of(access: ServerAccess, place: int) -> Mapping[str, str]:
     if place == _GRPC:
         return access.grpc_headers
-    if place == _METRICS and access.page_token:
-        return {**access.http_headers, TRITON_ACCESS_HEADER: access.page_token}
-    return access.http_headers
+    if not access.page_token:
+        return access.http_headers
+    token = {TRITON_ACCESS_HEADER: access.page_token}
+    if place == _METRICS:
+        return {**access.http_headers, **token}
+    return {**token, **access.http_headers}  # it opens recordings
 
 
 def own_metrics_address(access: ServerAccess | None, server: Address) -> Address | None:

@@ -9,21 +9,25 @@ import io
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytriton.client.kserve.errors import AskError, UnansweredError
 from pytriton.client.kserve.http_client import KserveHttpClient
 from pytriton.protocol.recording import Exchange, RecordingEnd, RecordingError, RecordReader
+from pytriton.tools.commands.option_values import (
+    positive_number,
+    share,
+    size_in_bytes,
+    whole_number,
+)
 from pytriton.tools.commands.server_options import add_server_options, connect
 from pytriton.utils.option_parser import OptionParser
 
 _PATH = "/v2/recording"
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _EPILOG = """\
-The server needs a token: start it with --page-token, and give it here with --token or in the
-variable TRITON_ACCESS_TOKEN. Ctrl-C ends the recording; the file is whole then, too.
+Your own server on this machine needs nothing more. For another one, give its token with --token or
+in the variable TRITON_ACCESS_TOKEN. Ctrl-C ends the recording; the file is whole then, too.
 `pytriton replay FILE` sends the requests again, `pytriton perf MODEL --input-data FILE` uses them.
 
 exit code: 0 if it was recorded, 1 if not or the file is not whole, 2 for wrong options
@@ -178,35 +182,6 @@ def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     return wanted
 
 
-def size_of(text: str) -> int:
-    """Read a size such as 500M; ValueError if it is none."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", text.strip().lower())
-    if found is None or not float(found[1]):
-        raise ValueError(text)
-    return int(float(found[1]) * _UNITS[found[2]])
-
-
-def _share(text: str) -> float:
-    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    if not 0 < value <= 1:
-        raise ValueError(text)
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError(text)
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         prog="pytriton record",
@@ -226,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--share",
-        type=_share,
+        type=share,
         default=1.0,
         metavar="SHARE",
         help="of the requests, such as 0.1 or 10%% (all); sequences are taken whole",
@@ -240,19 +215,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     limits = parser.add_argument_group("when it ends")
     limits.add_argument(
-        "--seconds", type=_seconds, default=60.0, metavar="S", help="after this time (60)"
+        "--seconds", type=positive_number, default=60.0, metavar="S", help="after this time (60)"
     )
-    limits.add_argument("--requests", type=_count, metavar="N", help="after so many requests")
+    limits.add_argument(
+        "--requests", type=whole_number(1), metavar="N", help="after so many requests"
+    )
     limits.add_argument(
         "--max-size",
-        type=size_of,
+        type=size_in_bytes,
         default=1 << 30,
         metavar="SIZE",
         help="before the file is larger, such as 500M (1G)",
     )
     limits.add_argument(
         "--buffer",
-        type=size_of,
+        type=size_in_bytes,
         default=64 << 20,
         metavar="SIZE",
         help="memory of the server for what was not fetched yet (64M); more is dropped and counted",

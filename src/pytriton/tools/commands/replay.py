@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 
-from pytriton.base.security import TOKEN_VARIABLE
-from pytriton.client.auth import create_auth_headers
 from pytriton.client.kserve.address import AddressError, Tls, parse_address
+from pytriton.client.kserve.errors import AskError
 from pytriton.protocol.recording import Exchange, RecordingError
+from pytriton.tools.commands.option_values import number_from_0, positive_number, whole_number
+from pytriton.tools.commands.own_server import ask_own_server
+from pytriton.tools.commands.server_options import add_address_options, headers_for
 from pytriton.tools.perf.data.recorded import RecordingFile, read_recording
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.plots.page import page_html
@@ -50,6 +51,9 @@ def run(
         plan = _plan(options)
         chosen = _chosen(recording, options.model)
         result = replay(chosen, plan)
+    except AskError as error:
+        complain(str(error))
+        return 1
     except (GeneratorError, AddressError, PlotError) as error:
         complain(f"{str(error)[0].upper()}{str(error)[1:]}.")
         return 1
@@ -72,14 +76,9 @@ def _chosen(recording: RecordingFile, models: Sequence[str]) -> list[Exchange]:
 
 def _plan(options: argparse.Namespace) -> ReplayPlan:
     address = parse_address(options.url, options.protocol)
-    token = options.token or os.environ.get(TOKEN_VARIABLE)
-    headers = create_auth_headers(token, address.protocol) if token else {}
-    for each in options.header:
-        name, _, value = each.partition(":")
-        headers[name.strip()] = value.strip()
     return ReplayPlan(
         address=address,
-        headers=headers,
+        headers=headers_for(options, address, ask_own_server(address)),
         speed=options.speed,
         concurrency=options.concurrency,
         new_sequence_ids=options.new_sequence_ids,
@@ -101,34 +100,6 @@ def _write(options: argparse.Namespace, result: ReplayResult, notes: Sequence[st
         pathlib.Path(options.page).write_text(page_html(page))
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError(text)
-    return value
-
-
-def _not_negative(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise ValueError(text)
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _header(text: str) -> str:
-    name, colon, _ = text.partition(":")
-    if not (colon and name.strip()):
-        raise ValueError(text)
-    return text
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         prog="pytriton replay",
@@ -147,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_pace_options(parser)
     _add_comparison_options(parser)
-    _add_server_options(parser)
+    add_address_options(parser)
     return parser
 
 
@@ -156,14 +127,14 @@ def _add_pace_options(parser: argparse.ArgumentParser) -> None:
     pace = group.add_mutually_exclusive_group()
     pace.add_argument(
         "--speed",
-        type=_positive,
+        type=positive_number,
         default=1.0,
         metavar="FACTOR",
         help="2 halves the times between arrivals (1)",
     )
     pace.add_argument(
         "--concurrency",
-        type=_count,
+        type=whole_number(1),
         metavar="N",
         help="keep so many requests under way, whatever their times",
     )
@@ -179,14 +150,14 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
     tolerance = Tolerance()
     group.add_argument(
         "--rtol",
-        type=_not_negative,
+        type=number_from_0,
         default=tolerance.rtol,
         metavar="R",
         help=f"floats may differ by this share of the recorded value ({tolerance.rtol:g})",
     )
     group.add_argument(
         "--atol",
-        type=_not_negative,
+        type=number_from_0,
         default=tolerance.atol,
         metavar="A",
         help=f"and by this much besides ({tolerance.atol:g})",
@@ -196,33 +167,4 @@ def _add_comparison_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json-file", metavar="FILE", help="write the report as JSON, too")
     group.add_argument(
         "--page", metavar="FILE", help="write a page with plots, too; needs matplotlib"
-    )
-
-
-def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the server")
-    group.add_argument(
-        "-u",
-        "--url",
-        default="localhost",
-        metavar="ADDRESS",
-        help="such as localhost:8000 (the default) or grpc://localhost:8001",
-    )
-    group.add_argument(
-        "-i", "--protocol", choices=("http", "grpc"), help="for an address without a scheme"
-    )
-    group.add_argument(
-        "--token", metavar="TOKEN", help=f"access token; the variable {TOKEN_VARIABLE} is safer"
-    )
-    group.add_argument(
-        "-H",
-        "--header",
-        type=_header,
-        action="append",
-        default=[],
-        metavar="NAME:VALUE",
-        help="sent with every request; may be repeated",
-    )
-    group.add_argument(
-        "--ca-file", metavar="FILE", help="certificates to trust, for https or grpcs"
     )

@@ -21,6 +21,8 @@ from pytriton.client.kserve.address import (
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.http_client import KserveHttpClient, kserve_client
 from pytriton.client.kserve.records import KserveClient
+from pytriton.runtime.transport.control import ServerAccess
+from pytriton.tools.commands.option_values import positive_number
 from pytriton.tools.commands.own_server import ask_own_server, own_headers, own_metrics_address
 
 
@@ -40,6 +42,23 @@ class ServerClients:
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all commands have which ask a server."""
+    group = add_address_options(parser)
+    group.add_argument(
+        "--timeout",
+        type=positive_number,
+        default=60.0,
+        metavar="SECONDS",
+        help="longest wait for an answer (60)",
+    )
+    group.add_argument(
+        "--metrics-url",
+        metavar="ADDRESS",
+        help="where the metrics are; default is the same host, port 8002 or two after that of HTTP",
+    )
+
+
+def add_address_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options that say where a server is, and what opens it; returns their group."""
     group = parser.add_argument_group("the server")
     group.add_argument(
         "-u",
@@ -67,27 +86,29 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         help="sent with every request; may be repeated",
     )
     group.add_argument(
-        "--timeout",
-        type=_positive,
-        default=60.0,
-        metavar="SECONDS",
-        help="longest wait for an answer (60)",
-    )
-    group.add_argument(
         "--ca-file", metavar="FILE", help="certificates to trust, for https or grpcs"
     )
-    group.add_argument(
-        "--metrics-url",
-        metavar="ADDRESS",
-        help="where the metrics are; default is the same host, port 8002 or two after that of HTTP",
-    )
+    return group
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError(text)  # argparse says which option it was
-    return value
+def headers_for(
+    options: argparse.Namespace, address: Address, own: ServerAccess | None
+) -> dict[str, str]:
+    """Returns the headers of requests to an address.
+
+    Args:
+        options: those of `add_address_options`.
+        address: where they are sent.
+        own: what the server says of itself if it is one of this user; see `ask_own_server`.
+
+    Raises:
+        AskError: A header is malformed.
+    """
+    token = options.token or os.environ.get(TOKEN_VARIABLE)
+    given = _headers(options.header)
+    if token:
+        return {**create_auth_headers(token, address.protocol), **given}
+    return {**own_headers(own, address, given), **given}
 
 
 def connect(options: argparse.Namespace) -> ServerClients:
@@ -106,12 +127,7 @@ def connect(options: argparse.Namespace) -> ServerClients:
         )
     except AddressError as error:
         raise AskError(f"{str(error)[0].upper()}{str(error)[1:]}.") from error
-    token = options.token or os.environ.get(TOKEN_VARIABLE)
-    given = _headers(options.header)
-    token_headers, metrics_headers = (
-        create_auth_headers(token, each.protocol) if token else own_headers(own, each, given)
-        for each in (address, metrics)
-    )
+    headers, metrics_headers = (headers_for(options, each, own) for each in (address, metrics))
     tls = Tls(ca_file=options.ca_file)
     try:
         if options.ca_file:
@@ -119,10 +135,10 @@ def connect(options: argparse.Namespace) -> ServerClients:
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        server = kserve_client(address, {**token_headers, **given}, options.timeout, tls)
+        server = kserve_client(address, headers, options.timeout, tls)
     except OSError as error:
         raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
-    metrics_server = KserveHttpClient(metrics, {**metrics_headers, **given}, options.timeout, tls)
+    metrics_server = KserveHttpClient(metrics, metrics_headers, options.timeout, tls)
     return ServerClients(address, server, metrics, metrics_server)
 
 

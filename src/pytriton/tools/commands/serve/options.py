@@ -7,13 +7,14 @@ import argparse
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytriton.base.security import TOKEN_VARIABLE
 from pytriton.base.settings import BY_NAME
 from pytriton.base.triton_config import TritonConfig
 from pytriton.model_config.model_config import ModelConfig
+from pytriton.tools.commands.option_values import whole_number
 from pytriton.tools.commands.serve.loading import ServeTarget, TargetError
 from pytriton.utils.option_parser import OptionParser
 
@@ -126,19 +127,19 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     models("--name", help="name of the model; default is that of the function")
     models(
         "--max-batch-size",
-        type=_number(1),
+        type=whole_number(1),
         metavar="ROWS",
         help="pass whole batches of at most so many rows to the functions",
     )
     models(
         "--batch-delay-us",
-        type=_number(0),
+        type=whole_number(0),
         metavar="MICROSECONDS",
         help="how long a request may wait for others to join its batch",
     )
     models(
         "--instances",
-        type=_number(1),
+        type=whole_number(1),
         metavar="COUNT",
         help="how many calls run at the same time; a class gets an object for each",
     )
@@ -155,7 +156,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         setting = BY_NAME[port]
         server(
             f"--{port}",
-            type=_number(*setting.range),
+            type=whole_number(*setting.range),
             metavar="PORT",
             help=f"default {setting.default}; 0 takes a free one",
         )
@@ -177,14 +178,3 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     )
     log_format = BY_NAME["access-log-format"]
     server("--access-log-format", choices=log_format.choices, help=f"default {log_format.default}")
-
-
-def _number(least: int, most: int | None = None) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text) if text.lstrip("+-").isdecimal() else None
-        if value is None or value < least or (most is not None and value > most):
-            limit = f"from {least} to {most}" if most is not None else f"of at least {least}"
-            raise argparse.ArgumentTypeError(f"expected a number {limit}, got {text}")
-        return value
-
-    return number

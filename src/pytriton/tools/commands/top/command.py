@@ -20,6 +20,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pytriton.client.kserve.errors import AskError
+from pytriton.tools.commands.option_values import number_between
 from pytriton.tools.commands.server_options import ServerClients, add_server_options, connect
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import MetricsSample, cluster_document
@@ -200,7 +201,7 @@ def _parser() -> OptionParser:
     )
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=number_between(0.1, 3600),
         default=2.0,
         metavar="SECONDS",
         help="from one look to the next (2)",
@@ -210,10 +211,3 @@ def _parser() -> OptionParser:
     add_server_options(parser)
     parser.set_defaults(timeout=_TIMEOUT_S)
     return parser
-
-
-def _interval(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"expected 0.1 to 3600 seconds, got {text}")
-    return value
