@@ -130,6 +130,13 @@ def test_page_is_valid_openmetrics():
     assert [sample.name for sample in found["sizes"].samples][-2:] == ["sizes_count", "sizes_sum"]
 
 
+def test_label_le_of_a_gauge_is_no_bound():
+    custom = [SampleFamily("level", "gauge", "of a model", [MetricSample(2, {"le": "low"})])]
+    (sample,) = families(page(custom=custom))["level"].samples
+
+    assert sample.labels == {"le": "low"}
+
+
 def test_series_have_the_same_names_and_values_in_both_formats():
     one = model("max_batch_size: 8", plan=PLAN)
     identified(one, "0af7", "r")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytriton.serving.engine.latencies import LatencyPlan
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
 from pytriton.serving.server.metrics.otlp import metrics_data, read_page
@@ -39,6 +41,13 @@ def test_family_without_labels_is_read():
     custom = [SampleFamily("queue_count", "gauge", "a\nb", [MetricSample(2.5, {})])]
 
     assert families(custom=custom)["queue_count"].numbers == {(): 2.5}
+
+
+@pytest.mark.parametrize("value", ["a\u2028b", "a\x0bb", "a\rb", "a} 1", 'a" b'])
+def test_any_label_of_a_model_is_read(value):
+    custom = [SampleFamily("jobs:done", "gauge", "help", [MetricSample(3, {"of": value})])]
+
+    assert families(custom=custom)["jobs:done"].numbers == {(("of", value),): 3.0}
 
 
 def test_exporter_takes_all_families():

@@ -80,7 +80,7 @@ class SampleFamily:
             sorted(self.samples, key=_open_group) if self.kind == "histogram" else self.samples
         )
         lines = [
-            f"{self.name}{sample.suffix}{_braced(_open_labels(sample.labels))} "
+            f"{self.name}{sample.suffix}{_braced(_open_labels(sample))} "
             f"{number_text(sample.value)}\n"
             for sample in ordered
         ]
@@ -92,9 +92,12 @@ def _open_group(sample: MetricSample) -> tuple[str, bool]:
     return labels_text(own), sample.suffix != "_bucket"
 
 
-def _open_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+def _open_labels(sample: MetricSample) -> Mapping[str, str]:
     """Returns labels with a bucket's bound as OpenMetrics writes it."""
-    return {**labels, "le": _bound_text(float(labels["le"]))} if "le" in labels else labels
+    labels = sample.labels
+    if sample.suffix != "_bucket":
+        return labels
+    return {**labels, "le": _bound_text(float(labels["le"]))}
 
 
 def family_text(name: str, kind: str, help_text: str, lines: Iterable[str]) -> str:

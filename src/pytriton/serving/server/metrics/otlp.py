@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 SCOPE = "triton-server"
 _SERVICE_NAME = "triton-inference-server"  # Triton's default
-_LINE = re.compile(r"^(\w+?)(_bucket|_count|_sum)?(?:\{(.*)\})? (\S+)$")
+# The name is that of the family, with an ending for parts of a histogram.
+_LINE = re.compile(r"[\w:]+?(_bucket|_count|_sum)?(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
 _TIMEOUT_MS = 10_000
@@ -55,7 +56,7 @@ class Family:
 def read_page(text: str) -> Iterator[Family]:
     """Yields the families of a page in the text format, but for summaries."""
     help_text, family = "", Family("", "summary", "")
-    for line in text.splitlines():
+    for line in text.split("\n")[:-1]:  # label values may have other line breaks
         if line.startswith("# HELP "):
             help_text = line.split(" ", 3)[3]
         elif line.startswith("# TYPE "):
@@ -70,19 +71,19 @@ def read_page(text: str) -> Iterator[Family]:
 
 
 def _add(family: Family, line: str) -> None:
-    found = _LINE.match(line)
+    found = _LINE.fullmatch(line)
     assert found is not None, f"expected a line of the page, got {line!r}"
-    labels = dict(_LABEL.findall(found[3] or ""))
+    labels = dict(_LABEL.findall(found[2] or ""))
     bound = labels.pop("le", "")
     key = tuple((name, re.sub(r"\\.", _unescaped, value)) for name, value in labels.items())
-    value = float(found[4])
+    value = float(found[3])
     if family.kind != "histogram":
         family.numbers[key] = value
         return
     point = family.histograms.setdefault(key, HistogramPoint())
-    if found[2] == "_sum":
+    if found[1] == "_sum":
         point.total = value
-    elif found[2] == "_bucket":
+    elif found[1] == "_bucket":
         point.counts.append(int(value) - sum(point.counts))
         if bound != "+Inf":
             point.bounds.append(float(bound))

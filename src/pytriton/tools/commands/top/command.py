@@ -6,7 +6,6 @@ The live view is a thin loop between the keyboard, the readings and the screen.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
