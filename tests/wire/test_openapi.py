@@ -120,6 +120,24 @@ def test_docstrings_describe_models_and_their_fields():
     assert answer["properties"]["output"]["description"] == "The greeting."
 
 
+def test_output_with_the_name_of_an_input_has_its_own_description():
+    text = (
+        'name: "%s" input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ] '
+        'output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]'
+    )
+    documentation = Documentation(inputs={"text": "What is said."}, output="What is heard.")
+    spec = msgspec.structs.replace(
+        spec_of("echo", text=text), takes_parameters=False, documentation=documentation
+    )
+    document = document_of(spec)
+    operation = document["paths"]["/v2/models/echo/generate"]["post"]
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+
+    asked = body_schema(document, "/v2/models/echo/generate")["properties"]["text"]
+    assert asked["description"] == "What is said."
+    assert answer["properties"]["text"]["description"] == "What is heard."
+
+
 @pytest.mark.parametrize(
     "body, expected",
     [

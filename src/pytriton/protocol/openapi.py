@@ -302,9 +302,10 @@ def _tensor(tensor: ModelTensor, spec: ModelSpec) -> Schema:
 def _described(tensor: ModelTensor, spec: ModelSpec) -> Schema:
     """Returns what the author says of an input or an output, if anything."""
     documentation = spec.documentation
-    text = documentation.inputs.get(tensor.name, "")
-    if not text and tensor.name in spec.outputs and len(spec.outputs) == 1:
-        text = documentation.output
+    if spec.inputs.get(tensor.name) is tensor:
+        text = documentation.inputs.get(tensor.name, "")
+    else:
+        text = documentation.output if len(spec.outputs) == 1 else ""
     return {"description": text} if text else {}
 
 

@@ -78,20 +78,22 @@ def test_browser_gets_a_page_that_runs_no_foreign_code():
         assert " style=" not in text, name
 
 
-def test_other_clients_get_the_addresses_as_they_know_the_machine():
-    answer = ask(
-        service_with("all"), b"GET / HTTP/1.1\r\nHost: example.org:80\r\nAccept: */*\r\n\r\n"
-    )
+@pytest.mark.parametrize(
+    "host, http", [("example.org:9000", "example.org:9000"), ("example.org", "example.org")]
+)
+def test_other_clients_get_the_addresses_as_they_know_the_machine(host, http):
+    request = f"GET / HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n"
+    answer = ask(service_with("all"), request.encode())
 
     assert json.loads(answer.body) == {
         "name": "triton",
         "version": "2.73.0",
-        "http": "http://example.org:8000",
+        "http": f"http://{http}",
         "grpc": "grpc://example.org:8001",
         "metrics": "http://example.org:8002/metrics",
         "page": "http://example.org:8002/",
-        "docs": "http://example.org:8000/docs",
-        "openapi": "http://example.org:8000/openapi.json",
+        "docs": f"http://{http}/docs",
+        "openapi": f"http://{http}/openapi.json",
     }
 
 

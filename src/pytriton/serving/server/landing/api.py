@@ -142,13 +142,11 @@ class LandingApi:
     def _addresses(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
-        host = _host_name(request.head)
-
         def respond(ports: Started) -> None:
             document = {
                 "name": self._options.id,
                 "version": TRITON_VERSION,
-                **_addresses(self._options, ports, host),
+                **_addresses(self._options, ports, request.head),
             }
             connection.respond(200, (dump_json(document),), JSON_TYPE, _DATA_HEADERS)
 
@@ -170,7 +168,7 @@ class LandingApi:
         document = {
             "id": self._options.id,
             "version": await asyncio.to_thread(package_version),
-            "addresses": _addresses(self._options, ports, _host_name(head)),
+            "addresses": _addresses(self._options, ports, head),
             "models": entries,
         }
         connection.respond(200, (dump_json(document),), JSON_TYPE, _DATA_HEADERS)
@@ -203,15 +201,14 @@ def _openapi_text(specs: list[ModelSpec], headers_of_apis: dict[str, str]) -> by
     return dump_json(openapi_document(specs, "/", package_version(), headers_of_apis))
 
 
-def _host_name(head: RequestHead) -> str:
-    """Returns the name by which a client knows this machine."""
-    host = (head.headers.get(b"host") or b"localhost").decode("latin-1")
-    return host if host.endswith("]") else host.rpartition(":")[0] or host
+def _addresses(options: ServerOptions, ports: Started, head: RequestHead) -> dict[str, str]:
+    """Returns the addresses of everything that is served, as this client reaches the machine.
 
-
-def _addresses(options: ServerOptions, ports: Started, host: str) -> dict[str, str]:
-    """Returns the addresses of everything that is served, as this client reaches the machine."""
-    http = f"http://{host}:{ports.http_port}"
+    That of HTTP is what the client wrote: the port of a container may have another number outside.
+    """
+    place = (head.headers.get(b"host") or b"localhost:%d" % ports.http_port).decode("latin-1")
+    host = place if place.endswith("]") else place.rpartition(":")[0] or place
+    http = f"http://{place}"
     found = {"http": http}
     if ports.grpc_port:
         scheme = "grpcs" if options.grpc_tls is not None else "grpc"
@@ -238,12 +235,15 @@ def model_document(versions: list[ModelSpec]) -> dict[str, Any]:
         "max_batch_size": spec.max_batch_size,
         "openai": spec.openai is not None,
         "examples": documentation.examples,
-        "inputs": [_tensor(each, spec) for each in spec.inputs.values()],
-        "outputs": [_tensor(each, spec) for each in spec.outputs.values()],
+        "inputs": [
+            {**_tensor(each), "description": documentation.inputs.get(each.name, "")}
+            for each in spec.inputs.values()
+        ],
+        "outputs": [_tensor(each) for each in spec.outputs.values()],
     }
 
 
-def _tensor(tensor: ModelTensor, spec: ModelSpec) -> dict[str, Any]:
+def _tensor(tensor: ModelTensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "datatype": tensor.dtype.name,
@@ -251,7 +251,6 @@ def _tensor(tensor: ModelTensor, spec: ModelSpec) -> dict[str, Any]:
         "dims": list(tensor.dims),
         "optional": tensor.optional,
         "words": expected_words(tensor),
-        "description": spec.documentation.inputs.get(tensor.name, ""),
     }
 
 
