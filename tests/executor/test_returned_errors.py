@@ -69,6 +69,19 @@ def test_last_words_of_a_worker_are_kept(loop, services, writer, capfd):
     assert capfd.readouterr().err == "before\nthe en"
 
 
+def test_process_that_writes_on_does_not_keep_the_server(loop, services, writer, capfd):
+    def write_on(line):
+        assert len(services.lines) < 100, "it reads for ever"
+        services.lines.append(line)
+        writer.write(b"more\n")
+
+    services.log = write_on
+    writer.write(b"more\n")
+    writer.errors_object.close()
+
+    assert 0 < len(services.lines) < 100
+
+
 def test_end_of_the_pipe_ends_the_reading(loop, services, writer, capfd):
     writer.write(b"all\n")
     turn(loop)

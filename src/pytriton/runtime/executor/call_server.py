@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _MESSAGE_BYTES = 4096  # contents do not matter, unless they begin with `STANDARD_ERROR`
 _MAX_SOCKETS = 16  # per message
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 16  # as much as a pipe holds
+_LAST_READS = 4  # of a worker that has ended; processes that it left behind may write on
 _STDERR = 2
 
 
@@ -347,8 +348,9 @@ class ReturnedErrors:
 
     def close(self) -> None:
         """Read what is left of a worker that has ended; does nothing if this was closed."""
-        while self._descriptor >= 0 and self._read():
-            pass
+        for _ in range(_LAST_READS):
+            if self._descriptor < 0 or not self._read():
+                break
         self._end()
 
     def _read(self) -> bool:
