@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytriton.serving.server.process import event_loop
 from pytriton.serving.server.process.event_loop import reader_of_parts
 
 
@@ -55,3 +56,16 @@ def test_only_the_transport_reads_what_is_encrypted(ends):
 
     assert reader_of_parts(Transport(socket=ours, sslcontext=object())) is None
     assert reader_of_parts(Transport()) is None
+
+
+def test_processor_time_that_cannot_be_read_for_once_counts_once(monkeypatch):
+    times = {7: event_loop.Activity(2.0, False)}
+    monkeypatch.setattr(event_loop, "read_activity", times.get)
+    monkeypatch.setattr(event_loop.time, "process_time_ns", lambda: 0)
+    clock = event_loop.ProcessorClock(lambda: [7])
+    readings = [clock.read()]
+    for activity in (None, event_loop.Activity(3.0, False)):
+        times[7] = activity
+        readings.append(clock.read())
+
+    assert readings == [2_000_000_000, 2_000_000_000, 3_000_000_000]

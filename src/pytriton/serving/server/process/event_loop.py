@@ -132,6 +132,8 @@ class ProcessorClock:
             activity = read_activity(pid)
             if activity is not None:
                 self._known[pid] = round(activity.processor_s * 1e9)
+            elif pid in before:  # it could not be read now, or has just ended
+                self._known[pid] = before[pid]
         self._ended_ns += sum(ns for pid, ns in before.items() if pid not in self._known)
         return time.process_time_ns() + self._ended_ns + sum(self._known.values())
 
