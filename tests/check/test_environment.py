@@ -2,6 +2,7 @@
 import os
 import socket
 import stat
+import sys
 
 import psutil
 import pytest
@@ -171,6 +172,13 @@ def test_what_cannot_be_read_does_not_hide_the_rest(monkeypatch):
     (failure,) = section_failures(report)
     assert failure.value == "Error occurred in command: RuntimeError: no such counter"
     assert report.sections[-1].title == "Checking environment variables"
+
+
+def test_missing_package_for_conditions_does_not_hide_the_others(monkeypatch):
+    monkeypatch.setitem(sys.modules, "packaging.markers", None)
+    names = {finding.name.partition("==")[0] for finding in environment.package_findings()}
+
+    assert {"numpy", "msgspec", "packaging"} <= names
 
 
 def section_failures(report):

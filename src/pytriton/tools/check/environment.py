@@ -167,8 +167,10 @@ def _is_for_this_python(marker: str) -> bool:
     """Returns whether a condition such as `python_version < '3.11'` holds; it may be empty."""
     if not marker:
         return True
-    from packaging.markers import Marker  # noqa: PLC0415  the check also runs if it is missing
-
+    try:
+        from packaging.markers import Marker  # noqa: PLC0415  it may be what is missing
+    except ImportError:
+        return False  # what others need is told, also that this one is missing
     return Marker(marker).evaluate()
 
 
