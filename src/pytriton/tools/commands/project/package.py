@@ -226,7 +226,6 @@ def deployment_files(project: Project, output: str, image: str, base: str) -> di
         "entrypoint": json.dumps(project.entrypoint()),
         "command": json.dumps(project.arguments()),
         "token": TOKEN_VARIABLE if project.targets else "PYTRITON_PAGE_TOKEN",
-        "without": "a random one" if project.targets else "the page only shows",
         "served": _served_values(project),
     }
     folder = TEMPLATES / "deploy"
