@@ -13,7 +13,7 @@ from pytriton.base.errors import (
     NotFoundError,
     UnavailableError,
 )
-from pytriton.base.failures import FailureOrigin, origin_of
+from pytriton.base.failure_records import FailureOrigin, origin_of
 from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.inference import Outcome
 from pytriton.serving.engine import failures
@@ -152,7 +152,7 @@ def test_example_with_a_traceback_is_kept_until_there_is_another_one(book, clock
 
 def test_tracebacks_are_not_written_for_each_of_many_failures(monkeypatch):
     now_s = [1000.0]
-    monkeypatch.setattr("pytriton.base.failures.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("pytriton.base.failure_records.time.monotonic", lambda: now_s[0])
     errors = []
     for text in ("first", "again", "later"):
         with pytest.raises(ValueError, match=text) as caught:

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytriton.base.failures import FailureOrigin
+    from pytriton.base.failure_records import FailureOrigin
 
 try:  # now: without descriptors, nothing can be imported
     import resource

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base.errors import ErrorCode
-from pytriton.base.failures import FailureOrigin
+from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.log_capture import set_line_source
 from pytriton.base.request_ids import set_request_ids
 from pytriton.runtime.functions.model_call import is_unrecoverable

@@ -18,7 +18,7 @@ from msgspec import structs
 from pytriton.base.dtypes import DataType
 from pytriton.base.errors import ErrorCode, InputValueError, ServerError, sendable_text
 from pytriton.base.failure_log import Failure, FailureLog, message_of
-from pytriton.base.failures import FailureOrigin, origin_of
+from pytriton.base.failure_records import FailureOrigin, origin_of
 from pytriton.base.request_ids import current_prefix
 from pytriton.base.user_frames import definition_of, user_frames, user_traceback
 from pytriton.decorators import whole_batch_callable

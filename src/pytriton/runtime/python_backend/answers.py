@@ -11,7 +11,7 @@ import numpy as np
 
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
-from pytriton.base.failures import FailureOrigin, origin_of
+from pytriton.base.failure_records import FailureOrigin, origin_of
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse

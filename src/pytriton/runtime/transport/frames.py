@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.base.failures import FailureOrigin
+from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ParameterValue, TraceContext
 from pytriton.runtime.transport.frontend_frames import FrontEndFrame

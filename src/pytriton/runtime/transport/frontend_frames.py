@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pytriton.base.failures import FailureGroup
+from pytriton.base.failure_records import FailureGroup
 from pytriton.base.log_lines import LogLines
 from pytriton.base.log_switches import LogSwitches
 from pytriton.base.messages import ChunkOrigins, ParameterValue, TraceOrigin

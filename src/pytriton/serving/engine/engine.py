@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytriton.base.failures import FailureGroup
+    from pytriton.base.failure_records import FailureGroup
     from pytriton.base.messages import ExecutionTrace, InferRequest, MemberFields, ResponseSink
     from pytriton.base.model_spec import ModelSpec
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytriton.base.errors import sendable_text
-from pytriton.base.failures import FailedInput, FailureExample, FailureGroup
+from pytriton.base.failure_records import FailedInput, FailureExample, FailureGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from pytriton.base.errors import InvalidArgumentError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytriton.base.failures import FailureExample
+    from pytriton.base.failure_records import FailureExample
     from pytriton.serving.engine.failures import FailureBook, KeptInput, ListedGroup
 
 MAX_VALUES = 4096  # of one input; more than that nobody reads
