@@ -10,12 +10,12 @@ import pytest
 
 from pytriton.base.log_lines import LogLine, LogLines
 from pytriton.base.log_switches import LOG_FORMATS, LogSwitches
+from pytriton.serving.server.process.kept_lines import LogRing
 from pytriton.serving.server.process.log_lines import LineLog, write_lines
 from pytriton.serving.server.process.logs import (
     ESCAPE_VARIABLE,
     ConsoleHandler,
     LogFile,
-    LogRing,
     format_lines,
     formatter_factory,
 )

@@ -9,14 +9,9 @@ import pytest
 
 from pytriton.base.log_lines import SentLine, SentLines
 from pytriton.base.log_switches import LogSwitches
-from pytriton.serving.server.process import logs
-from pytriton.serving.server.process.logs import (
-    LineFilter,
-    LogRing,
-    keep_lines,
-    kept_lines,
-    use_log_switches,
-)
+from pytriton.serving.server.process import kept_lines as lines_of_page
+from pytriton.serving.server.process.kept_lines import LineFilter, LogRing, kept_lines
+from pytriton.serving.server.process.logs import keep_lines, use_log_switches
 
 
 @pytest.fixture
@@ -63,19 +58,19 @@ def test_ring_returns_all_to_a_viewer_of_an_earlier_server(ring, log):
 
 
 def test_ring_drops_the_oldest_entries(ring, log):
-    for number in range(logs.MAX_ENTRIES + 5):
+    for number in range(lines_of_page.MAX_ENTRIES + 5):
         log.error("%d", number)
 
     lines = ring.after(0)
-    assert len(lines) == logs.MAX_ENTRIES
+    assert len(lines) == lines_of_page.MAX_ENTRIES
     assert (lines[0].text, lines[0].number) == ("5", 6)
-    assert [line.text for line in ring.after(logs.MAX_ENTRIES + 3)] == ["1003", "1004"]
+    assert [line.text for line in ring.after(lines_of_page.MAX_ENTRIES + 3)] == ["1003", "1004"]
 
 
 def test_long_entry_is_cut(ring, log):
     log.error("x" * 10_000)
 
-    assert ring.after(0)[0].text == "x" * logs.MAX_CHARACTERS + " ..."
+    assert ring.after(0)[0].text == "x" * lines_of_page.MAX_CHARACTERS + " ..."
 
 
 def test_traceback_is_part_of_an_entry(ring, log):
@@ -104,7 +99,7 @@ def test_ring_follows_the_settings_of_the_log():
     root = logging.getLogger()
     level, before = root.level, list(root.handlers)
     try:
-        keep_lines(LogSwitches(info=False))
+        keep_lines(LogRing(), LogSwitches(info=False))
         found = kept_lines()
         assert found is not None
         log = logging.getLogger("tests.log_ring.settings")
@@ -171,7 +166,7 @@ def test_ring_keeps_information_that_the_log_leaves_out():
     root = logging.getLogger()
     level, before = root.level, list(root.handlers)
     try:
-        keep_lines(LogSwitches(info=False))
+        keep_lines(LogRing(), LogSwitches(info=False))
         use_log_switches(LogSwitches(info=False))
         logging.getLogger("tests.log_ring.settings").info("started")
 

@@ -31,6 +31,7 @@ from pytriton.serving.server.process.event_loop import (
     freeze_memory,
     new_event_loop,
 )
+from pytriton.serving.server.process.kept_lines import LogRing
 from pytriton.serving.server.process.logs import keep_lines, set_up_logging
 from pytriton.serving.server.process.resources import (
     open_missing_streams,
@@ -139,7 +140,7 @@ def main(
         )
         set_up_logging(settings.log)
         if settings.has_page:
-            keep_lines(settings.log.switches)
+            keep_lines(LogRing(), settings.log.switches)
     except (PyTritonError, OSError) as error:
         link.send(_failure(error))
         return

@@ -39,7 +39,7 @@ from pytriton.serving.engine.config_rules import validate_config
 from pytriton.serving.engine.model import Model
 from pytriton.serving.engine.rate_limiter import InstanceLimits
 from pytriton.serving.engine.sequence.sequence_inputs import added_input_names, state_output_names
-from pytriton.serving.server.process.logs import keep_sent_lines, kept_lines
+from pytriton.serving.server.process.kept_lines import keep_sent_lines, kept_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

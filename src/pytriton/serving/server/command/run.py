@@ -29,6 +29,7 @@ from pytriton.serving.server.options.endpoints import Surroundings, default_repo
 from pytriton.serving.server.options.flags import FlagError, Flags
 from pytriton.serving.server.options.server_options import LogOptions, ServerOptions
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
+from pytriton.serving.server.process.kept_lines import LogRing
 from pytriton.serving.server.process.logs import ConsoleHandler, keep_lines, set_up_logging
 from pytriton.serving.server.process.resources import (
     discard_unwritable_output,
@@ -132,7 +133,7 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
         surroundings=around,
     )
     if options.has_page:
-        keep_lines(log.switches)
+        keep_lines(LogRing(), log.switches)
     for warning in command_line.warnings:
         logger.warning("%s", warning)
     return options

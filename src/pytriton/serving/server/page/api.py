@@ -45,7 +45,7 @@ from pytriton.serving.server.http.static_files import (
 )
 from pytriton.serving.server.page import documents, failures, routes
 from pytriton.serving.server.page.documents import CurrentNumbers
-from pytriton.serving.server.process.logs import LineFilter, kept_lines
+from pytriton.serving.server.process.kept_lines import LineFilter, kept_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
