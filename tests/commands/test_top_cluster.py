@@ -12,7 +12,7 @@ from msgspec import structs
 from rich.console import Console
 
 from pytriton.__main__ import main
-from pytriton.serving.server.metrics.families import cluster_families
+from pytriton.serving.server.metrics.cluster_families import cluster_families
 from pytriton.tools.commands.top.rows import row_document, rows_of
 from pytriton.tools.commands.top.samples import (
     InstancePlace,

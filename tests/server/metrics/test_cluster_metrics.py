@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from pytriton.runtime.executor.remote.starter import ClusterStatus
-from pytriton.serving.server.metrics import families
-from pytriton.serving.server.metrics.families import cluster_families
+from pytriton.serving.server.metrics.cluster_families import (
+    CLUSTER_NAMES,
+    INSTANCES,
+    cluster_families,
+)
 from tests.server.cluster_fakes import FakeInstance, actor, cluster, model
 
 
@@ -25,7 +28,7 @@ def test_instances_are_counted_by_node_and_state():
     served = model("Add", *(FakeInstance(f"Add_0_{n}", "alpha", n + 1) for n in range(2)))
     actors = [actor("Add_0_0", "alpha", 1), actor("Add_0_1", "alpha", 2), actor("Add_0_2")]
 
-    shown = [line for line in lines(cluster(*actors), served) if families.INSTANCES in line]
+    shown = [line for line in lines(cluster(*actors), served) if INSTANCES in line]
 
     assert shown == [
         'nv_model_instance_count{model="Add",node="",state="pending",version="1"} 1',
@@ -77,4 +80,4 @@ def test_names_are_all_of_them():
     served = model("Add", FakeInstance("Add_0_0", "alpha", 7))
     made = {family.name for family in cluster_families(cluster(), [served])}
 
-    assert made == set(families.CLUSTER_NAMES)
+    assert made == set(CLUSTER_NAMES)

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.served_model import ManagedModel
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest
-    from pytriton.serving.server.metrics import families, otlp
+    from pytriton.serving.server.metrics import cluster_families, families, otlp
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
     from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading, NvmlReader
     from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 else:  # for the first scrape
+    cluster_families = LazyModule("pytriton.serving.server.metrics.cluster_families")
     families = LazyModule("pytriton.serving.server.metrics.families")
     otlp = LazyModule("pytriton.serving.server.metrics.otlp")
 
@@ -183,7 +184,7 @@ class MetricsApi(HttpHandler):
 
     def _others(self, models: list[ManagedModel]) -> Iterator[SampleFamily]:
         yield from self._accepting()
-        yield from families.cluster_families(self._cluster(), models)
+        yield from cluster_families.cluster_families(self._cluster(), models)
         yield from self._custom()
 
     async def _read(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metric families of models and of a cluster, and the page of all metrics.
+"""The metric families of models, and the page of all metrics, which is made when it is scraped.
 
-Those of models are Triton's, and histograms beyond them; Triton has none of a cluster. The page is
-made when it is scraped.
+Those of models are Triton's, and beyond them histograms and costs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -28,8 +26,8 @@ from pytriton.serving.engine.latencies import (
 )
 from pytriton.serving.engine.stats import FailureReason, InferenceDurations
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
-from pytriton.serving.server.api.cluster_view import ModelKey, cluster_view
 from pytriton.serving.server.api.documents import ReportedModel
+from pytriton.serving.server.metrics.cluster_families import CLUSTER_NAMES
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
     OPEN_END,
@@ -38,7 +36,6 @@ from pytriton.serving.server.metrics.exposition import (
     SampleFamily,
     exemplar_text,
     family_text,
-    gauge,
     histogram_lines,
     labels_text,
     number_text,
@@ -58,52 +55,11 @@ from pytriton.serving.server.metrics.machine import (
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
-    from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.costs import ModelCosts, ServerCosts
-    from pytriton.serving.engine.served_model import ManagedModel
-    from pytriton.serving.engine.stats import ModelStatistics
-    from pytriton.serving.server.api.cluster_view import ClusterView, NodeRow
 
 ANONYMOUS = ""  # the principal of a request whose client has no identity
 SERVER_TIME = "nv_server_processor_seconds"
 SLOW_REQUESTS = "nv_inference_slow_requests_total"
-INSTANCES = "nv_model_instance_count"
-NODES = "nv_cluster_node_count"
-LAUNCHER = "nv_cluster_launcher_up"
-UNREACHABLE = "nv_cluster_unreachable_seconds"
-LAUNCHER_RESTARTS = "nv_cluster_launcher_restart_count"
-NODE_ACTORS = "nv_cluster_node_actor_count"
-NODE_TOTAL = "nv_cluster_node_resource_total"
-NODE_AVAILABLE = "nv_cluster_node_resource_available"
-_COUNTERS: dict[str, tuple[str, Callable[[ModelStatistics], int]]] = {
-    "nv_model_instance_loss_count": (
-        "Number of instances that ended although nobody stopped them",
-        lambda statistics: statistics.lost_instances,
-    ),
-    "nv_model_instance_scale_up_count": (
-        "Number of instances that were started because of the load",
-        lambda statistics: statistics.scale_ups,
-    ),
-    "nv_model_instance_scale_down_count": (
-        "Number of instances that were ended because of the load",
-        lambda statistics: statistics.scale_downs,
-    ),
-    "nv_inference_requeue_count": (
-        "Number of requests that were queued again because their instance was lost",
-        lambda statistics: statistics.requeued_requests,
-    ),
-}
-CLUSTER_NAMES = (
-    INSTANCES,
-    NODES,
-    LAUNCHER,
-    UNREACHABLE,
-    LAUNCHER_RESTARTS,
-    NODE_ACTORS,
-    NODE_TOTAL,
-    NODE_AVAILABLE,
-    *_COUNTERS,
-)
 logger = logging.getLogger(__name__)
 
 _WITH_CACHED = "(includes cached requests)"
@@ -329,54 +285,42 @@ LATENCY_COUNTERS = tuple(
 
 
 def _costs(
-    name: str, label: str, parts: Sequence[tuple[str, Callable[[ModelCosts], Number]]]
-) -> Callable[[ModelReading], str]:
-    """Returns the function for a family with a line for each part, such as that of the server."""
+    name: str, help_text: str, label: str, parts: Mapping[str, Callable[[ModelCosts], Number]]
+) -> ModelFamily:
+    """Returns a family with a line for each part, such as that of the server."""
 
     def lines(reading: ModelReading) -> str:
         costs = reading.model.statistics.costs
-        read_parts = [(value, read(costs)) for value, read in parts]
+        read_parts = [(value, read(costs)) for value, read in parts.items()]
         values = [(value, number_text(number)) for value, number in read_parts if number]
         # Nobody has an identity yet: the label has its place, so that series keep their form.
         return _labelled(name, reading.labels, f'principal="{ANONYMOUS}",{label}', values)
 
-    return lines
+    return ModelFamily(name, "counter", help_text, lines)
 
 
 COSTS = (
-    ModelFamily(
+    _costs(
         "nv_inference_processor_seconds",
-        "counter",
         "Processor time that requests have cost, of the model's instances (worker) and of the "
         "server, whose time is shared among models by requests and bytes",
-        _costs(
-            "nv_inference_processor_seconds",
-            "where",
-            [
-                ("server", lambda costs: costs.server_ns / 1e9),
-                ("worker", lambda costs: costs.worker_ns / 1e9),
-            ],
-        ),
+        "where",
+        {
+            "server": lambda costs: costs.server_ns / 1e9,
+            "worker": lambda costs: costs.worker_ns / 1e9,
+        },
     ),
-    ModelFamily(
+    _costs(
         "nv_inference_tensor_bytes",
-        "counter",
         "Number of bytes of tensors that instances received and returned",
-        _costs(
-            "nv_inference_tensor_bytes",
-            "direction",
-            [("in", lambda costs: costs.bytes_in), ("out", lambda costs: costs.bytes_out)],
-        ),
+        "direction",
+        {"in": attrgetter("bytes_in"), "out": attrgetter("bytes_out")},
     ),
-    ModelFamily(
+    _costs(
         "nv_inference_tokens",
-        "counter",
         "Number of tokens of OpenAI's routes, as models have counted them",
-        _costs(
-            "nv_inference_tokens",
-            "direction",
-            [("in", lambda costs: costs.tokens_in), ("out", lambda costs: costs.tokens_out)],
-        ),
+        "direction",
+        {"in": attrgetter("tokens_in"), "out": attrgetter("tokens_out")},
     ),
 )
 CACHE = (
@@ -606,80 +550,6 @@ def cost_families(costs: ServerCosts) -> Iterator[SampleFamily]:
             MetricSample(idle_ns / 1e9, {"state": "idle"}),
         ],
     )
-
-
-def cluster_families(
-    status: ClusterStatus | None, models: Iterable[ManagedModel]
-) -> Iterator[SampleFamily]:
-    """Yields the families of a cluster; none for a server without one."""
-    if status is None:
-        return
-    models = list(models)
-    view = cluster_view(status, models)
-    for name, (help_text, read) in _COUNTERS.items():
-        samples = [
-            MetricSample(read(each.statistics), _model_labels(_key(each))) for each in models
-        ]
-        yield SampleFamily(name, "counter", help_text, samples)
-    yield SampleFamily(
-        LAUNCHER_RESTARTS,
-        "counter",
-        "Number of times that the process which starts instances was started again",
-        [MetricSample(status.launcher_restarts, {})],
-    )
-    yield _instances(view)
-    yield gauge(
-        LAUNCHER,
-        "Whether the process that starts instances is connected to the cluster (1) or not (0)",
-        int(status.is_connected),
-    )
-    yield gauge(
-        UNREACHABLE,
-        "Seconds since the cluster answered last, 0 while it does; its nodes are those of then",
-        round(status.unreachable_s, 1),
-    )
-    yield gauge(NODES, "Number of nodes of the cluster", len(status.nodes))
-    yield from _node_families(view.nodes)
-
-
-def _instances(view: ClusterView) -> SampleFamily:
-    counts = Counter((row.model, row.node, row.state) for row in view.instances)
-    samples = [
-        MetricSample(count, {**_model_labels(model), "node": node, "state": state})
-        for (model, node, state), count in sorted(counts.items())
-    ]
-    return SampleFamily(
-        INSTANCES,
-        "gauge",
-        "Number of instances per-model by node and state; node is empty outside of the cluster",
-        samples,
-    )
-
-
-def _node_families(nodes: Iterable[NodeRow]) -> Iterator[SampleFamily]:
-    nodes = list(nodes)
-    actors = [MetricSample(node.actor_count, {"node": node.name}) for node in nodes]
-    yield SampleFamily(NODE_ACTORS, "gauge", "Number of processes of instances on a node", actors)
-    total = [sample for node in nodes for sample in _resources(node.name, node.total)]
-    yield SampleFamily(NODE_TOTAL, "gauge", "Resources of a node", total)
-    free = [sample for node in nodes for sample in _resources(node.name, node.available)]
-    yield SampleFamily(NODE_AVAILABLE, "gauge", "Resources of a node that are free", free)
-
-
-def _resources(node: str, amounts: Mapping[str, Number]) -> list[MetricSample]:
-    return [
-        MetricSample(amount, {"node": node, "resource": name})
-        for name, amount in sorted(amounts.items())
-    ]
-
-
-def _key(model: ManagedModel) -> ModelKey:
-    return ModelKey(model.spec.namespace, model.spec.name, model.spec.version)
-
-
-def _model_labels(model: ModelKey) -> dict[str, str]:
-    labels = {"model": model.name, "version": str(model.version)}
-    return labels | {"namespace": model.namespace} if model.namespace else labels
 
 
 def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:
