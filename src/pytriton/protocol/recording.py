@@ -45,7 +45,7 @@ class RecordedResponse(msgspec.Struct, gc=False):
     outputs: list[RecordedTensor] = []
     parameters: dict[str, ParameterValue] = {}
     error: str | None = None
-    code: int = 0  # of the error, as gRPC numbers them
+    code: int = 0  # of the error, an `ErrorCode`
 
 
 class Exchange(msgspec.Struct, kw_only=True, gc=False):

@@ -67,7 +67,11 @@ def _parser() -> OptionParser:
         help="of HTTP or gRPC, such as localhost:8000 (the default)",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--open", action="store_true", help="open it in a browser, if there is one")
+    what.add_argument(
+        "--open",
+        action="store_true",
+        help="open it in a browser, if there is one, whose command line others may see",
+    )
     what.add_argument(
         "--only-token", action="store_true", help="print the token alone, as for a script"
     )
