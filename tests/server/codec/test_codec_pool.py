@@ -250,6 +250,40 @@ def test_long_job_whose_client_left_ends(monkeypatch):
     assert process.was_killed
 
 
+def test_no_process_is_started_for_a_client_that_left(monkeypatch):
+    monkeypatch.setattr(pool, "_LONG_JOB_BYTES", 10)
+    made, ended = [], threading.Event()
+
+    def make():
+        made.append(HeldProcess())
+        made[-1].gate.set()
+        return made[-1]
+
+    def begin(codec, *work):
+        try:
+            return whole_begin(codec, *work)
+        finally:
+            ended.set()
+
+    async def read(codec):
+        await codec.generate(b'{"a":1}', SPEC)
+        (idle,) = made
+        idle.gate.clear()
+        idle.began.clear()
+        ended.clear()
+        job = asyncio.create_task(codec.generate(b'{"a":[1,2,3]}', SPEC))
+        assert await asyncio.to_thread(idle.began.wait, 60)
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
+        assert await asyncio.to_thread(ended.wait, 60)
+
+    whole_begin = pool.CodecPool._begin
+    monkeypatch.setattr(pool.CodecPool, "_begin", begin)
+    run(read, make)
+
+    assert len(made) == 1
+
+
 def test_closed_pool_ends_what_runs():
     process = HeldProcess()
 

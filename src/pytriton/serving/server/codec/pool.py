@@ -265,15 +265,18 @@ class CodecPool:
         """Run a job; the payload is None if it should go to memory of the model, by `_finish`.
 
         A process that was idle may have ended already. If it does not answer, a new one runs the
-        job again.
+        job again, unless it was killed because nobody waits for the job any more.
         """
         with self._lock:
             idle = self._idle.pop() if self._idle else None
             if idle is not None:
                 self._busy[idle] = None
         if idle is not None:
-            with contextlib.suppress(UnavailableError):
+            try:
                 return self._run_in(idle, state, text)
+            except UnavailableError:
+                if state.is_cancelled or self._is_closed:
+                    raise
         return self._run_in(self._start_process(), state, text)
 
     def _run_in(
