@@ -172,6 +172,18 @@ def test_tracebacks_are_not_written_for_each_of_many_failures(monkeypatch):
     assert later.traceback.endswith("ValueError: later")
 
 
+def test_tracebacks_are_not_written_for_each_of_failures_at_two_places_in_turns(monkeypatch):
+    monkeypatch.setattr("pytriton.base.failure_records.time.monotonic", lambda: 1e6)
+    monkeypatch.setattr("pytriton.base.failure_records._written_s", {})
+    with_traceback = []
+    for kind in (ValueError, KeyError) * 3:
+        with pytest.raises(kind) as caught:
+            raise kind("wrong")
+        with_traceback.append(bool(origin_of(caught.value).traceback))
+
+    assert with_traceback == [True, True, False, False, False, False]
+
+
 def test_inputs_are_kept_of_the_next_failure_only_if_somebody_asks(book):
     fail(book, failing(), inputs={"X": NAN}, id="before")
     (group,) = book.listed()

@@ -6,6 +6,7 @@ Processes send them to one another. What is grouped, and how much is kept, is de
 """
 # Annotations are no strings here: msgspec would compile them, which takes half of their import.
 
+import math
 import time
 
 import msgspec
@@ -33,27 +34,24 @@ def origin_of(error: BaseException, default: UserFrame | None = None) -> Failure
     frame = own_frame(error) or default
     place = "" if frame is None else f"{frame.file}:{frame.line} {frame.function}"
     kind = type(error).__name__
-    text = short_traceback(error) if _tracebacks.is_due(kind, place) else ""
+    text = short_traceback(error) if _is_traceback_due(kind, place) else ""
     return FailureOrigin(sendable_text(kind), sendable_text(place), text)
 
 
-class _Tracebacks:
-    """Says when a traceback is worth to be written, which takes 100 us: not for each of many."""
-
-    def __init__(self) -> None:
-        self._last = ("", "")
-        self._written_s = 0.0
-
-    def is_due(self, kind: str, place: str) -> bool:
-        now_s = time.monotonic()
-        if (kind, place) == self._last and now_s - self._written_s < _TRACEBACK_EVERY_S:
-            return False
-        self._last, self._written_s = (kind, place), now_s
-        return True
-
-
 _TRACEBACK_EVERY_S = 0.1
-_tracebacks = _Tracebacks()
+_MAX_PLACES = 64
+_written_s: dict[tuple[str, str], float] = {}  # when each place had its last traceback
+
+
+def _is_traceback_due(kind: str, place: str) -> bool:
+    """Returns whether to make a traceback, which takes 100 us: not for each of many failures."""
+    now_s = time.monotonic()
+    if now_s - _written_s.get((kind, place), -math.inf) < _TRACEBACK_EVERY_S:
+        return False
+    if len(_written_s) >= _MAX_PLACES:
+        _written_s.clear()
+    _written_s[kind, place] = now_s
+    return True
 
 
 class FailedInput(msgspec.Struct, array_like=True, gc=False):
