@@ -243,6 +243,15 @@ def test_recording_does_not_replace_a_file_unasked(server, tmp_path, capsys):
     assert path.read_text() == "mine"
 
 
+def test_file_that_is_replaced_is_for_its_owner_only(server, tmp_path):
+    path = tmp_path / "a.rec"
+    path.touch(0o644)
+    options = ["--overwrite", "--seconds", "0.1"]
+
+    assert main(["record", str(path), "-u", server.http, *options]) == 0
+    assert path.stat().st_mode & 0o077 == 0
+
+
 def test_recording_needs_http(server, tmp_path, capsys):
     assert main(["record", str(tmp_path / "a.rec"), "-u", server.grpc, "--token", TOKEN]) == 1
     assert "over HTTP" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import stat
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from pytriton.tools.commands.server_options import add_server_options, connect
 from pytriton.utils.option_parser import OptionParser
 
 _PATH = "/v2/recording"
+_MODE = 0o600  # of the file
 _EPILOG = """\
 Your own server on this machine needs nothing more. For another one, give its token with --token or
 in the variable TRITON_ACCESS_TOKEN. Ctrl-C ends the recording; the file is whole then, too.
@@ -66,12 +68,12 @@ def _record(
     started = json.loads(server.post(_PATH, json.dumps(_wanted(options)).encode()).body)
     fetching = RecordingFetch(server, started["id"])
     try:
-        # Requests may hold secrets, so others must not read the file.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = _open(path)
     except OSError as error:
         fetching.stop("disk")
         complain(f"{path} cannot be written: {error.strerror}.")
         return 1
+    show(f"Recording to {path} for up to {options.seconds:g} s; Ctrl-C ends it.")
     with io.FileIO(descriptor, "wb") as file:
         try:
             end = _fetch_all(fetching, file)
@@ -88,14 +90,21 @@ def _record(
             f"The server was lost. {path} has the first {fetching.count:,} requests and no end."
         )
         return 1
-    show(
-        f"{path}: {end.exchanges:,} requests, {fetching.offset:,} bytes; {end.reason}"
-        + (
-            f"; {end.dropped:,} requests were dropped, as the server had no room"
-            * bool(end.dropped)
-        )
-    )
+    lost = f"; {end.dropped:,} more were dropped, as the server had no room" if end.dropped else ""
+    show(f"{path}: {end.exchanges:,} requests, {fetching.offset:,} bytes; {end.reason}{lost}")
     return 0
+
+
+def _open(path: pathlib.Path) -> int:
+    """Open the file. Requests may hold secrets, so nobody else may read it, also if it was there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, _MODE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class RecordingFetch:
