@@ -96,7 +96,7 @@ def _record(
 
 
 def _open(path: pathlib.Path) -> int:
-    """Open the file. Requests may hold secrets, so nobody else may read it, also if it was there."""
+    """Open the file, also one that exists: nobody else may read requests, which may hold secrets."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
