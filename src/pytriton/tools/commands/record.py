@@ -96,7 +96,7 @@ def _record(
 
 
 def _open(path: pathlib.Path) -> int:
-    """Open the file, also one that exists: nobody else may read requests, which may hold secrets."""
+    """Open the file, also one that exists, so that nobody else reads it: it may hold secrets."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
