@@ -289,6 +289,8 @@ HEAD = '[project]\nname = "My.Shop"\nversion = "1.2+local"\n'
         ("[project", "cannot be read"),
         ('[project]\nversion = "1"\n', "Expected a name in [project]"),
         ('[project]\nname = "x"\n', "Expected a version in [project]"),
+        ('[project]\nname = "my shop"\nversion = "1"\n', "Expected a name such as my-shop"),
+        ('[project]\nname = "x"\nversion = "1\\nUSER root"\n', "Expected a version such as 1.0.0"),
         (HEAD, "Expected either serve or repository in [tool.pytriton]"),
         (
             HEAD + '[tool.pytriton]\nserve = "service.py"\nrepository = "models"\n',
@@ -313,6 +315,13 @@ def test_project_that_does_not_say_what_is_served_is_refused(pyproject, problem,
 def test_folder_without_a_project_is_refused(tmp_path, capsys):
     assert run("package", str(tmp_path)) == 1
     assert "pyproject.toml does not exist. `pytriton new`" in capsys.readouterr().err
+
+
+def test_output_that_is_no_word_of_a_dockerfile_is_refused(tmp_path, capsys):
+    write(tmp_path / "shop", HEAD + '[tool.pytriton]\nserve = "service.py"\n', service="")
+
+    assert run("package", str(tmp_path / "shop"), "--output", "my deploy") == 1
+    assert "got 'my deploy'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", [".", "..", "/tmp"])

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,6 +49,10 @@ _BASES = {
     "3.14": "python:3.14.0-slim-bookworm",
 }
 _SETTINGS = ("serve", "repository", "options")
+# As packages have them; images take the same characters, but for a `+`.
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_OUTPUT = re.compile(r"[\w./-]+")
 _SUFFIX = ".template"
 _LOCK = "lock"
 _APP = "/app"  # the folder of the project in the image
@@ -140,9 +145,7 @@ def read_project(folder: pathlib.Path) -> Project:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PackageError(f"{path} cannot be read: {error}") from error
     about = document.get("project", {})
-    for name in ("name", "version"):
-        if not isinstance(about.get(name), str):
-            raise PackageError(f"Expected a {name} in [project] of {path}, got none.")
+    _check_texts(about, path)
     settings = document.get("tool", {}).get("pytriton", {})
     project = Project(
         canonicalize_name(about["name"]),
@@ -152,6 +155,18 @@ def read_project(folder: pathlib.Path) -> Project:
     )
     _check_files(folder, project)
     return project
+
+
+def _check_texts(about: dict[str, Any], path: pathlib.Path) -> None:
+    """Refuse a name and a version that an image cannot have: both are in all files."""
+    for name, form, example in (("name", _NAME, "my-shop"), ("version", _VERSION, "1.0.0")):
+        value = about.get(name)
+        if not isinstance(value, str):
+            raise PackageError(f"Expected a {name} in [project] of {path}, got none.")
+        if not form.fullmatch(value):
+            raise PackageError(
+                f"Expected a {name} such as {example} in [project] of {path}, got {value!r}."
+            )
 
 
 def _served(
@@ -205,7 +220,10 @@ def _output(folder: pathlib.Path, name: str) -> str:
         raise PackageError(
             f"Expected a folder inside of {folder}, because the image is built there, got {name}."
         )
-    return place.relative_to(folder.resolve()).as_posix()
+    output = place.relative_to(folder.resolve()).as_posix()
+    if not _OUTPUT.fullmatch(output):  # it is a word in the Dockerfile
+        raise PackageError(f"Expected a folder of letters, digits, dots and hyphens, got {name!r}.")
+    return output
 
 
 def default_base() -> str:
