@@ -165,6 +165,11 @@ def tensors(name, datatype, shape, data) -> str:
             tensors("name", "BYTES", [2], ["a", "b"]),
             "expected a text, got the shape [2] instead of [1]",
         ),
+        (tensors("scores", "FP64", [3], [1.5]), "of 3 numbers, got 1 value for the shape [3]"),
+        (
+            tensors("table", "INT8", [1, 2], [[1, 2], [3, 4]]),
+            "expected a list of lists of 2 whole numbers, got 4 values for the shape [1,2]",
+        ),
     ],
 )
 def test_infer_says_what_is_wrong(body, message):
@@ -240,4 +245,16 @@ def test_unknown_output_has_a_suggestion():
     assert refusal.value.message == (
         "unexpected inference output 'OUTT' for model 'greet', did you mean 'OUT'? "
         "Its outputs are: OUT"
+    )
+
+
+@pytest.mark.parametrize("value, shape", [([[]], (1, 0)), ([[], []], (2, 0)), ([], (1, 0))])
+def test_lists_without_elements_say_the_shape(value, shape):
+    spec = msgspec.structs.replace(
+        model_spec(tensor_spec("table", dtypes.FP64, (-1, -1), batched=False), name="sum"),
+        takes_parameters=False,
+    )
+
+    assert (
+        parse_generate(json.dumps({"table": value}).encode(), spec).inputs["table"].shape == shape
     )

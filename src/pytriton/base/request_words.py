@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pytriton.base import dtypes
@@ -145,6 +146,24 @@ def wrong_tensor(
     else:
         came = f"{_element_words(dtype)[1]} ({dtype.name} instead of {tensor.dtype.name})"
     return wrong_input(tensor, came, spec)
+
+
+def wrong_count(
+    tensor: ModelTensor, values: list[Any], shape: Sequence[int], spec: ModelSpec
+) -> InvalidArgumentError | None:
+    """Returns the error for values that are not as many as their shape says; None if they are."""
+    count = _element_count(values, _MAX_DEPTH)
+    if count == prod(shape):
+        return None
+    noun = "value" if count == 1 else "values"
+    return wrong_input(tensor, f"{count} {noun} for the shape {_shape_text(shape)}", spec)
+
+
+def _element_count(values: list[Any], depth: int) -> int:
+    return sum(
+        _element_count(each, depth - 1) if isinstance(each, list) and depth else 1
+        for each in values
+    )
 
 
 def no_json(error: ServerError) -> InvalidArgumentError:

@@ -205,6 +205,9 @@ def _nested_shape(elements: list[Any], expected: ModelTensor) -> tuple[int, ...]
             return None  # it is uneven
         if lengths == {-1}:
             break
+        if lengths == {0}:
+            sizes.append(0)
+            break
         level = [element for each in level for element in each]
     if len(sizes) == len(expected.dims) < len(expected.shape):
         sizes.insert(0, 1)  # one row

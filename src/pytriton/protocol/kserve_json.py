@@ -23,6 +23,7 @@ from pytriton.base.request_words import (
     no_json,
     quoted,
     unknown_input,
+    wrong_count,
     wrong_tensor,
     wrong_value,
 )
@@ -270,7 +271,8 @@ def _input_error(entries: list[InputDocument], spec: ModelSpec, error: ServerErr
             try:
                 tensor_from_json(entry.data, dtype, prod(entry.shape), entry.name)
             except ServerError:
-                return wrong_value(expected, entry.data, spec)
+                wrong = wrong_count(expected, entry.data, entry.shape, spec)
+                return wrong or wrong_value(expected, entry.data, spec)
     return error
 
 
