@@ -108,6 +108,8 @@ class Call:
 class InstanceBench:
     """An instance and its events; `until` runs the loop. Those below have one each."""
 
+    costs = None  # of batches: nobody asks for them here
+
     instance: ChannelInstance
     far_channel: MemoryChannel  # the model's end
     # What is said of a model that raised, and of one whose connection ended.

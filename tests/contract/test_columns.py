@@ -32,6 +32,8 @@ KINDS = [*COUPLED, *(kind for kind, (_, is_decoupled) in WORKERS.items() if not 
 class Recorder:
     """Delivers outcomes as a model does, and keeps what the members of chunks are answered."""
 
+    costs = None  # of batches: nobody asks for them here
+
     def __init__(self) -> None:
         self.ends: dict[int, Any] = {}  # by index: arrays or an error
         self._answers = Answers(None, is_ordered=False)

@@ -19,6 +19,7 @@ from pytriton.base.messages import (
 )
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
 from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ServerCosts, TokenUsage
+from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.stats import FailureReason, ModelStatistics, record_traces
 from tests.fakes import inference, response
 
@@ -91,17 +92,30 @@ def test_model_that_was_loaded_again_begins_from_zero():
     assert served[0].statistics.costs.server_ns == 200
 
 
-def test_batch_is_counted_once_however_often_its_model_hears_of_it(scene):
+def test_trace_has_what_a_batch_cost_once_however_often_its_model_hears_of_it(scene):
+    seen = []
     one = scene()
     one.submit(2)
     batch = one.instance.running[0]
+    batch.is_traced = True
+    for each in batch.inferences:
+        each.trace = types.SimpleNamespace(add_execution=seen.append)
     batch.processor_ns, batch.bytes_in, batch.bytes_out = 500, 30, 20
+    one.instance.report(batch, [])  # the instance is free, and answers follow
     one.instance.report(batch, [Outcome(0, response())])
-    batch.processor_ns, batch.bytes_out = 300, 5
+    batch.processor_ns, batch.bytes_out = 300, 6
     one.instance.report(batch, [Outcome(1, response())])
-    costs = one.model.statistics.costs
 
-    assert (costs.worker_ns, costs.bytes_in, costs.bytes_out) == (800, 30, 25)
+    parts = [(each.processor_ns, each.bytes_in, each.bytes_out) for each in seen]
+    assert parts == [(250, 15, 10), (150, 0, 3)]
+
+
+def test_costs_of_models_can_be_left_out(scene):
+    engine, one = Engine(counts_costs=False), scene()
+    engine.add(one.model)
+
+    assert one.model.costs is None
+    assert one.model.statistics.server_costs is None
 
 
 def test_trace_has_the_part_of_its_request_by_rows():

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from pytriton.base.dtypes import BYTES, FP32, UINT8
 from pytriton.base.errors import UNEXPECTED, InternalError
+from pytriton.base.messages import InferTensor
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.columns import ChunkSignature, make_members, shared_request
 from pytriton.runtime.executor.inference import ModelLabels, burst_outcomes
@@ -21,6 +24,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.loop_channel import ProtocolError
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import TensorRef
+from pytriton.serving.engine.costs import ModelCosts
 from tests.chunks import PiecesChunk
 from tests.fakes import inference
 
@@ -33,18 +37,21 @@ class Rig:
     """A tracker whose owner may stop the instance when it hears of outcomes."""
 
     def __init__(self) -> None:
+        self.costs: ModelCosts | None = ModelCosts()
         self.tracker = BatchTracker(self, ModelLabels("m", "1", [], batching=True), self)
         self.name = "m_0_0"
         self.ends: dict[int, list[str]] = {}  # by batch
         self.values: dict[int, list[int]] = {}  # by batch, of rows
         self.sizes: dict[int, list[int]] = {}
         self.stops = False
+        self.charged: dict[int, tuple[int, int]] = {}  # by batch
 
     def begin(self, count: int = 1) -> None:
         for _ in range(count):
             self.tracker.begin([inference()], 0, Payload(None))
 
     def on_outcomes(self, instance, batch, outcomes, times_ns):
+        self.charged[batch.id] = (batch.processor_ns, batch.bytes_out)
         for outcome in outcomes:
             end = "answer" if outcome.error is None else outcome.error.message
             self.ends.setdefault(batch.id, []).append(end)
@@ -183,7 +190,7 @@ def test_instance_may_be_stopped_between_two_bursts_of_a_message(rig):
 )
 def test_instance_is_told_which_outputs_are_wanted_if_these_are_not_all(wanted, told):
     labels = ModelLabels("m", "1", [], batching=True, output_names=("y", "z"))
-    tracker = BatchTracker(None, labels, None)
+    tracker = BatchTracker(None, labels, Rig())
     signature = ChunkSignature((), wanted)
     chunk = PiecesChunk(signature, None, (), range(2))
     members = make_members(chunk, None, shared_request("m", signature, 0))
@@ -196,9 +203,58 @@ def test_instance_is_told_which_outputs_are_wanted_if_these_are_not_all(wanted, 
 
 def test_instance_with_states_is_told_all_outputs_that_it_returns():
     labels = ModelLabels("m", "1", [], batching=True, output_names=("y",), state_outputs=("state",))
-    tracker = BatchTracker(None, labels, None)
+    tracker = BatchTracker(None, labels, Rig())
 
     assert tracker.begin([inference(outputs=("y",))], 0, Payload(None)).outputs == {
         0: ["y", "state"]
     }
     assert tracker.begin([inference()], 0, Payload(None)).outputs == {}
+
+
+def test_processor_time_and_bytes_of_all_answers_are_added_up(rig):
+    rig.begin(4)
+    rig.hear(BatchResult(1, 0, 0, [RESULT, RESULT], processor_ns=100))
+    items = [ResponseItem(2, 0, [RESULT]), ResponseItem(3, 0)]
+    rig.hear(
+        ResponsesFrame(
+            0, 0, items, rows=ResponseRows([BurstRef(2, 0, 4)], [NUMBERS]), processor_ns=20
+        )
+    )
+    rig.hear(BatchFailure(4, 0, 0, "no", 13, processor_ns=3))
+
+    assert (rig.costs.worker_ns, rig.costs.bytes_out) == (123, 8 + 4 + 4)
+
+
+def test_bytes_of_inputs_are_added_up():
+    rig = Rig()
+    rig.tracker = BatchTracker(rig, ModelLabels("m", "1", ["x", "y"], batching=True), rig)
+    tensors = {name: InferTensor(name, FP32, (1, 2), bytes(8)) for name in ("x", "y")}
+    for _ in range(3):
+        rig.tracker.begin([inference(inputs=tensors)], 0, Payload(None))
+
+    assert rig.costs.bytes_in == 3 * 16
+
+
+def test_only_traced_batches_know_what_they_cost(rig):
+    rig.begin()
+    trace = types.SimpleNamespace(context=lambda *, is_model_file: None)
+    for _ in range(2):
+        traced = inference()
+        traced.trace = trace
+        rig.tracker.begin([traced], 0, Payload(None))
+    items = [ResponseItem(batch, 0, [RESULT], is_final=False) for batch in (1, 2)]
+    rig.hear(ResponsesFrame(0, 0, items, processor_ns=60))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(2, 0, [RESULT])], processor_ns=5))
+    rig.hear(BatchResult(3, 0, 0, [RESULT], processor_ns=7))
+
+    assert rig.charged == {1: (0, 0), 2: (35, 8), 3: (7, 4)}
+    assert rig.costs.worker_ns == 72
+
+
+def test_costs_that_nobody_wants_are_not_counted(rig):
+    rig.costs = None
+    rig.begin(2)
+    rig.hear(BatchResult(1, 0, 0, [RESULT], processor_ns=100))
+    rig.hear(ResponsesFrame(0, 0, [ResponseItem(2, 0, [RESULT])], processor_ns=100))
+
+    assert rig.charged == {1: (0, 0), 2: (0, 0)}

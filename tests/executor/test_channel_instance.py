@@ -22,6 +22,8 @@ from tests.fakes import inference
 class Rig:
     """An instance, the far end of its channel in the test's hands, and what the owner heard."""
 
+    costs = None  # of batches: nobody asks for them here
+
     def __init__(self, limit_bytes: int = 4 * SEGMENT_BYTES) -> None:
         self.loop = asyncio.new_event_loop()
         self.events: list[object] = []

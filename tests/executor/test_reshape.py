@@ -141,6 +141,8 @@ def test_tensors_of_a_ragged_batch_are_reshaped_one_by_one():
 class _Events:
     """Keeps the outcomes of a tracker."""
 
+    costs = None  # of batches: nobody asks for them here
+
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
 

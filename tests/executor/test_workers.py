@@ -51,6 +51,8 @@ class OtherModel(FakeServices):
 class Owner:
     """Starts instances on the running loop, and hears of them."""
 
+    costs = None  # of batches: nobody asks for them here
+
     def __init__(self, launcher):
         self.launcher = launcher
         self.loop = asyncio.get_running_loop()

@@ -75,6 +75,8 @@ class FakeServices:
 class WorkerRig:
     """An instance, the far ends of its sockets, and what owner and services heard."""
 
+    costs = None  # of batches: nobody asks for them here
+
     def __init__(self, *, is_decoupled=False, grace_s=30.0):
         self.loop = asyncio.new_event_loop()
         self.events: list[object] = []

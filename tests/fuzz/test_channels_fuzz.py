@@ -278,6 +278,8 @@ ANSWERS = frames.BatchResult | frames.ResponsesFrame | frames.BatchFailure | fra
 class InstanceRig(LoopRig):
     """An instance with running batches, and what its owner has heard."""
 
+    costs = None  # of batches: nobody asks for them here
+
     def __init__(self) -> None:
         super().__init__(is_stream=False)
         self.ends: list[int] = []

@@ -128,7 +128,7 @@ class RunningBatch(msgspec.Struct, eq=False):
     answered: Sequence[
         ChunkRun
     ] = ()  # the same, if columns answer them; they have no outcomes then
-    # What it has cost since its model was told about it.
+    # What it has cost since its model was told about it, if it is traced.
     processor_ns: int = 0
     bytes_in: int = 0  # of tensors
     bytes_out: int = 0
@@ -149,8 +149,20 @@ def burst_outcomes(position: int, burst: ResponseBurst) -> list[Outcome]:
     return [Outcome(position, response, None, is_final=False) for response in burst.responses()]
 
 
+class BatchCosts(Protocol):
+    """The sums of what batches have cost."""
+
+    worker_ns: int  # processor time of instances
+    bytes_in: int  # of tensors
+    bytes_out: int
+
+
 class InstanceEvents(Protocol):
     """Callbacks from an instance to its owner, always called on the event loop."""
+
+    @property
+    def costs(self) -> BatchCosts | None:
+        """The sums to which the instance adds what its batches cost; None: nobody wants them."""
 
     def on_outcomes(
         self,

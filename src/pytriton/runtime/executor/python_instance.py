@@ -342,6 +342,8 @@ class PythonInstance(FramedInstance):
 class _IgnoredEvents:
     """Receives the events of an instance that never runs a batch."""
 
+    costs = None
+
     def on_outcomes(
         self,
         instance: Instance,

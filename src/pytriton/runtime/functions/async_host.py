@@ -26,7 +26,7 @@ from pytriton.runtime.transport.loop_channel import LoopChannel
 
 if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Payload, Received
-    from pytriton.runtime.transport.frames import Frame
+    from pytriton.runtime.transport.frames import Answer
 
 _END = object()
 
@@ -85,9 +85,10 @@ class AsyncInstanceHost(InstanceHost):
         else:
             self._send_answer(execute, started_ns, frame, payload)
 
-    def _send(self, frame: Frame, payload: Payload) -> None:
+    def _send(self, frame: Answer, payload: Payload) -> None:
         if not self._closed.done():
-            self._meter.stamp(frame)
+            if frame.finished_ns >= self._meter.due_ns:
+                self._meter.stamp(frame)
             self._loop_channel.send(frame, payload)
 
 

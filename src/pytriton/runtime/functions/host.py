@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.functions.model_call import FunctionCall
     from pytriton.runtime.functions.response_packing import ResponsePacker
     from pytriton.runtime.transport.channel import Channel, Payload, Received
-    from pytriton.runtime.transport.frames import Frame
+    from pytriton.runtime.transport.frames import Answer, Frame
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class InstanceHost:
             self._on_unrecoverable()
 
     def _send_answer(
-        self, execute: Execute, started_ns: int, frame: Frame, payload: Payload
+        self, execute: Execute, started_ns: int, frame: Answer, payload: Payload
     ) -> None:
         try:
             self._send(frame, payload)
@@ -159,8 +159,9 @@ class InstanceHost:
             self._send(frame, self._channel.payload())
         self._call.end_spans(execute, frame.error if isinstance(frame, BatchFailure) else None)
 
-    def _send(self, frame: Frame, payload: Payload) -> None:
-        self._meter.stamp(frame)
+    def _send(self, frame: Answer, payload: Payload) -> None:
+        if frame.finished_ns >= self._meter.due_ns:
+            self._meter.stamp(frame)
         self._channel.send(frame, payload)
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.functions.output_validation import OutputValidator
     from pytriton.runtime.functions.response_packing import PackedResponse
     from pytriton.runtime.transport.channel import Payload, Received
-    from pytriton.runtime.transport.frames import Frame
+    from pytriton.runtime.transport.frames import Answer
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class FunctionCall:
         self._spans = RequestSpans()
         self._call_whole_batch = whole_batch_callable(infer_func) if batching else None
 
-    def run(self, received: Received, payload: Payload) -> Frame:
+    def run(self, received: Received, payload: Payload) -> Answer:
         """Call the function and return a frame whose tensors are in `payload`."""
         execute = received.frame
         assert isinstance(execute, Execute)

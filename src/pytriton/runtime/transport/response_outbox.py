@@ -13,10 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
-from pytriton.runtime.transport.frames import AnswerFrame, ResponseItem, ResponsesFrame
+from pytriton.runtime.transport.frames import ANSWERS, ResponseItem, ResponsesFrame
 from pytriton.runtime.transport.response_rows import HeldRows, make_item
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.transport.arena import Block
     from pytriton.runtime.transport.channel import Channel, Payload
-    from pytriton.runtime.transport.frames import Frame
+    from pytriton.runtime.transport.frames import Answer, Frame
     from pytriton.runtime.transport.response_rows import Structure
 
 logger = logging.getLogger(__name__)
@@ -44,24 +44,24 @@ class ProcessorMeter:
 
     It counts a whole process, or only the thread that has made it: then answers that another
     thread sends have nothing, either.
+
+    Attributes:
+        due_ns: Answers that were finished before need no stamp.
     """
 
-    __slots__ = ("_clock", "_due_ns", "_last_ns", "_thread")
+    __slots__ = ("_clock", "_last_ns", "_thread", "due_ns")
 
     def __init__(self, *, of_thread: bool = False) -> None:
         self._clock = time.thread_time_ns if of_thread else time.process_time_ns
         self._thread = threading.get_ident() if of_thread else 0
         self._last_ns = self._clock()
-        self._due_ns = 0
+        self.due_ns = 0
 
-    def stamp(self, frame: Any) -> None:
-        """Write into an answer what was used, if that is due."""
-        finished_ns = frame.finished_ns
-        if finished_ns < self._due_ns:
-            return
+    def stamp(self, frame: Answer) -> None:
+        """Write into an answer what was used, now that it is due."""
         if self._thread and self._thread != threading.get_ident():
             return
-        self._due_ns = finished_ns + _METER_NS
+        self.due_ns = frame.finished_ns + _METER_NS
         now_ns = self._clock()
         frame.processor_ns = now_ns - self._last_ns
         self._last_ns = now_ns
@@ -284,7 +284,7 @@ class ResponseOutbox:
     def _send(self, frame: Frame, payload: Payload) -> None:
         if payload.blocks:
             self.uses_memory = True
-        if isinstance(frame, AnswerFrame):
+        if isinstance(frame, ANSWERS) and frame.finished_ns >= self._meter.due_ns:
             self._meter.stamp(frame)
         self.channel.send(frame, payload)
 

@@ -373,12 +373,14 @@ class Engine(RequestEngine[ManagedModel]):
         *,
         strict_readiness: bool = True,
         latency_plan: LatencyPlan | None = None,
+        counts_costs: bool = True,
         namespacing: bool = False,
         awaits_models: bool = False,
     ) -> None:
         super().__init__(namespacing=namespacing)
         self._strict_readiness = strict_readiness
         self._latency_plan = latency_plan  # None: only sums of latencies are recorded
+        self._counts_costs = counts_costs
         self._reports_not_ready = False  # still serving, but load balancers should send no more
         self.awaits_models = awaits_models  # not ready before the first ones are bound
         # Waits until ensembles have followed the changes of bound models; None: there are none.
@@ -419,7 +421,10 @@ class Engine(RequestEngine[ManagedModel]):
         model.statistics.recent = ModelFailures(self.failures, model.spec)
         if self._latency_plan is not None:
             model.statistics.latencies = plan_latencies(self._latency_plan, model.spec)
-        model.statistics.server_costs = self.costs
+        if self._counts_costs:
+            model.statistics.server_costs = self.costs
+        else:
+            model.costs = None
         super().add(model)
 
     def _note_refusal(

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
+    from pytriton.serving.engine.costs import ModelCosts
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "VersionState"]
@@ -173,6 +174,7 @@ class Model(VersionLifecycle):
         self.is_bound = is_bound
         self.config_json = config_json
         self.statistics = ModelStatistics()
+        self.costs: ModelCosts | None = self.statistics.costs  # None: they are not counted
         self._loop = loop
         self._body_memory = body_memory
         self._cache: AnswerCache | None = None
@@ -650,13 +652,8 @@ class Model(VersionLifecycle):
         """Pass outcomes on. The instance gets its next batch first, so that it does not idle."""
         now_ns = time.monotonic_ns()
         try:
-            costs = self.statistics.costs
-            costs.worker_ns += batch.processor_ns
-            costs.bytes_in += batch.bytes_in
-            costs.bytes_out += batch.bytes_out
             if batch.is_traced:
                 record_traces(batch, outcomes, times_ns, self.statistics)
-            batch.processor_ns = batch.bytes_in = batch.bytes_out = 0
             if self.spec.iterative:
                 passed_on = self._settle_round(batch, outcomes, times_ns, now_ns)
             else:
@@ -691,7 +688,8 @@ class Model(VersionLifecycle):
         inference = batch.inferences[position]
         try:
             record_burst(self.statistics, inference, burst.count, times_ns, time.monotonic_ns())
-            if self.spec.openai is not None and inference.request.operation:
+            is_counted = self.costs is not None and inference.request.operation
+            if self.spec.openai is not None and is_counted:
                 usage_of(inference, self.spec.openai.text).read_burst(burst)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")
@@ -746,7 +744,7 @@ class Model(VersionLifecycle):
         try:
             if not self.spec.iterative:
                 self._record(batch, outcomes, times_ns, now_ns)
-            if self.spec.openai is not None:
+            if self.spec.openai is not None and (self.costs is not None or batch.is_traced):
                 record_usage(self.statistics, self.spec.openai.text, batch, outcomes)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.runtime.executor.inference import Instance
+    from pytriton.serving.engine.costs import ModelCosts
     from pytriton.serving.engine.model_state import VersionState
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.stats import ModelStatistics
@@ -114,6 +115,8 @@ class ServedModel(InferenceOwner, Protocol):
 
 class ManagedModel(ServedModel, Protocol):
     """One version of a model in the engine's process: its lifecycle, its load, its statistics."""
+
+    costs: ModelCosts | None  # those of its statistics; None: they are not counted
 
     @property
     def statistics(self) -> ModelStatistics:

@@ -8,6 +8,7 @@ statistics messages. The functions at the end add the outcomes of batches.
 from __future__ import annotations
 
 import enum
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -397,6 +398,7 @@ def record_answers(
     succeeded = succeeded_rows = failed_rows = 0
     received_ns = queued_ns = 0  # the sums of these times of the requests that succeeded
     latencies = statistics.latencies
+    slow_ns = math.inf if latencies is None else latencies.slow.limit_ns
     started_ns = batch.started_ns
     for outcome in outcomes:
         inference = inferences[outcome.position]
@@ -410,9 +412,8 @@ def record_answers(
                 request_ns = now_ns - request.received_ns
                 queue_ns = started_ns - inference.queued_ns
                 bucket = latencies.on_requests(1, request_ns, queue_ns)
-                is_slow = request_ns >= latencies.slow.limit_ns
                 is_known = request.id or inference.trace is not None
-                if is_slow or (is_known and now_ns >= latencies.due_ns[bucket]):
+                if request_ns >= slow_ns or (is_known and now_ns >= latencies.due_ns[bucket]):
                     latencies.on_identified(
                         (inference,), request_ns, queue_ns, now_ns - started_ns, now_ns
                     )
@@ -431,7 +432,7 @@ def record_answers(
             request_ns = now_ns - first.request.received_ns
             queue_ns = started_ns - first.queued_ns
             bucket = latencies.on_requests(count, request_ns, queue_ns)
-            is_slow = request_ns >= latencies.slow.limit_ns
+            is_slow = request_ns >= slow_ns
             is_known = run.chunk.has_fields or run.chunk.trace is not None
             if is_slow or (is_known and now_ns >= latencies.due_ns[bucket]):
                 until = run.position + count
@@ -538,6 +539,8 @@ def record_traces(
     statistics: ModelStatistics | None = None,
 ) -> None:
     """Add the times and the costs of the execution to the traces of its requests."""
+    if not outcomes and not batch.answered:
+        return  # the instance only says that it is free, and answers follow
     ended_ns = time.monotonic_ns()
     rows = batch.rows or sum([each.request.rows or 1 for each in batch.inferences]) or 1
     server = None if statistics is None else statistics.server_costs
@@ -571,6 +574,7 @@ def record_traces(
         if run.chunk.trace is not None:  # its members came together, and have equally many rows
             first = batch.inferences[run.position]
             run.chunk.trace.add_execution(run.first, run.end, execution(first))
+    batch.processor_ns = batch.bytes_in = batch.bytes_out = 0
 
 
 def usage_of(inference: Inference, text: str) -> TokenUsage:

@@ -63,6 +63,7 @@ class Core:
         self.engine = Engine(
             strict_readiness=options.strict_readiness,
             latency_plan=options.metrics_options.latencies if options.metrics.allow else None,
+            counts_costs=options.metrics_options.costs,
             namespacing=options.repository.namespacing,
             awaits_models=options.awaits_models,
         )

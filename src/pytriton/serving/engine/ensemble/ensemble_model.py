@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
+    from pytriton.serving.engine.costs import ModelCosts
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.ensemble.run import EnsembleAnswer
     from pytriton.serving.engine.rate_limiter import Pool
@@ -209,6 +210,7 @@ class EnsembleModel(VersionLifecycle):
         self.is_bound = False
         self.config_json = config_json
         self.statistics = ModelStatistics()
+        self.costs: ModelCosts | None = None  # its steps have theirs
         self._engine = engine
         self._begin_trace = begin_trace
         self._cache: AnswerCache | None = None

@@ -34,6 +34,8 @@ _START_AND_END = 3  # the flags of a request that is a whole sequence
 class WarmupRun:
     """Receives the events of one instance until it is in service."""
 
+    costs = None  # no client caused them
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, sequence_inputs: SequenceInputs | None = None
     ) -> None:
