@@ -107,7 +107,21 @@ def test_trace_has_what_a_batch_cost_once_however_often_its_model_hears_of_it(sc
     one.instance.report(batch, [Outcome(1, response())])
 
     parts = [(each.processor_ns, each.bytes_in, each.bytes_out) for each in seen]
-    assert parts == [(250, 15, 10), (150, 0, 3)]
+    assert parts == [(500, 15, 20), (300, 15, 6)]
+
+
+def test_trace_of_several_responses_at_once_has_their_costs_once():
+    seen = []
+    request = inference()
+    request.trace = types.SimpleNamespace(add_execution=seen.append)
+    batch = RunningBatch(1, [request], 0, {0}, processor_ns=800, bytes_in=40, bytes_out=8)
+    record_traces(batch, [Outcome(0, response(), is_final=False)] * 2, (0, 0))
+    request.response_count = 2
+    batch.processor_ns, batch.bytes_out = 100, 4
+    record_traces(batch, [Outcome(0, response())], (0, 0))
+
+    parts = [(each.processor_ns, each.bytes_in, each.bytes_out) for each in seen]
+    assert parts == [(800, 40, 8), (0, 0, 0), (100, 0, 4)]
 
 
 def test_costs_of_models_can_be_left_out(scene):

@@ -251,6 +251,24 @@ class TracedSink(ExecutionTrace, ResponseSink, Protocol):
     """The trace of a request, which also records its responses and passes them on."""
 
 
+class RequestCost(msgspec.Struct, array_like=True, gc=False):
+    """What one request has cost, over all its executions."""
+
+    is_known: bool = False  # it was executed, and somebody has measured that
+    worker_ns: int = 0  # processor time, as the next one
+    server_ns: int = 0
+    queue_ns: int = 0
+    bytes_in: int = 0  # of tensors
+    bytes_out: int = 0
+    tokens_in: int = 0  # of OpenAI's routes
+    tokens_out: int = 0
+
+    def take(self, other: RequestCost) -> None:
+        """Become equal to another record."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
+
+
 class ExecutionTimes(msgspec.Struct, frozen=True, gc=False):
     """When a request was queued, sent to an instance, computed, and answered; its costs.
 

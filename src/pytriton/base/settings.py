@@ -157,11 +157,15 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             inprocess="log_file", c_function="SetLogFile"),
         _path("access-log", "",
             "File for a line about each request over HTTP and gRPC; - is standard output. Not an "
-            "option of Triton, as the two below.", field="access_log.file"),
+            "option of Triton, as the three below.", field="access_log.file"),
         _text("access-log-format", "plain", "Form of these lines.", "plain|json",
             field="access_log.format"),
         _switch("access-log-health", "true", "Write lines for questions about health, too.",
             field="access_log.health"),
+        _each("access-log-fields", "",
+            "Fields at the end of these lines that say what a request cost, with commas between "
+            "them: worker_s, server_s, queue_s, tensor_bytes_in, tensor_bytes_out, tokens_in, "
+            "tokens_out. May be repeated.", "<name>,...", field="access_log.fields"),
     ),
     "Shadow": (
         _text("shadow-url", "",

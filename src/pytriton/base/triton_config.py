@@ -47,6 +47,7 @@ class TritonConfig:
         access_log: file for a line about each request, `-` for standard output; default is none.
         access_log_format: plain or json; default is plain.
         access_log_health: whether questions about health have lines there; default True.
+        access_log_fields: names of fields there that say what a request cost; default is none.
         shadow_url: address of another server that gets requests as well; default is none.
         shadow_share: share of the requests that it gets; default is 1.
         shadow_models: names of the models whose requests it gets; default is all.
@@ -142,6 +143,7 @@ class TritonConfig:
     access_log: pathlib.Path | None = None
     access_log_format: str | None = None
     access_log_health: bool | None = None
+    access_log_fields: list[str] | None = None
     shadow_url: str | None = None
     shadow_share: float | None = None
     shadow_models: list[str] | None = None

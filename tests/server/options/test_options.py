@@ -62,6 +62,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         access_log=pathlib.Path("access.log"),
         access_log_format="json",
         access_log_health=False,
+        access_log_fields=["worker_s,queue_s"],
         shadow_url="grpc://other:8001",
         shadow_share=0.5,
         shadow_models=["m"],
@@ -155,7 +156,9 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         ),
         grpc_response_compression="low",
         log=LogOptions(verbose=2, file="server.log", format="json"),
-        access_log=AccessLogOptions(file="access.log", format="json", health=False),
+        access_log=AccessLogOptions(
+            file="access.log", format="json", health=False, fields=("worker_s", "queue_s")
+        ),
         shadow=ShadowOptions(url="grpc://other:8001", share=0.5, models=("m",)),
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False

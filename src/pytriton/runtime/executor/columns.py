@@ -16,7 +16,7 @@ How to use it, for a model that `takes_columns`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -107,7 +107,7 @@ class ChunkExecutionTrace(Protocol):
 
     def contexts(
         self, first: int, end: int, *, is_model_file: bool
-    ) -> Iterator[tuple[int, TraceContext]]:
+    ) -> Iterable[tuple[int, TraceContext]]:
         """Returns the contexts of members `first` to `end`; see `ExecutionTrace.context`."""
 
     def trace_id(self, index: int) -> str:

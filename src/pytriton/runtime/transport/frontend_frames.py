@@ -14,7 +14,7 @@ import msgspec
 from pytriton.base.failure_records import FailureGroup
 from pytriton.base.log_lines import LogLines
 from pytriton.base.log_switches import LogSwitches
-from pytriton.base.messages import ChunkOrigins, ParameterValue, TraceOrigin
+from pytriton.base.messages import ChunkOrigins, ParameterValue, RequestCost, TraceOrigin
 from pytriton.runtime.transport.refs import FrameBase, TensorRef
 
 
@@ -127,6 +127,7 @@ class SubmitItem(msgspec.Struct, array_like=True):
     trace: TraceOrigin | None = None
     path: int = 0  # a `RequestPath`
     operation: str = ""
+    wants_cost: bool = False  # the last reply is to say what it has cost
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
@@ -176,6 +177,7 @@ class ChunkItem(msgspec.Struct, array_like=True):
     ids: list[str] = []  # of each request; empty: none has one
     parameters: list[dict[str, ParameterValue]] = []  # of each request; empty: none has any
     origins: ChunkOrigins | None = None  # of those that may be traced
+    wants_costs: bool = False  # replies are to say what each request has cost
 
 
 class Submit(FrameBase, tag="submit"):
@@ -192,6 +194,7 @@ class RowsItem(msgspec.Struct, array_like=True):
     first: int
     end: int
     outputs: list[TensorRef]  # each has the rows of all these requests; `shape` is that of one row
+    cost: RequestCost | None = None  # of each of them
 
 
 class ReplyItem(msgspec.Struct, array_like=True):
@@ -208,6 +211,7 @@ class ReplyItem(msgspec.Struct, array_like=True):
     index: int = -1  # of the request in its chunk; -1: it is not in a chunk
     # Not 0: so many responses, none of them the last. The outputs are like those of `ResponseRows`.
     burst: int = 0
+    cost: RequestCost | None = None  # of the request, in its last reply
 
 
 class Replies(FrameBase, tag="replies"):

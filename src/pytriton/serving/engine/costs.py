@@ -20,7 +20,15 @@ from pytriton.base.openai_routes import COMPLETION_TOKENS, FINISH_REASON, PROMPT
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import DataType
-    from pytriton.base.messages import InferResponse, ResponseBurst
+    from pytriton.base.messages import (
+        ExecutionTimes,
+        ExecutionTrace,
+        InferResponse,
+        RequestCost,
+        ResponseBurst,
+        TraceContext,
+    )
+    from pytriton.runtime.executor.columns import ChunkExecutionTrace
     from pytriton.serving.engine.stats import ModelStatistics
 
 # So many bytes of tensors count as much as a request: an estimate, as both take some 25 us.
@@ -92,6 +100,108 @@ class TokenUsage:
         elif name in COMPLETION_TOKENS:
             added = int(np.frombuffer(data, dtype.numpy).sum())
             self._counted = (self._counted or 0) + added
+
+
+class CostTrace:
+    """Adds up what one request costs for somebody who wants to know that; see `ExecutionTrace`.
+
+    Args:
+        cost: The record to which it adds.
+        trace: The trace of the request, if it has one, which is told everything as well.
+    """
+
+    __slots__ = ("_started_ns", "cost", "trace")
+
+    def __init__(self, cost: RequestCost, trace: ExecutionTrace | None = None) -> None:
+        self.cost = cost
+        self.trace = trace
+        self._started_ns = 0  # of the last execution
+
+    def context(self, *, is_model_file: bool) -> TraceContext | None:
+        """Returns that of the trace."""
+        return None if self.trace is None else self.trace.context(is_model_file=is_model_file)
+
+    def trace_id(self) -> str:
+        """Returns that of the trace."""
+        return "" if self.trace is None else self.trace.trace_id()
+
+    def add_execution(self, times_ns: ExecutionTimes) -> None:
+        """Add the costs of an execution, or of one more of its responses."""
+        if self.trace is not None:
+            self.trace.add_execution(times_ns)
+        if not (times_ns.processor_ns or times_ns.bytes_in or times_ns.bytes_out):
+            return  # nobody has measured it, as for an ensemble, whose steps have their own
+        cost = self.cost
+        cost.is_known = True
+        cost.worker_ns += times_ns.processor_ns
+        cost.bytes_in += times_ns.bytes_in
+        cost.bytes_out += times_ns.bytes_out
+        if times_ns.started_ns != self._started_ns:
+            self._started_ns = times_ns.started_ns
+            cost.server_ns += times_ns.server_ns
+            cost.queue_ns += max(0, times_ns.started_ns - times_ns.queued_ns)
+
+    def add_usage(self, usage: TokenUsage) -> None:
+        """Add the tokens of the request."""
+        self.cost.tokens_in += usage.prompt_tokens
+        self.cost.tokens_out += usage.completion_tokens
+        if self.trace is not None:
+            self.trace.add_usage(usage)
+
+    def on_cancelled(self) -> None:
+        """Tell the trace."""
+        if self.trace is not None:
+            self.trace.on_cancelled()
+
+
+class ChunkCostTrace:
+    """The same for the members of a chunk; see `ChunkExecutionTrace`.
+
+    Args:
+        cost_of: Returns the record of a member by its index; None if nobody wants to know it.
+        trace: The trace of the chunk, if it has one.
+    """
+
+    __slots__ = ("_cost_of", "trace")
+
+    def __init__(
+        self, cost_of: Callable[[int], RequestCost | None], trace: ChunkExecutionTrace | None
+    ) -> None:
+        self._cost_of = cost_of
+        self.trace = trace
+
+    def contexts(
+        self, first: int, end: int, *, is_model_file: bool
+    ) -> Iterable[tuple[int, TraceContext]]:
+        """Returns those of the trace."""
+        if self.trace is None:
+            return ()
+        return self.trace.contexts(first, end, is_model_file=is_model_file)
+
+    def trace_id(self, index: int) -> str:
+        """Returns that of the trace."""
+        return "" if self.trace is None else self.trace.trace_id(index)
+
+    def add_execution(self, first: int, end: int, times_ns: ExecutionTimes) -> None:
+        """Add the costs of an execution of the members `first` to `end` (without `end`)."""
+        if self.trace is not None:
+            self.trace.add_execution(first, end, times_ns)
+        for index in range(first, end):
+            cost = self._cost_of(index)
+            if cost is not None:
+                CostTrace(cost).add_execution(times_ns)
+
+    def take(self, first: int, end: int, cost: RequestCost) -> None:
+        """Note what another process has added up for these members."""
+        for index in range(first, end):
+            own = self._cost_of(index)
+            if own is not None:
+                own.take(cost)
+
+    def for_member(self, index: int, trace: ExecutionTrace | None) -> ExecutionTrace | None:
+        """Returns the trace of a member that is submitted by itself."""
+        cost = self._cost_of(index)
+        return trace if cost is None else CostTrace(cost, trace)
 
 
 class CostedModel(Protocol):

@@ -541,40 +541,80 @@ def record_traces(
     """Add the times and the costs of the execution to the traces of its requests."""
     if not outcomes and not batch.answered:
         return  # the instance only says that it is free, and answers follow
-    ended_ns = time.monotonic_ns()
-    rows = batch.rows or sum([each.request.rows or 1 for each in batch.inferences]) or 1
-    server = None if statistics is None else statistics.server_costs
-    processor_ns = batch.processor_ns
-    if not processor_ns and statistics is not None and statistics.execution_count:
-        # Instances do not measure each of many short executions: it is as long as the others.
-        processor_ns = statistics.costs.worker_ns // statistics.execution_count
-
-    def execution(inference: Inference) -> ExecutionTimes:
-        own = inference.request.rows or 1
-        size_in, size_out = batch.bytes_in * own // rows, batch.bytes_out * own // rows
-        return ExecutionTimes(
-            inference.queued_ns,
-            batch.started_ns,
-            *times_ns,
-            ended_ns,
-            processor_ns * own // rows,
-            0 if server is None else server.of_request(size_in + size_out),
-            size_in,
-            size_out,
-        )
-
+    parts = _TracedParts(batch, outcomes, times_ns, statistics)
+    told: set[int] = set()  # several outcomes may be for one request
     for outcome in outcomes:
         inference = batch.inferences[outcome.position]
         chunk, index = inference.chunk, inference.index
+        is_only = outcome.is_final and not inference.response_count
+        has_costs = outcome.position not in told
+        told.add(outcome.position)
         if inference.trace is not None:
-            inference.trace.add_execution(execution(inference))
+            times = parts.execution(inference, has_costs=has_costs, is_only=is_only)
+            inference.trace.add_execution(times)
         elif chunk is not None and chunk.trace is not None:
-            chunk.trace.add_execution(index, index + 1, execution(inference))
+            times = parts.execution(inference, has_costs=has_costs, is_only=is_only)
+            chunk.trace.add_execution(index, index + 1, times)
     for run in batch.answered:
         if run.chunk.trace is not None:  # its members came together, and have equally many rows
-            first = batch.inferences[run.position]
-            run.chunk.trace.add_execution(run.first, run.end, execution(first))
-    batch.processor_ns = batch.bytes_in = batch.bytes_out = 0
+            times = parts.execution(batch.inferences[run.position], has_costs=True, is_only=True)
+            run.chunk.trace.add_execution(run.first, run.end, times)
+    batch.processor_ns = batch.bytes_out = 0
+
+
+class _TracedParts:
+    """The parts of requests in what their batch has cost since its model was told about it.
+
+    Time and outputs are shared by rows among the requests that are answered now, inputs among all,
+    each with its first answer.
+    """
+
+    def __init__(
+        self,
+        batch: RunningBatch,
+        outcomes: list[Outcome],
+        times_ns: tuple[int, int],
+        statistics: ModelStatistics | None,
+    ) -> None:
+        self._batch = batch
+        self._times_ns = times_ns
+        self._ended_ns = time.monotonic_ns()
+        self._server = None if statistics is None else statistics.server_costs
+        requests = [each.request for each in batch.inferences]
+        self._all_rows = batch.rows or sum([request.rows or 1 for request in requests]) or 1
+        answered = {outcome.position for outcome in outcomes}
+        rows = sum([requests[position].rows or 1 for position in answered])
+        self._rows = rows + sum([run.rows for run in batch.answered])
+        self._usual_ns = 0
+        if not batch.processor_ns and statistics is not None and statistics.execution_count:
+            # Instances do not measure each of many short executions: it is as long as the others.
+            self._usual_ns = statistics.costs.worker_ns // statistics.execution_count
+
+    def execution(self, inference: Inference, *, has_costs: bool, is_only: bool) -> ExecutionTimes:
+        """Returns the times and the costs of a request.
+
+        `has_costs` is False if it was told its part before, `is_only` is True if this is its only
+        answer.
+        """
+        batch, own = self._batch, inference.request.rows or 1
+        processor_ns = size_in = size_out = 0
+        if has_costs:
+            processor_ns = batch.processor_ns * own // self._rows
+            size_out = batch.bytes_out * own // self._rows
+            if is_only and self._usual_ns:
+                processor_ns = self._usual_ns * own // self._all_rows
+            if not inference.response_count:
+                size_in = batch.bytes_in * own // self._all_rows
+        return ExecutionTimes(
+            inference.queued_ns,
+            batch.started_ns,
+            *self._times_ns,
+            self._ended_ns,
+            processor_ns,
+            0 if self._server is None else self._server.of_request(size_in + size_out),
+            size_in,
+            size_out,
+        )
 
 
 def usage_of(inference: Inference, text: str) -> TokenUsage:

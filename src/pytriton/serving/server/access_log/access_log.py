@@ -22,17 +22,18 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytriton.base.request_ids import visible
 from pytriton.base.threads import start_thread
 from pytriton.protocol.grpc import GrpcStatus
-from pytriton.serving.server.options.server_options import JSON
+from pytriton.serving.server.options.server_options import COST_FIELDS, JSON
 from pytriton.serving.server.process.logs import SecondTexts
 
 if TYPE_CHECKING:
+    from pytriton.base.messages import RequestCost
     from pytriton.serving.server.options.server_options import AccessLogOptions
 
 logger = logging.getLogger(__name__)
@@ -74,9 +75,41 @@ class AccessEntry(NamedTuple):
     version: str = ""
     request_id: str = ""
     user_agent: bytes = b""
+    cost: RequestCost | None = None  # None: nobody wants to know it
 
 
 Format = Callable[[AccessEntry], str]
+
+# The fields that a log has only if they are asked for, in the order of its settings.
+_COST_FIELDS: Mapping[str, Callable[[RequestCost], str]] = {
+    "worker_s": lambda cost: f"{cost.worker_ns / 1e9:.6f}",
+    "server_s": lambda cost: f"{cost.server_ns / 1e9:.6f}",
+    "queue_s": lambda cost: f"{cost.queue_ns / 1e9:.6f}",
+    "tensor_bytes_in": lambda cost: str(cost.bytes_in),
+    "tensor_bytes_out": lambda cost: str(cost.bytes_out),
+    "tokens_in": lambda cost: str(cost.tokens_in),
+    "tokens_out": lambda cost: str(cost.tokens_out),
+}
+assert tuple(_COST_FIELDS) == COST_FIELDS
+
+
+def with_costs(line: Format, fields: Sequence[str], *, is_json: bool) -> Format:
+    """Returns a format with these fields at the end of each line."""
+    readers = [(name, _COST_FIELDS[name]) for name in fields]
+
+    def plain(entry: AccessEntry) -> str:
+        cost = entry.cost
+        texts = [read(cost) if cost is not None and cost.is_known else "-" for _, read in readers]
+        return " ".join([line(entry), *texts])
+
+    def as_json(entry: AccessEntry) -> str:
+        text, cost = line(entry), entry.cost
+        if cost is None or not cost.is_known:
+            return text
+        members = "".join([f', "{name}": {read(cost)}' for name, read in readers])
+        return f"{text[:-1]}{members}}}"
+
+    return as_json if is_json else plain
 
 
 def plain_line(entry: AccessEntry) -> str:
@@ -286,7 +319,10 @@ class AccessLog:
         destination: Destination | None = None,
     ) -> None:
         self._loop = loop
-        self._format: Format = json_line if options.format == JSON else plain_line
+        is_json = options.format == JSON
+        self._format: Format = json_line if is_json else plain_line
+        if options.fields:
+            self._format = with_costs(self._format, options.fields, is_json=is_json)
         self._path = options.file or "-"
         self._destination = destination or Destination(self._path)
         self._gathered: list[AccessEntry] = []

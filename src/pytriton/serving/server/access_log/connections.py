@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import hpack
 
+from pytriton.base.messages import RequestCost
 from pytriton.protocol.grpc import OK_TRAILERS, GrpcStatus
 from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode, StreamReset
 from pytriton.protocol.http2.events import DataBuffered, DataReceived
+from pytriton.serving.engine.costs import ChunkCostTrace, CostTrace
 from pytriton.serving.server.access_log.access_log import (
     CLIENT_CLOSED,
     GRPC,
@@ -68,6 +70,7 @@ class LoggedHttpConnection(HttpConnection):
 
     access_log: AccessLog  # set in the class of a server, as the ones below
     with_health: bool
+    with_costs = False
 
     def __init__(self, handler: HttpHandler) -> None:
         super().__init__(handler)
@@ -80,6 +83,7 @@ class LoggedHttpConnection(HttpConnection):
         self._streamed_bytes = 0
         # The model of the request to the engine, which the path may not name.
         self.model = self.version = self.request_id = ""
+        self.cost: RequestCost | None = None  # None: nobody wants to know it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport when a client connected."""
@@ -91,6 +95,7 @@ class LoggedHttpConnection(HttpConnection):
         self._began_ns = request.began_ns or time.monotonic_ns()
         self._stream_status = self._streamed_bytes = 0
         self.model = self.version = self.request_id = ""
+        self.cost = RequestCost() if self.with_costs else None
         super()._handle(request)
 
     def respond(
@@ -177,6 +182,7 @@ class LoggedHttpConnection(HttpConnection):
                 self.version or getattr(route, "version", ""),
                 self.request_id,
                 head.headers.get(b"user-agent", b""),
+                self.cost,
             )
         )
 
@@ -193,10 +199,20 @@ def address_of(transport: asyncio.BaseTransport) -> str:
 class CallRecord:
     """A call that has not ended."""
 
-    __slots__ = ("began_ns", "bytes_in", "bytes_out", "head", "model", "request_id", "version")
+    __slots__ = (
+        "began_ns",
+        "bytes_in",
+        "bytes_out",
+        "cost",
+        "head",
+        "model",
+        "request_id",
+        "version",
+    )
 
-    def __init__(self, head: GrpcHead, began_ns: int) -> None:
+    def __init__(self, head: GrpcHead, began_ns: int, cost: RequestCost | None) -> None:
         self.head = head
+        self.cost = cost
         self.began_ns = began_ns
         self.bytes_in = 0
         self.bytes_out = 0
@@ -266,6 +282,7 @@ class LoggedGrpcConnection(GrpcConnection):
 
     access_log: AccessLog  # set in the class of a server, as the ones below
     with_health: bool
+    with_costs = False
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(handler, loop)
@@ -279,7 +296,8 @@ class LoggedGrpcConnection(GrpcConnection):
         super().connection_made(transport)
 
     def _on_request(self, event: RequestReceived) -> None:
-        record = self.records[event.stream_id] = CallRecord(event.head, self._received_ns)
+        cost = RequestCost() if self.with_costs else None
+        record = self.records[event.stream_id] = CallRecord(event.head, self._received_ns, cost)
         if event.end_stream:
             record.bytes_in = len(event.body)
         super()._on_request(event)
@@ -332,6 +350,7 @@ class LoggedGrpcConnection(GrpcConnection):
                 record.version,
                 record.request_id,
                 _user_agent(head),
+                record.cost,
             )
         )
 
@@ -357,7 +376,12 @@ class AccessLogUse:
 
     def __init__(self, options: AccessLogOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.log = AccessLog(options, loop)
-        self._members = {"access_log": self.log, "with_health": options.health}
+        self._with_costs = bool(options.fields)
+        self._members = {
+            "access_log": self.log,
+            "with_health": options.health,
+            "with_costs": self._with_costs,
+        }
 
     def use_http(self, handler: HttpHandler) -> None:
         """Log the requests of an HTTP port."""
@@ -373,8 +397,10 @@ class AccessLogUse:
         )
 
     def use_engine(self, engine: EngineClient) -> None:
-        """Note the models and the ids of requests."""
+        """Note the models and the ids of requests, and what they cost if that is wanted."""
         usual = engine.infer
+        if self._with_costs:
+            engine.chunk_observers.append(_cost_chunk)  # after that of traces
 
         def infer(
             request: InferRequest,
@@ -382,25 +408,41 @@ class AccessLogUse:
             trace: ExecutionTrace | None = None,
             fitting: ServedModel | None = None,
         ) -> Inference:
-            _note(request, sink)
+            noted = _noted(sink)
+            if noted is not None:
+                _note(request, noted)
+                if noted.cost is not None:
+                    trace = CostTrace(noted.cost, trace)
             return usual(request, sink, trace, fitting)
 
         vars(engine)["infer"] = infer
 
 
-def _note(request: InferRequest, sink: Any) -> None:
-    """Tell the connection of a request what the request is for."""
+def _noted(sink: Any) -> LoggedHttpConnection | CallRecord | None:
+    """Returns where facts about a request are noted, given its sink."""
     for _ in range(_MAX_STEPS):
         following = next((each for way in _WAYS if (each := getattr(sink, way, None))), None)
         if following is None:
             break
         sink = following
+    if isinstance(sink, LoggedHttpConnection):
+        return sink
     connection: Any = getattr(sink, "connection", None) or getattr(sink, "_connection", None)
     if isinstance(connection, LoggedGrpcConnection):
-        noted: Any = connection.records.get(sink.stream_id)
-    else:
-        noted = connection if isinstance(connection, LoggedHttpConnection) else None
-    if noted is not None and not noted.model:
+        return connection.records.get(sink.stream_id)
+    return connection if isinstance(connection, LoggedHttpConnection) else None
+
+
+def _note(request: InferRequest, noted: LoggedHttpConnection | CallRecord) -> None:
+    """Note what a request is for."""
+    if not noted.model:
         noted.model = request.model_name
         noted.version = request.model_version
         noted.request_id = request.id
+
+
+def _cost_chunk(chunk: Any) -> None:
+    """Note what each member of a chunk costs, which is about to be submitted."""
+    records = [_noted(caller) for caller in chunk.callers]
+    costs = [None if record is None else record.cost for record in records]
+    chunk.trace = ChunkCostTrace(costs.__getitem__, chunk.trace)

@@ -16,7 +16,13 @@ import msgspec
 
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
-from pytriton.base.messages import InferRequest, InferTensor, MemberFields, TraceOrigin
+from pytriton.base.messages import (
+    InferRequest,
+    InferTensor,
+    MemberFields,
+    RequestCost,
+    TraceOrigin,
+)
 from pytriton.runtime.executor.columns import (
     ChunkRun,
     ChunkSignature,
@@ -33,6 +39,7 @@ from pytriton.runtime.transport.frontend_frames import (
     DefineSignature,
     SignatureColumn,
 )
+from pytriton.serving.engine.costs import ChunkCostTrace
 from pytriton.serving.engine.delivery import deliver, deliver_run, refuse
 from pytriton.serving.server.frontend.records import as_batch_key
 
@@ -175,8 +182,12 @@ class ChunkSender:
                 item.ids = [each.id for each in requests]
             if any(each.parameters for each in distinct):
                 item.parameters = [each.parameters for each in requests]
-        if isinstance(chunk.trace, RemoteChunkTrace):
-            item.origins = chunk.trace.origins
+        trace = chunk.trace
+        if isinstance(trace, ChunkCostTrace):
+            item.wants_costs = True
+            trace = trace.trace
+        if isinstance(trace, RemoteChunkTrace):
+            item.origins = trace.origins
         if model.spec.sequence is not None:
             item.correlation_ids = [each.correlation_id for each in requests]
             item.flags = [each.flags for each in requests]
@@ -232,6 +243,8 @@ class ChunkSender:
         starts = chunk.row_starts
         rows = starts[item.end] - starts[item.first]
         members = list(opened.members[item.first : item.end])
+        if item.cost is not None and isinstance(chunk.trace, ChunkCostTrace):
+            chunk.trace.take(item.first, item.end, item.cost)
         self._count(item.call, opened, len(members))
         try:
             outputs = [
@@ -272,6 +285,12 @@ class ChunkSender:
                 refuse(member, error)
                 return
         deliver(member, Outcome(0, response, error))
+
+    def note_cost(self, item: ReplyItem, cost: RequestCost) -> None:
+        """Note what a member that is about to end has cost."""
+        chunk = self.member(item).chunk
+        if chunk is not None and isinstance(chunk.trace, ChunkCostTrace):
+            chunk.trace.take(item.index, item.index + 1, cost)
 
     def member(self, item: ReplyItem) -> Inference:
         """Returns the request that a reply is for."""
@@ -315,8 +334,12 @@ class ChunkSender:
         )
         # The same handle, by which it can still be cancelled.
         member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
-        if isinstance(chunk.trace, RemoteChunkTrace):
-            chunk.trace.use_alone(member, owner.spec)
+        costs = chunk.trace if isinstance(chunk.trace, ChunkCostTrace) else None
+        trace = chunk.trace if costs is None else costs.trace
+        if isinstance(trace, RemoteChunkTrace):
+            trace.use_alone(member, owner.spec)
+        if costs is not None:
+            member.trace = costs.for_member(index, member.trace)
         if member.is_cancelled:
             deliver(member, Outcome(0, None, CancelledError("")))
         else:
@@ -394,6 +417,11 @@ class FrontEndChunk(msgspec.Struct, eq=False):
     trace: ChunkExecutionTrace | None = None
     cache_keys: Sequence[bytes] = ()
     cache_ns: int = 0
+    costs: dict[int, RequestCost] | None = None  # of members by index, if the front end wants them
+
+    def cost_of(self, index: int) -> RequestCost | None:
+        """Returns where the costs of a member are added up."""
+        return None if self.costs is None else self.costs.setdefault(index, RequestCost())
 
     def pieces(self, column: int, first: int, end: int) -> list[Buffer]:
         ref, starts = self.columns[column], self.row_starts
@@ -438,6 +466,9 @@ class FrontEndChunks:
         if item.origins is not None and self._tracing is not None:
             ids = item.ids or [""] * count
             self._tracing.begin_chunk(chunk, item.origins, spec, ids, item.received_ns)
+        if item.wants_costs:
+            chunk.costs = {}
+            chunk.trace = ChunkCostTrace(chunk.cost_of, chunk.trace)
         requests = _read_requests(item, signature, spec.name)
         if self._engine is not None and self._engine.tap is not None:
             each = [requests] * count if isinstance(requests, InferRequest) else requests
@@ -477,7 +508,10 @@ class FrontEndChunks:
         outbox = self._outbox
         if chunk.is_ordered:
             outbox.flush_items()  # a front end passes on the rows of a message first
-        outbox.add_rows(chunk.call, first, end, outputs, row, starts[end] - starts[first])
+        rows = starts[end] - starts[first]
+        # Neighbours that are answered together were executed together, and have equal rows.
+        cost = None if chunk.costs is None else chunk.costs.get(first)
+        outbox.add_rows(chunk.call, first, end, outputs, row, rows, cost)
         self._count(chunk, end - first)
 
     def on_outcome(
@@ -490,10 +524,11 @@ class FrontEndChunks:
         is_refused: bool,
     ) -> None:
         """Send the end of one request."""
+        cost = None if chunk.costs is None else chunk.costs.get(index)
         if error is not None:
-            self._outbox.add_error(chunk.call, error, is_refused=is_refused, index=index)
+            self._outbox.add_error(chunk.call, error, is_refused=is_refused, index=index, cost=cost)
         else:
-            self._outbox.add_response(chunk.call, response, is_final=True, index=index)
+            self._outbox.add_response(chunk.call, response, is_final=True, index=index, cost=cost)
         self._count(chunk, 1)
 
     def _count(self, chunk: FrontEndChunk, count: int) -> None:

@@ -39,6 +39,7 @@ from pytriton.runtime.transport.loop_spinner import SpinPolicy, make_spinner
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.serving.engine.batch_start import EarliestTimer
+from pytriton.serving.engine.costs import CostTrace
 from pytriton.serving.engine.delivery import deliver, deliver_burst, dispatch_error, refuse
 from pytriton.serving.server.frontend.chunks import ChunkSender, RemoteChunkTrace
 from pytriton.serving.server.frontend.records import packed
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import (
         ExecutionTimes,
         InferRequest,
+        RequestCost,
         ResponseSink,
         TraceContext,
         TraceOrigin,
@@ -190,6 +192,9 @@ class CoreLink:
         self._calls[call] = inference
         origin = None
         trace = inference.trace
+        wants_cost = isinstance(trace, CostTrace)
+        if isinstance(trace, CostTrace):
+            trace = trace.trace
         if isinstance(trace, RemoteTrace):
             origin = trace.origin
             trace.is_sent = True
@@ -212,6 +217,7 @@ class CoreLink:
                 origin,
                 request.path,
                 request.operation,
+                wants_cost,
             )
         )
         self._flush_when_due()
@@ -386,6 +392,8 @@ class CoreLink:
             for rows in frame.rows:
                 self._chunks.on_rows(received, rows)
             for item in frame.items:
+                if item.cost is not None:
+                    self._note_cost(item, item.cost)
                 self._on_reply(received, item)
             if self._after_answers:
                 # Later, because the clients get their answers first.
@@ -394,6 +402,15 @@ class CoreLink:
             self._on_question_reply(frame)
         else:
             self._on_frame(frame)
+
+    def _note_cost(self, item: ReplyItem, cost: RequestCost) -> None:
+        """Note what a request that is about to end has cost."""
+        if item.index >= 0:
+            self._chunks.note_cost(item, cost)
+            return
+        inference = self._calls.get(item.call)
+        if inference is not None and isinstance(inference.trace, CostTrace):
+            inference.trace.cost.take(cost)
 
     def _on_reply(self, received: Received, item: ReplyItem) -> None:
         calls = self._calls
@@ -456,8 +473,11 @@ class CoreLink:
 
     def _submit_again(self, inference: Inference) -> None:
         """Submit a request again whose model was replaced while the request was on its way."""
-        if isinstance(inference.trace, RemoteTrace):
-            inference.trace.is_sent = False
+        trace = inference.trace
+        if isinstance(trace, CostTrace):
+            trace = trace.trace
+        if isinstance(trace, RemoteTrace):
+            trace.is_sent = False
         if inference.is_cancelled:
             deliver(inference, Outcome(0, None, CancelledError("")))
         else:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from pytriton.base.messages import InferResponse, ResponseBurst
+    from pytriton.base.messages import InferResponse, RequestCost, ResponseBurst
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.transport.channel import Payload
     from pytriton.runtime.transport.loop_channel import LoopChannel
@@ -41,7 +41,13 @@ class ReplyOutbox:
         self._is_open = True
 
     def add_response(
-        self, call: int, response: InferResponse | None, *, is_final: bool, index: int = -1
+        self,
+        call: int,
+        response: InferResponse | None,
+        *,
+        is_final: bool,
+        index: int = -1,
+        cost: RequestCost | None = None,
     ) -> int:
         """Add a response; returns the size of its tensors.
 
@@ -51,7 +57,7 @@ class ReplyOutbox:
         if not self._is_open:
             return 0
         if response is None:
-            self._add(ReplyItem(call, None, is_final, index=index))
+            self._add(ReplyItem(call, None, is_final, index=index, cost=cost))
             return 0
         payload = self._payload
         if payload is None:
@@ -66,7 +72,8 @@ class ReplyOutbox:
             )
             total += size
             self._bytes += size if not block else 0
-        self._add(ReplyItem(call, refs, is_final, parameters=response.parameters, index=index))
+        parameters = response.parameters
+        self._add(ReplyItem(call, refs, is_final, parameters=parameters, index=index, cost=cost))
         return total
 
     def add_burst(self, call: int, burst: ResponseBurst) -> None:
@@ -99,9 +106,12 @@ class ReplyOutbox:
         is_final: bool = True,
         is_refused: bool = False,
         index: int = -1,
+        cost: RequestCost | None = None,
     ) -> None:
         text, code = sendable_text(error.message), int(error.code)
-        self._add(ReplyItem(call, None, is_final, text, code, is_refused=is_refused, index=index))
+        item = ReplyItem(call, None, is_final, text, code, is_refused=is_refused, index=index)
+        item.cost = cost
+        self._add(item)
 
     def add_outdated(self, call: int) -> None:
         """Add a demand to look up the model of a request again."""
@@ -115,6 +125,7 @@ class ReplyOutbox:
         outputs: Sequence[OutputColumn],
         row: int,
         rows: int,
+        cost: RequestCost | None = None,
     ) -> None:
         """Add the answers of neighbours of a chunk, whose `rows` rows begin at `row`.
 
@@ -138,7 +149,7 @@ class ReplyOutbox:
             refs.append(ref)
             if not block:
                 self._bytes += size
-        self._rows.append(RowsItem(call, first, end, refs))
+        self._rows.append(RowsItem(call, first, end, refs, cost))
         self._flush_when_due()
 
     def flush(self) -> None:

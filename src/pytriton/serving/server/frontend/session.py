@@ -21,7 +21,7 @@ from pytriton.base.errors import (
     resource_error,
     sendable_text,
 )
-from pytriton.base.messages import InferRequest, RequestPath
+from pytriton.base.messages import InferRequest, RequestCost, RequestPath
 from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.credit import CreditWindow
@@ -45,6 +45,7 @@ from pytriton.runtime.transport.frontend_frames import (
 )
 from pytriton.runtime.transport.loop_channel import LoopChannel
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from pytriton.serving.engine.costs import CostTrace
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.frontend.chunks import FrontEndChunks, read_signature
 from pytriton.serving.server.frontend.records import as_batch_key, log_entry, unpacked
@@ -307,6 +308,9 @@ class FrontEndSession:
         # The front end has validated the request: its model only queues it.
         inference = Inference(request, sink if trace is None else trace, trace, model)
         sink.inference = inference
+        if item.wants_cost:
+            sink.cost = RequestCost()
+            inference.trace = CostTrace(sink.cost, trace)
         if shared.engine.tap is not None:
             shared.engine.tap.observe(inference)
         try:
@@ -444,10 +448,11 @@ class FrontEndSession:
 class FrontEndRequest:
     """One request of a front end: the sink of its responses, with flow control."""
 
-    __slots__ = ("_call", "_is_paused", "_session", "_window", "inference")
+    __slots__ = ("_call", "_is_paused", "_session", "_window", "cost", "inference")
 
     def __init__(self, session: FrontEndSession, call: int) -> None:
         self.inference: Inference | None = None
+        self.cost: RequestCost | None = None  # None: the front end does not want to know it
         self._session = session
         self._call = call
         self._window: CreditWindow | None = None  # of a request with several responses
@@ -455,7 +460,8 @@ class FrontEndRequest:
 
     def on_response(self, response: InferResponse | None, *, final: bool) -> None:
         """Send a response; raises ServerError if there is no memory for its tensors."""
-        size = self._session.outbox.add_response(self._call, response, is_final=final)
+        cost = self.cost if final else None
+        size = self._session.outbox.add_response(self._call, response, is_final=final, cost=cost)
         self._count(size, final=final)
 
     def on_burst(self, burst: ResponseBurst) -> None:
@@ -464,7 +470,8 @@ class FrontEndRequest:
         self._spend(burst.sizes())
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
-        self._session.outbox.add_error(self._call, error, is_final=final)
+        cost = self.cost if final else None
+        self._session.outbox.add_error(self._call, error, is_final=final, cost=cost)
         self._count(0, final=final)
 
     def on_refused(self, error: ServerError) -> None:

@@ -52,6 +52,11 @@ logger = logging.getLogger(__name__)
 # Its form only: whether the host is there is seen later.
 _ADDRESS = re.compile(r"((https?|grpcs?)://)?([^\s/:]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/\S*)?")
 PLAIN, JSON = "plain", "json"  # formats of the access log
+# Its fields that say what a request cost.
+COST_FIELDS = (
+    *("worker_s", "server_s", "queue_s", "tensor_bytes_in", "tensor_bytes_out"),
+    *("tokens_in", "tokens_out"),
+)
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +81,7 @@ class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None  # `-`: standard output; None: there is no access log
     format: str = PLAIN
     health: bool = True  # also log health checks
+    fields: tuple[str, ...] = ()  # of `COST_FIELDS`, at the end of each line
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +236,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             grpc_tls=_tls(flags),
             grpc_keepalive=KeepaliveOptions(**flags.record("grpc_keepalive")),
             log=LogOptions(**flags.record("log")),
-            access_log=AccessLogOptions(**flags.record("access_log")),
+            access_log=_access_log(flags),
             metrics_options=read_metrics_options(flags),
             page=_page(flags, variables, http_restricted),
             limits=_limits(flags),
@@ -274,6 +280,16 @@ def _limits(flags: Flags) -> ClientLimits:
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
     return ClientLimits(http_max_input_bytes=size, **flags.record("limits"))
+
+
+def _access_log(flags: Flags) -> AccessLogOptions:
+    record = flags.record("access_log")
+    texts: Iterable[str] = record.pop("fields")
+    fields = tuple(name.strip() for text in texts for name in text.split(","))
+    for name in fields:
+        if name not in COST_FIELDS:
+            raise bad_value("access_log_fields", f"names of {', '.join(COST_FIELDS)}", name)
+    return AccessLogOptions(**record, fields=fields)
 
 
 def _shadow(flags: Flags) -> ShadowOptions:
