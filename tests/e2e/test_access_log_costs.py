@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import shlex
 import threading
 import time
@@ -12,13 +13,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 
 from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.decorators import batch, model
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 TENSORS = [Tensor(name="a", dtype=np.float32, shape=(1,))]
 ROW = np.ones((1, 1), np.float32)
@@ -149,20 +151,38 @@ def test_grpc_calls_have_their_costs_and_a_stream_those_of_all_responses(server)
     with DecoupledModelClient(url, "Stream") as client:
         assert len(list(client.infer_batch(ROW))) == 3
     calls = lines(40, path="/ModelInfer")
-    (streamed,) = lines(1, path="ModelStreamInfer")
+    (streamed,) = lines(1, path="ModelStreamInfer", model="Stream")
 
     assert {(line["tensor_bytes_in"], line["tensor_bytes_out"]) for line in calls} == {(4, 4)}
     assert (streamed["tensor_bytes_in"], streamed["tensor_bytes_out"]) == (4, 12)
 
 
-def test_chat_has_its_tokens(server):
+def test_stream_has_the_costs_of_all_its_requests(server):
+    ports, lines = server
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    tensor = tritonclient.grpc.InferInput("a", [1, 1], "FP32").set_data_from_numpy(ROW)
+    with tritonclient.grpc.InferenceServerClient(f"localhost:{ports['grpc_port']}") as client:
+        client.start_stream(lambda result, error: answers.put(error))
+        for _ in range(REQUESTS):
+            client.async_stream_infer("Batch", [tensor])
+        errors = [answers.get(timeout=DEADLINE_S) for _ in range(REQUESTS)]
+        client.stop_stream()
+    (line,) = lines(1, path="ModelStreamInfer", model="Batch")
+
+    assert errors == [None] * REQUESTS
+    assert (line["tensor_bytes_in"], line["tensor_bytes_out"]) == (4 * REQUESTS, 4 * REQUESTS)
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_chat_has_its_tokens(server, choices):
     ports, lines = server
     messages = [{"role": "user", "content": "hi"}]
-    chat = {"model": "speaker", "messages": messages, "max_tokens": 5}
+    chat = {"model": "speaker", "messages": messages, "max_tokens": 4 + choices, "n": choices}
+    seen = len(lines(0, path="/v1/chat/completions"))
     assert ask(ports, "/v1/chat/completions", json.dumps(chat)) == 200
-    (line,) = lines(1, path="/v1/chat/completions")
+    line = lines(seen + 1, path="/v1/chat/completions")[-1]
 
-    assert line["tokens_out"] == 5
+    assert line["tokens_out"] == choices * (4 + choices)
 
 
 def test_request_that_failed_in_its_model_has_costs_and_one_that_none_saw_has_not(server):

@@ -254,7 +254,7 @@ class TracedSink(ExecutionTrace, ResponseSink, Protocol):
 class RequestCost(msgspec.Struct, array_like=True, gc=False):
     """What one request has cost, over all its executions."""
 
-    is_known: bool = False  # it was executed, and somebody has measured that
+    executions: int = 0  # that were measured; 0: nothing is known
     worker_ns: int = 0  # processor time, as the next one
     server_ns: int = 0
     queue_ns: int = 0
@@ -263,10 +263,10 @@ class RequestCost(msgspec.Struct, array_like=True, gc=False):
     tokens_in: int = 0  # of OpenAI's routes
     tokens_out: int = 0
 
-    def take(self, other: RequestCost) -> None:
-        """Become equal to another record."""
+    def add(self, other: RequestCost) -> None:
+        """Add the costs of another request, for example of the same stream."""
         for name in self.__struct_fields__:
-            setattr(self, name, getattr(other, name))
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class ExecutionTimes(msgspec.Struct, frozen=True, gc=False):

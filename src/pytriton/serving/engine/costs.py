@@ -115,7 +115,7 @@ class CostTrace:
     def __init__(self, cost: RequestCost, trace: ExecutionTrace | None = None) -> None:
         self.cost = cost
         self.trace = trace
-        self._started_ns = 0  # of the last execution
+        self._started_ns = -1  # of the last execution
 
     def context(self, *, is_model_file: bool) -> TraceContext | None:
         """Returns that of the trace."""
@@ -132,12 +132,12 @@ class CostTrace:
         if not (times_ns.processor_ns or times_ns.bytes_in or times_ns.bytes_out):
             return  # nobody has measured it, as for an ensemble, whose steps have their own
         cost = self.cost
-        cost.is_known = True
         cost.worker_ns += times_ns.processor_ns
         cost.bytes_in += times_ns.bytes_in
         cost.bytes_out += times_ns.bytes_out
         if times_ns.started_ns != self._started_ns:
             self._started_ns = times_ns.started_ns
+            cost.executions += 1
             cost.server_ns += times_ns.server_ns
             cost.queue_ns += max(0, times_ns.started_ns - times_ns.queued_ns)
 
@@ -191,12 +191,12 @@ class ChunkCostTrace:
             if cost is not None:
                 CostTrace(cost).add_execution(times_ns)
 
-    def take(self, first: int, end: int, cost: RequestCost) -> None:
-        """Note what another process has added up for these members."""
+    def add(self, first: int, end: int, cost: RequestCost) -> None:
+        """Add what another process has added up for each of these members."""
         for index in range(first, end):
             own = self._cost_of(index)
             if own is not None:
-                own.take(cost)
+                own.add(cost)
 
     def for_member(self, index: int, trace: ExecutionTrace | None) -> ExecutionTrace | None:
         """Returns the trace of a member that is submitted by itself."""

@@ -99,12 +99,12 @@ def with_costs(line: Format, fields: Sequence[str], *, is_json: bool) -> Format:
 
     def plain(entry: AccessEntry) -> str:
         cost = entry.cost
-        texts = [read(cost) if cost is not None and cost.is_known else "-" for _, read in readers]
+        texts = [read(cost) if cost is not None and cost.executions else "-" for _, read in readers]
         return " ".join([line(entry), *texts])
 
     def as_json(entry: AccessEntry) -> str:
         text, cost = line(entry), entry.cost
-        if cost is None or not cost.is_known:
+        if cost is None or not cost.executions:
             return text
         members = "".join([f', "{name}": {read(cost)}' for name, read in readers])
         return f"{text[:-1]}{members}}}"

@@ -244,7 +244,7 @@ class ChunkSender:
         rows = starts[item.end] - starts[item.first]
         members = list(opened.members[item.first : item.end])
         if item.cost is not None and isinstance(chunk.trace, ChunkCostTrace):
-            chunk.trace.take(item.first, item.end, item.cost)
+            chunk.trace.add(item.first, item.end, item.cost)
         self._count(item.call, opened, len(members))
         try:
             outputs = [
@@ -290,7 +290,7 @@ class ChunkSender:
         """Note what a member that is about to end has cost."""
         chunk = self.member(item).chunk
         if chunk is not None and isinstance(chunk.trace, ChunkCostTrace):
-            chunk.trace.take(item.index, item.index + 1, cost)
+            chunk.trace.add(item.index, item.index + 1, cost)
 
     def member(self, item: ReplyItem) -> Inference:
         """Returns the request that a reply is for."""

@@ -410,7 +410,7 @@ class CoreLink:
             return
         inference = self._calls.get(item.call)
         if inference is not None and isinstance(inference.trace, CostTrace):
-            inference.trace.cost.take(cost)
+            inference.trace.cost.add(cost)
 
     def _on_reply(self, received: Received, item: ReplyItem) -> None:
         calls = self._calls
