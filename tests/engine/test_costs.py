@@ -15,10 +15,17 @@ from pytriton.base.messages import (
     InferResponse,
     InferTensor,
     OutputBurst,
+    RequestCost,
     ResponseBurst,
 )
 from pytriton.runtime.executor.inference import Outcome, RunningBatch
-from pytriton.serving.engine.costs import BYTES_PER_REQUEST, ServerCosts, TokenUsage
+from pytriton.serving.engine.costs import (
+    BYTES_PER_REQUEST,
+    ChunkCostTrace,
+    CostTrace,
+    ServerCosts,
+    TokenUsage,
+)
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.engine.stats import FailureReason, ModelStatistics, record_traces
 from tests.fakes import inference, response
@@ -143,6 +150,79 @@ def test_trace_has_the_part_of_its_request_by_rows():
     parts = [(each.processor_ns, each.bytes_in, each.bytes_out) for each in seen]
     assert parts == [(200, 10, 2), (600, 30, 6)]
     assert all(isinstance(each, ExecutionTimes) for each in seen)
+
+
+class Trace:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def context(self, *, is_model_file):
+        return ("context", is_model_file)
+
+    def trace_id(self, *index):
+        return f"t{index}"
+
+    def contexts(self, first, end, *, is_model_file):
+        return [(first, "context")]
+
+    def add_execution(self, *arguments):
+        self.told.append(arguments)
+
+    def add_usage(self, usage):
+        self.told.append(usage)
+
+    def on_cancelled(self):
+        self.told.append("cancelled")
+
+
+def execution(started_ns, processor_ns=0, bytes_out=0):
+    return ExecutionTimes(10, started_ns, 0, 0, 0, processor_ns, 5, bytes_out, bytes_out)
+
+
+def test_cost_of_a_request_has_all_its_executions_and_each_in_the_queue_once():
+    cost = RequestCost()
+    trace = CostTrace(cost)
+    trace.add_execution(execution(30, 100, 4))
+    trace.add_execution(execution(30, 50, 4))  # another response
+    trace.add_execution(execution(60, 7, 4))
+
+    assert cost == RequestCost(2, 157, 10, 70, 12, 12)
+
+
+def test_execution_that_nobody_has_measured_costs_nothing():
+    cost = RequestCost()
+    CostTrace(cost).add_execution(execution(30))
+
+    assert cost == RequestCost()
+
+
+def test_trace_of_a_request_with_costs_is_told_everything():
+    inner, usage = Trace(), TokenUsage("text")
+    usage.prompt_tokens = 3
+    cost = RequestCost()
+    trace = CostTrace(cost, inner)
+    trace.add_execution(execution(30))
+    trace.add_usage(usage)
+    trace.on_cancelled()
+
+    assert inner.told == [(execution(30),), usage, "cancelled"]
+    assert (trace.context(is_model_file=True), trace.trace_id()) == (("context", True), "t()")
+    assert cost.tokens_in == 3
+
+
+def test_members_of_a_chunk_have_their_own_costs():
+    inner, costs = Trace(), [RequestCost(), None, RequestCost(), RequestCost()]
+    trace = ChunkCostTrace(costs.__getitem__, inner)
+    trace.add_execution(0, 3, execution(30, 100, 4))
+    trace.add(2, 4, RequestCost(1, 7))
+
+    assert [each and each.worker_ns for each in costs] == [100, None, 107, 7]
+    assert inner.told == [(0, 3, execution(30, 100, 4))]
+    assert trace.for_member(1, inner) is inner
+    assert trace.for_member(0, inner).cost is costs[0]
+    assert list(trace.contexts(1, 2, is_model_file=True)) == [(1, "context")]
 
 
 def tensor(name, values, dtype=dtypes.INT32):

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytriton.base.messages import RequestCost
 from pytriton.serving.server.access_log.access_log import (
     GRPC,
     HTTP,
@@ -15,7 +16,9 @@ from pytriton.serving.server.access_log.access_log import (
     AccessEntry,
     json_line,
     plain_line,
+    with_costs,
 )
+from pytriton.serving.server.options.server_options import COST_FIELDS
 
 ENTRY = AccessEntry(
     ended_s=1_700_000_000.25,
@@ -79,6 +82,29 @@ def test_json_line_has_a_number_as_status_for_both_protocols():
     call = json.loads(json_line(CALL))
     assert (call["status"], call["grpc_status"]) == (3, "INVALID_ARGUMENT")
     assert "method" not in call
+
+
+COST = RequestCost(1, 1_500_000, 30_000, 2_000, 8, 16, 3, 4)
+
+
+def test_costs_follow_in_the_order_that_was_asked_for():
+    entry = ENTRY._replace(cost=COST)
+    plain = with_costs(plain_line, ["tokens_out", "worker_s"], is_json=False)
+    as_json = with_costs(json_line, ["queue_s", "tensor_bytes_in"], is_json=True)
+
+    assert plain(entry) == f"{plain_line(entry)} 4 0.001500"
+    expected = json.loads(json_line(entry)) | {"queue_s": 2e-06, "tensor_bytes_in": 8}
+    assert json.loads(as_json(entry)) == expected
+
+
+def test_costs_that_nobody_has_measured_are_not_shown_as_zero():
+    plain = with_costs(plain_line, COST_FIELDS, is_json=False)
+    as_json = with_costs(json_line, COST_FIELDS, is_json=True)
+
+    for cost in (None, RequestCost()):
+        entry = ENTRY._replace(cost=cost)
+        assert plain(entry) == plain_line(entry) + " -" * len(COST_FIELDS)
+        assert as_json(entry) == json_line(entry)
 
 
 def test_query_is_left_out_as_it_may_contain_a_token():
