@@ -100,7 +100,7 @@ SERVER_PACKAGES = {
             "tracing",
         }
     ),
-    "recording": frozenset({"metrics", "options"}),
+    "recording": frozenset({"metrics", "options", "process"}),
     "binding": frozenset({"api", "process"}),
     "command": frozenset({"api", "options", "process"}),
 }

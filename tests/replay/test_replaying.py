@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pathlib
 import socket
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pytriton.client.kserve.address import parse_address
 from pytriton.protocol.recording import (
     MAGIC,
     Exchange,
+    RecordedResponse,
     RecordedTensor,
     RecordingEnd,
     RecordingError,
@@ -34,7 +36,13 @@ from pytriton.tools.replay.replaying import (
     sendable,
     with_new_ids,
 )
-from pytriton.tools.replay.shadow import ShadowCounts, worker_of
+from pytriton.tools.replay.shadow import (
+    ShadowCounts,
+    ShadowWorker,
+    TargetRest,
+    is_comparable,
+    worker_of,
+)
 
 
 def exchange(at_ms=0.0, **changes):
@@ -226,12 +234,63 @@ def test_shadow_keeps_the_order_of_a_sequence_and_spreads_the_rest():
     assert worker_of(exchange(), [2, 1, 3]) == 1
 
 
-def test_shadow_reports_counts_once_until_they_change():
+def test_shadow_reports_all_counts_and_each_text_once():
     counts = ShadowCounts()
     counts.add("equal")
     counts.add("different", difference="here")
-    first = json.loads(counts.take())
+    first, second = (json.loads(counts.take(0.0, number)) for number in (5, 9))
 
-    assert first["counts"] == {"equal": 1, "different": 1, "failed": 0, "skipped": 0}
-    assert first["differences"] == ["here"]
-    assert counts.take() == b""
+    assert first["counts"] == second["counts"]
+    assert first["counts"]["equal"] == first["counts"]["different"] == 1
+    assert (first["differences"], second["differences"]) == (["here"], [])
+    assert (first["processor_ns"], second["processor_ns"]) == (5, 9)
+    assert first["window"] > 1
+
+
+def test_shadow_that_does_not_answer_is_asked_ever_more_seldom():
+    rest, now_s, asked = TargetRest(), 0.0, []
+    while now_s < 200:
+        rest.fail(now_s)
+        asked.append(now_s)
+        assert rest.window(now_s) == 0
+        now_s += rest.left_s(now_s)
+        assert rest.window(now_s) == 1
+
+    assert asked[:5] == [0.0, 0.5, 1.5, 3.5, 7.5]
+    assert 10 < len(asked) < 14
+
+
+def test_requests_that_fail_together_make_one_rest():
+    rest = TargetRest()
+    for _ in range(4):
+        rest.fail(10.0)
+
+    assert rest.left_s(10.0) == 0.5
+
+
+def test_answer_ends_the_rests():
+    rest = TargetRest()
+    rest.fail(1.0)
+    rest.answer()
+
+    assert rest.left_s(1.0) == 0
+    assert rest.window(1.0) > 1
+    rest.fail(2.0)
+    assert rest.left_s(2.0) == 0.5
+
+
+def test_worker_drops_requests_while_the_shadow_is_left_alone():
+    counts = ShadowCounts()
+    counts.rest.fail(time.monotonic() + 1000)
+    ShadowWorker(parse_address("localhost:1"), counts).serve(exchange())
+
+    assert json.loads(counts.take(0.0, 0))["counts"]["dropped"] == 1
+
+
+def test_requests_that_were_not_finished_are_not_compared():
+    errors = {code: RecordedResponse(0, error="no", code=code) for code in (3, 4, 7)}
+    asked = {code: is_comparable(exchange(responses=[errors[code]]), "grpc") for code in errors}
+
+    assert asked == {3: True, 4: False, 7: False}
+    assert not is_comparable(exchange(is_decoupled=True), "http")
+    assert is_comparable(exchange(is_decoupled=True), "grpc")

@@ -26,13 +26,14 @@ from pytriton.protocol.recording import (
 from pytriton.runtime.executor.inference import Inference
 from pytriton.serving.engine.engine import Engine
 from pytriton.serving.server.recording import tap as tap_module
-from pytriton.serving.server.recording.recording import Recordings
-from pytriton.serving.server.recording.tap import (
-    EngineTap,
-    ExchangeChoice,
-    ExchangeQueue,
-    TimeBudget,
+from pytriton.serving.server.recording.pacing import (
+    ASKING_BURST_NS,
+    FIRST_WINDOW,
+    ShadowPace,
+    ShadowProgress,
 )
+from pytriton.serving.server.recording.recording import Recordings
+from pytriton.serving.server.recording.tap import EngineTap, ExchangeChoice, ExchangeQueue
 from pytriton.testing import FakeClock
 
 FP32 = BY_NAME["FP32"]
@@ -223,40 +224,146 @@ def test_places_of_chosen_requests_are_different_ones_of_the_chunk():
     assert choice.takes_of("other", 10) == ()
 
 
-def test_budget_bounds_the_share_of_time_that_copies_take(monkeypatch):
-    clock = FakeClock()
-    monkeypatch.setattr(tap_module, "time", clock)
-    budget = TimeBudget(0.02, burst_ns=1_000_000)
-    spent_s = 0.0
-    for _ in range(10_000):
-        clock.sleep(0.001)
-        if not budget.is_spent:
-            budget.spend(100_000)
-            spent_s += 0.0001
+class ThreadClock(FakeClock):
+    """Also the clock of a thread, for which nothing takes time."""
 
-    assert 0.19 < spent_s < 0.21
+    def thread_time_ns(self):
+        return 0
 
 
-def test_time_of_another_thread_counts_too(monkeypatch):
-    clock = FakeClock()
-    monkeypatch.setattr(tap_module, "time", clock)
-    budget = TimeBudget(0.5, burst_ns=1_000_000)
-    budget.elsewhere_ns += 5_000_000
-
-    assert budget.is_spent
-    clock.sleep(0.01)
-    assert not budget.is_spent
+@pytest.fixture
+def paced(monkeypatch):
+    """A tap with a pace, on a clock that stands still."""
+    monkeypatch.setattr(tap_module, "time", ThreadClock())
+    engine, tap, queue = tapped()
+    queue.pace = ShadowPace(2, tap_module.time.monotonic_ns())
+    return engine, tap, queue
 
 
-def test_request_for_which_there_is_no_time_is_dropped_and_counted():
-    _, tap, queue = tapped()
-    queue.budget = TimeBudget(1e-9, burst_ns=0)
-    queue.budget.spend(10**12)
-    inference = Inference(request(), KeepingSink())
+def closed(pace, reason):
+    pace.closed_until_ns, pace.reason = 1 << 62, reason
+
+
+def observed(tap, **changes):
+    inference = Inference(request(**changes), KeepingSink())
     tap.observe(inference)
+    return inference
 
-    assert isinstance(inference.sink, KeepingSink)
-    assert queue.dropped_count == 1
+
+def is_copied(inference):
+    return not isinstance(inference.sink, KeepingSink)
+
+
+def test_request_that_the_pace_does_not_allow_is_dropped_with_its_reason(paced):
+    _, tap, queue = paced
+    closed(queue.pace, "slow")
+
+    assert not is_copied(observed(tap))
+    assert queue.drops == {"slow": 1}
+    assert queue.used_bytes == 0
+
+
+def test_copies_of_requests_together_are_spread_over_those_that_are_chosen(paced):
+    _, _, queue = paced
+    places = queue.wants_of("m", 100)
+
+    assert 1 <= len(places) <= FIRST_WINDOW
+    assert len(set(places)) == len(places)
+    assert places[-1] >= 100 - 100 // len(places) - 1
+    assert queue.dropped_count == 100 - len(places)
+
+
+def test_members_without_allowance_are_counted_by_addition(paced):
+    _, _, queue = paced
+    closed(queue.pace, "gone")
+
+    assert list(queue.wants_of("m", 1000)) == []
+    assert queue.drops == {"gone": 1000}
+
+
+def test_large_request_is_not_copied_where_a_small_one_is(paced):
+    _, tap, queue = paced
+    queue.max_bytes = 1 << 30
+    queue.pace.spend(1_000_000, 100)  # half of the burst
+
+    assert not is_copied(observed(tap, size=16 << 20))
+    assert queue.drops == {"budget": 1}
+    queue.pace.closed_until_ns = 0
+    assert is_copied(observed(tap))
+
+
+def test_large_request_is_copied_when_nothing_was_for_a_while(paced):
+    _, tap, queue = paced
+    queue.max_bytes = 1 << 30
+
+    assert is_copied(observed(tap, size=16 << 20))
+
+
+def test_long_stream_that_takes_too_much_time_is_given_up(paced):
+    _, tap, queue = paced
+    inference = observed(tap)
+    inference.sink.on_response(response(), final=False)
+    queue.pace.spend(10**9, 0)
+    inference.sink.on_response(response(), final=False)
+    inference.sink.on_response(None, final=True)
+
+    assert queue.drops == {"budget": 1}
+    assert (queue.taken_count, queue.used_bytes) == (0, 0)
+
+
+def test_request_whose_answer_cannot_be_copied_frees_what_it_holds(paced, caplog):
+    _, tap, queue = paced
+    inference = observed(tap)
+    sink = inference.sink._sink
+    broken = InferResponse("m", "1", "", [InferTensor("y", FP32, (1,), 5)])
+    inference.sink.on_response(broken, final=True)
+
+    assert sink.events == [(broken, True)]
+    assert queue.drops == {"error": 1}
+    assert queue.used_bytes == 0
+    assert "an answer could not be recorded" in caplog.text
+
+
+def test_sequence_with_a_gap_is_not_passed_on_any_more(paced):
+    _, tap, queue = paced
+    sent = [observed(tap, correlation_id=7, flags=1)]
+    closed(queue.pace, "slow")
+    sent.append(observed(tap, correlation_id=7))
+    queue.pace.closed_until_ns = 0
+    sent.append(observed(tap, correlation_id=7, flags=2))
+    sent.append(observed(tap, correlation_id=7, flags=1))
+    sent.append(observed(tap, correlation_id=7))
+
+    assert [is_copied(each) for each in sent] == [True, False, False, True, True]
+    assert queue.drops == {"slow": 1, "sequence": 1}
+
+
+def test_sequence_that_began_before_is_passed_on_from_its_next_beginning(paced):
+    _, tap, _ = paced
+
+    assert not is_copied(observed(tap, correlation_id="a"))
+    assert is_copied(observed(tap, correlation_id="a", flags=1))
+
+
+def test_request_that_was_dropped_later_is_not_under_way_any_more(paced):
+    _, tap, queue = paced
+    queue.max_bytes = 4000
+    for _ in range(2 * FIRST_WINDOW):
+        inference = observed(tap)
+        inference.sink.on_response(response(bytes(8000)), final=True)
+
+    assert queue.drops == {"room": 2 * FIRST_WINDOW}
+
+
+def test_process_that_has_answered_gets_more_requests(paced):
+    _, tap, queue = paced
+    first = [observed(tap) for _ in range(FIRST_WINDOW + 1)]
+    queue.pace.progress = ShadowProgress(ended=5, asking_ns=ASKING_BURST_NS // 1000)
+    tap_module.time.sleep(1)
+
+    assert [is_copied(each) for each in first] == [True] * FIRST_WINDOW + [False]
+    assert queue.drops == {"slow": 1}
+    assert is_copied(observed(tap))
 
 
 # Recordings

@@ -57,13 +57,14 @@ class RequestTap(Protocol):
         self,
         chunk: Any,
         spec: ModelSpec,
-        fields: Sequence[MemberFields],
+        fields: Sequence[MemberFields | InferRequest],
         version: str,
         received_ns: int,
     ) -> None:
         """Look at a chunk that is about to be submitted.
 
-        `fields` are those of its members, and `version` is what they asked for.
+        `fields` are those of its members, or requests that have them, and `version` is what they
+        asked for.
         """
 
 

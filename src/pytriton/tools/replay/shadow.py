@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 import zlib
-from collections import Counter
 from typing import Any
 
 import orjson
@@ -36,58 +35,101 @@ from pytriton.tools.replay.comparing import Answers, Tolerance, differences
 from pytriton.tools.replay.recorded_requests import http_body, parameters_of
 
 _WORKERS = 4
-_WAITING = 32  # exchanges of each worker
+_WINDOW = 64  # requests that may be on their way at a time
+_PROBES = 1  # the same while it is not known whether the shadow answers again
 _TIMEOUT_S = 10.0
-_FIRST_REST_S, _LAST_REST_S = 0.1, 2.0  # after a request without an answer
-_REPORT_S = 0.25
+_FIRST_REST_S, _LAST_REST_S = 0.5, 30.0  # after a request without an answer
+_REPORT_S = 0.05  # between two reports, so that the server seldom reads one
 _READ_BYTES = 1 << 20
-_NICENESS = 10  # the server and its models come first
+# The server and its models come first. The lowest priority of all would make the start last long.
+_STARTING_NICENESS, _NICENESS = 10, 19
+_RESULTS = ("equal", "different", "failed", "skipped", "dropped")
+_UNFINISHED = frozenset({4, 7})  # errors UNAVAILABLE and CANCELLED: the model has not answered
 _MAX_TEXTS = 5
+
+
+class TargetRest:
+    """For how long a shadow that does not answer is left alone. Pure.
+
+    After a rest, which is twice as long each time, one request shows whether it answers again.
+    """
+
+    def __init__(self) -> None:
+        self._rest_s = _FIRST_REST_S
+        self._until_s = 0.0
+        self._is_down = False
+        self.failures = 0  # after which connections to the shadow are made anew
+
+    def fail(self, now_s: float) -> None:
+        """Note a request without an answer."""
+        self.failures += 1
+        if self.left_s(now_s) > 0:  # of those that were under way together, one counts
+            return
+        self._is_down = True
+        self._until_s = now_s + self._rest_s
+        self._rest_s = min(2 * self._rest_s, _LAST_REST_S)
+
+    def answer(self) -> None:
+        """Note an answer, whatever it is."""
+        self._is_down = False
+        self._rest_s = _FIRST_REST_S
+
+    def left_s(self, now_s: float) -> float:
+        """Returns how long nothing may be asked; 0: something may."""
+        return max(0.0, self._until_s - now_s) if self._is_down else 0.0
+
+    def window(self, now_s: float) -> int:
+        """Returns how many requests may be on their way."""
+        if not self._is_down:
+            return _WINDOW
+        return 0 if self._until_s > now_s else _PROBES
 
 
 class ShadowCounts:
     """What became of requests; all workers count here."""
 
     def __init__(self) -> None:
+        self.changed = threading.Event()
+        self.rest = TargetRest()
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._counts = dict.fromkeys(_RESULTS, 0)
         self._differences: list[str] = []
         self._error = ""
-        self._is_new = False
 
     def add(self, result: str, *, difference: str = "", error: str = "") -> None:
         """Count a request."""
         with self._lock:
             self._counts[result] += 1
-            self._is_new = True
             if difference and len(self._differences) < _MAX_TEXTS:
                 self._differences.append(difference)
             self._error = error or self._error
+        self.changed.set()
 
-    def take(self) -> bytes:
-        """Returns a line with all counts and the latest texts; empty if nothing changed."""
+    def take(self, now_s: float, processor_ns: int) -> bytes:
+        """Returns a line with all counts, the latest texts, and how many requests may come."""
+        self.changed.clear()
         with self._lock:
-            if not self._is_new:
-                return b""
-            results = ("equal", "different", "failed", "skipped")
             message: dict[str, Any] = {
-                "counts": {result: self._counts[result] for result in results},
+                "counts": self._counts,
                 "differences": self._differences,
                 "error": self._error,
+                "processor_ns": processor_ns,
+                "window": self.rest.window(now_s),
             }
-            self._differences, self._error, self._is_new = [], "", False
-        return json.dumps(message).encode() + b"\n"
+            line = json.dumps(message).encode() + b"\n"
+            self._differences, self._error = [], ""
+        return line
 
 
 class ShadowWorker:
     """Asks the shadow, one request after the other."""
 
     def __init__(self, address: Address, counts: ShadowCounts) -> None:
-        self.waiting: queue.Queue[Exchange] = queue.Queue(_WAITING)
+        self.waiting: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
         self._address = address
         self._counts = counts
-        self._rest_s = _FIRST_REST_S
         self._client = kserve_client(address, {}, _TIMEOUT_S)
+        self._failures = 0  # of all workers, when this one has connected
 
     def run(self) -> None:
         """Serve what comes, for ever."""
@@ -96,32 +138,37 @@ class ShadowWorker:
 
     def serve(self, exchange: Exchange) -> None:
         """Send a request again, and count what came of it."""
-        if exchange.is_decoupled and self._address.protocol != "grpc":
-            self._counts.add("skipped")
+        counts, rest = self._counts, self._counts.rest
+        if not is_comparable(exchange, self._address.protocol):
+            counts.add("skipped")
+            return
+        if rest.left_s(time.monotonic()):
+            counts.add("dropped")  # it would only wait, and then another one after it
             return
         try:
             answers = self._ask(exchange)
         except UnansweredError as error:
-            self._counts.add("failed", error=str(error))
-            # The shadow is gone or hangs: the next requests would only wait for it, too.
-            time.sleep(self._rest_s)
-            self._rest_s = min(2 * self._rest_s, _LAST_REST_S)
+            rest.fail(time.monotonic())
+            counts.add("failed", error=str(error))
             return
         except AskError as error:
             answers = Answers((), str(error))
         except Exception as error:  # noqa: BLE001  one answer must not end all others
-            self._counts.add("failed", error=f"{type(error).__name__}: {error}")
+            counts.add("failed", error=f"{type(error).__name__}: {error}")
             return
-        self._rest_s = _FIRST_REST_S
+        rest.answer()
         found = differences(exchange, answers, Tolerance())
         if found:
-            self._counts.add("different", difference=found[0].text())
+            counts.add("different", difference=found[0].text())
         else:
-            self._counts.add("equal")
+            counts.add("equal")
 
     def _ask(self, exchange: Exchange) -> Answers:
-        client = self._client
+        client, failures = self._client, self._counts.rest.failures
         if isinstance(client, KserveHttpClient):
+            if failures != self._failures:  # a connection that is as old may be as dead
+                client.close()
+                self._failures = failures
             return self._ask_http(client, exchange)
         assert isinstance(client, KserveGrpcClient)
         question = ModelQuery(
@@ -147,6 +194,13 @@ class ShadowWorker:
         return Answers([{each.name: each.array() for each in outputs}])
 
 
+def is_comparable(exchange: Exchange, protocol: str) -> bool:
+    """Returns whether a shadow can be asked the same, and its answer says something."""
+    if exchange.is_decoupled and protocol != "grpc":
+        return False
+    return not any(each.error and each.code in _UNFINISHED for each in exchange.responses)
+
+
 def worker_of(exchange: Exchange, sizes: list[int]) -> int:
     """Returns which worker gets a request: of a sequence always the same, which keeps its order."""
     if exchange.correlation_id:
@@ -157,9 +211,10 @@ def worker_of(exchange: Exchange, sizes: list[int]) -> int:
 def main(descriptor: int, url: str) -> None:
     """Serve the server over an inherited socket until that is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
-    os.nice(_NICENESS)
+    os.nice(_STARTING_NICENESS)
     counts = ShadowCounts()
     workers = [ShadowWorker(parse_address(url), counts) for _ in range(_WORKERS)]
+    os.nice(_NICENESS - _STARTING_NICENESS)  # of this thread, so before it starts others
     for worker in workers:
         threading.Thread(target=worker.run, daemon=True).start()
     with socket.socket(fileno=descriptor) as server:
@@ -174,9 +229,12 @@ def main(descriptor: int, url: str) -> None:
 
 
 def _report(server: socket.socket, counts: ShadowCounts) -> None:
+    started_ns = time.process_time_ns()  # the start is paid once, at any load
     while True:
-        time.sleep(_REPORT_S)
         try:
-            server.sendall(counts.take())
+            server.sendall(counts.take(time.monotonic(), time.process_time_ns() - started_ns))
         except OSError:  # the server is gone
             os._exit(0)
+        left_s = counts.rest.left_s(time.monotonic())
+        counts.changed.wait(left_s or None)  # the end of a rest is news, too
+        time.sleep(_REPORT_S)

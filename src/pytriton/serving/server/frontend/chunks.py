@@ -472,9 +472,8 @@ class FrontEndChunks:
         requests = _read_requests(item, signature, spec.name)
         if self._engine is not None and self._engine.tap is not None:
             each = [requests] * count if isinstance(requests, InferRequest) else requests
-            fields = [MemberFields.of(request) for request in each]
             version = item.model_version
-            self._engine.tap.observe_chunk(chunk, spec, fields, version, item.received_ns)
+            self._engine.tap.observe_chunk(chunk, spec, each, version, item.received_ns)
         members = make_members(chunk, model, requests)
         self._chunks[call] = chunk
         model.submit_chunk(members, time.monotonic_ns())

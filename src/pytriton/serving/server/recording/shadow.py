@@ -2,8 +2,8 @@
 """Sends a share of the requests to another server as well, and counts answers that differ.
 
 A process of its own asks the other server and compares, so that neither takes time from the event
-loop. Requests are passed on after they were answered. What the process does not take in time is
-dropped and counted: the other server may be slow, wrong or gone, and no client notices.
+loop. Requests are passed on after they were answered, no more than this process takes and no more
+than `pacing` allows: the other server may be slow, wrong or gone, and no client notices.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import contextlib
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.package import IMPORT_FOLDER
 from pytriton.base.threads import start_thread
 from pytriton.protocol.recording import MAGIC, encode_record
 from pytriton.serving.server.metrics.exposition import MetricSample, SampleFamily
-from pytriton.serving.server.recording.tap import ExchangeChoice, ExchangeQueue, TimeBudget
+from pytriton.serving.server.process.resources import usable_cores
+from pytriton.serving.server.recording.pacing import FIRST_WINDOW, ShadowPace, ShadowProgress
+from pytriton.serving.server.recording.tap import ExchangeChoice, ExchangeQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,14 +42,14 @@ _BOOTSTRAP = (
     "from pytriton.tools.replay.shadow import main; main(int(sys.argv[2]), sys.argv[3])"
 )
 _MAX_BYTES = 32 << 20  # of requests that wait
-_GATHERING_S = 0.1  # so that the thread runs seldom, and passes on many
-_AT_ONCE = 256
-# Of the server's time, that copies of requests may take: what a busy server loses by its shadow.
-_TIME_SHARE = 0.015
-_BURST_NS = 2_000_000
-_RESTART_S = 1.0  # between two processes
+_GATHERING_S = 0.05  # so that the thread runs seldom, and passes on many
+_READ_BYTES = 1 << 16
+_FIRST_RESTART_S, _LAST_RESTART_S = 1.0, 60.0  # between two processes
 _LOG_INTERVAL_S = 60.0  # between two lines about answers that differ
 RESULTS = ("equal", "different", "failed", "skipped")
+_COUNTED = (*RESULTS, "dropped")  # by the process; the last if there was nobody to ask
+# Why requests are dropped, as docs/recording.md explains it.
+REASONS = ("budget", "slow", "gone", "sequence", "room", "lost", "error")
 
 
 class Shadow:
@@ -56,16 +59,22 @@ class Shadow:
         assert options.url is not None
         self._url = options.url
         self._tap = tap
-        self._budget = TimeBudget(_TIME_SHARE, _BURST_NS)
+        self._pace = ShadowPace(usable_cores(), time.monotonic_ns())
         choice = ExchangeChoice(options.models, options.share)
-        self._queue = ExchangeQueue(choice, _MAX_BYTES, self._budget)
+        self._queue = ExchangeQueue(choice, _MAX_BYTES, self._pace)
         self._queue.on_added = self._wake
-        self._news = threading.Event()
-        self._is_closed = False
-        self._lost_count = 0  # requests that were passed on, and ended with their process
-        self._passed_count = 0  # to the process of now
-        self._earlier = dict.fromkeys(RESULTS, 0)  # of processes that have ended
-        self._now = dict.fromkeys(RESULTS, 0)
+        self._is_woken = False
+        self._news, self._news_end = socket.socketpair()  # the thread waits for two things
+        self._is_closed = threading.Event()
+        self._lines = b""  # of the process, whose end has not come
+        self._passed = 0  # requests, to the process of now
+        self._ended = self._asking_ns = 0  # of the process of now
+        self._earlier_ended = self._earlier_ns = 0  # of processes that have ended
+        self._lost = 0  # requests, with these
+        self._counts = dict.fromkeys(_COUNTED, 0)  # by all processes
+        self._earlier = self._counts  # by those that have ended
+        self._window = FIRST_WINDOW
+        self._restart_s = _FIRST_RESTART_S
         self._logged_s = -_LOG_INTERVAL_S
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -81,10 +90,11 @@ class Shadow:
     def close(self) -> None:
         """Pass nothing on any more; may be called twice."""
         self._tap.remove(self._queue)
-        self._is_closed = True
-        self._news.set()
+        self._is_closed.set()
+        self._is_woken = False
+        self._wake()
         process = self._process
-        if process is not None:
+        if process is not None:  # which ends what the thread may wait for
             process.kill()
             process.wait()
 
@@ -94,50 +104,99 @@ class Shadow:
             "nv_shadow_request_count",
             "counter",
             "Number of requests that another server got as well, by what became of them",
-            [
-                MetricSample(self._earlier[each] + self._now[each], {"result": each})
-                for each in RESULTS
-            ],
+            [MetricSample(self._counts[each], {"result": each}) for each in RESULTS],
         )
         yield SampleFamily(
             "nv_shadow_drop_count",
             "counter",
-            "Number of requests that another server should have got and did not",
-            [MetricSample(self._queue.dropped_count + self._lost_count, {})],
+            "Number of requests that another server should have got and did not, by the reason",
+            [MetricSample(count, {"reason": each}) for each, count in self._drops().items()],
         )
 
+    def _drops(self) -> dict[str, int]:
+        drops = {each: self._queue.drops[each] for each in REASONS}
+        drops["gone"] += self._counts["dropped"]
+        drops["lost"] += self._lost
+        return drops
+
     def _wake(self) -> None:
-        if not self._news.is_set():
-            self._news.set()
+        if not self._is_woken:
+            self._is_woken = True
+            with contextlib.suppress(OSError):  # the thread has ended
+                self._news.send(b"\0")
 
     # In the thread
 
     def _run(self) -> None:
-        while not self._is_closed:
-            self._news.wait()
-            self._news.clear()
-            time.sleep(_GATHERING_S)
-            while self._queue.waiting and not self._is_closed:
-                self._pass_on()
-        self._end_process()
+        while not self._is_closed.is_set():
+            self._run_process()
+            self._is_closed.wait(self._restart_s)
+            self._restart_s = min(2 * self._restart_s, _LAST_RESTART_S)
+        self._news_end.close()
+        self._news.close()
 
-    def _pass_on(self) -> None:
-        waiting = self._queue.waiting
-        taken = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+    def _run_process(self) -> None:
+        """Start a process, and serve it until it is lost or not needed any more."""
         try:
-            connection = self._socket or self._start_process()
-            data = b"".join([encode_record(exchange) for exchange, _ in taken])
-            connection.sendall(data)  # it waits while the other server is slow
-            self._passed_count += len(taken)
+            connection = self._start_process()
+            while not self._is_closed.is_set():
+                self._serve(connection)
         except OSError as error:
-            self._lost_count += len(taken)
-            if not self._is_closed:
+            if not self._is_closed.is_set():
                 logger.warning("The process of the shadow %s was lost: %s", self._url, error)
-                self._end_process()
-                time.sleep(_RESTART_S)
         finally:
+            self._end_process()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Wait for requests or for what the process says, and pass both on."""
+        readable, _, _ = select.select([self._news_end, connection], [], [])
+        if self._is_closed.wait(_GATHERING_S):
+            return
+        if self._news_end in readable:
+            self._news_end.recv(_READ_BYTES)
+            self._is_woken = False
+        if connection in readable:
+            self._read(connection)
+        waiting = self._queue.waiting
+        taken = [waiting.popleft() for _ in range(len(waiting))]
+        if taken:
+            self._passed += len(taken)
             self._queue.release(sum([size for _, size in taken]))
-            self._budget.elsewhere_ns = time.thread_time_ns()  # all that this thread has taken
+            # It waits while the process does not read, and no more requests are allowed then.
+            connection.sendall(b"".join([encode_record(exchange) for exchange, _ in taken]))
+        self._tell_pace()
+
+    def _read(self, connection: socket.socket) -> None:
+        """Read what the process has counted: lines with all its numbers, of which the last counts.
+
+        Raises:
+            OSError: The process is gone.
+        """
+        data = connection.recv(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("it has ended")
+        *lines, self._lines = (self._lines + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        counts = message["counts"]
+        self._counts = {each: self._earlier[each] + counts[each] for each in _COUNTED}
+        self._ended = sum(counts.values())
+        self._asking_ns = message["processor_ns"]
+        self._window = message["window"]
+        self._restart_s = _FIRST_RESTART_S
+        if not self._window:  # it may have dropped any request that it had
+            self._queue.sequences.clear()
+        self._log(message["differences"], message["error"])
+
+    def _tell_pace(self) -> None:
+        self._pace.progress = ShadowProgress(
+            ended=self._earlier_ended + self._ended,
+            asking_ns=self._earlier_ns + self._asking_ns,
+            passing_ns=time.thread_time_ns(),
+            window=self._window,
+        )
 
     def _start_process(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -151,7 +210,6 @@ class Shadow:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         self._socket = ours
-        start_thread(lambda: self._read_counts(ours), "pytriton-shadow-counts")
         ours.sendall(MAGIC)
         return ours
 
@@ -159,27 +217,19 @@ class Shadow:
         process, self._process = self._process, None
         connection, self._socket = self._socket, None
         if connection is not None:
-            with contextlib.suppress(OSError):  # the other end is gone
-                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         if process is not None:
             process.kill()
             process.wait()
-        self._lost_count += max(0, self._passed_count - sum(self._now.values()))
-        for result in RESULTS:
-            self._earlier[result] += self._now[result]
-        self._now = dict.fromkeys(RESULTS, 0)
-        self._passed_count = 0
-
-    def _read_counts(self, connection: socket.socket) -> None:
-        """Read what the process has counted, a line at a time, until it ends."""
-        with contextlib.suppress(OSError), connection.makefile("rb") as lines:
-            for line in lines:
-                message = json.loads(line)
-                if connection is not self._socket:
-                    return
-                self._now = {result: message["counts"][result] for result in RESULTS}
-                self._log(message["differences"], message["error"])
+        self._lost += max(0, self._passed - self._ended)
+        self._earlier_ended += self._passed
+        self._earlier_ns += self._asking_ns
+        self._passed = self._ended = self._asking_ns = 0
+        self._earlier = self._counts
+        self._lines = b""
+        self._window = FIRST_WINDOW
+        self._queue.sequences.clear()
+        self._tell_pace()
 
     def _log(self, differences: list[str], error: str) -> None:
         now_s = time.monotonic()
