@@ -28,6 +28,7 @@ from pytriton.serving.engine.engine import Engine
 from pytriton.serving.server.recording import tap as tap_module
 from pytriton.serving.server.recording.pacing import (
     ASKING_BURST_NS,
+    COPYING_BURST_NS,
     FIRST_WINDOW,
     ShadowPace,
     ShadowProgress,
@@ -284,7 +285,7 @@ def test_members_without_allowance_are_counted_by_addition(paced):
 def test_large_request_is_not_copied_where_a_small_one_is(paced):
     _, tap, queue = paced
     queue.max_bytes = 1 << 30
-    queue.pace.spend(1_000_000, 100)  # half of the burst
+    queue.pace.spend(COPYING_BURST_NS // 2, 100)
 
     assert not is_copied(observed(tap, size=16 << 20))
     assert queue.drops == {"budget": 1}

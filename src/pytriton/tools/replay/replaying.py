@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +27,8 @@ from pytriton.tools.replay.recorded_requests import grpc_message, http_template
 
 _FAILED = "an error"  # the load generator counts texts, and does not say whose they are
 _WAIT_S = 0.5
+_MORE_CONNECTIONS = 4  # than were needed when it was recorded
+_MAX_CONNECTIONS = 256
 _FIRST_IDS = 1 << 32  # of sequences with new ids
 
 
@@ -61,7 +65,7 @@ class ReplayResult:
         exchanges: The recorded requests.
         skipped: Requests that this protocol cannot send, by the reason.
         due_s: When each was due, from the first.
-        late_ms: How much later it was sent.
+        late_ms: How much later its last byte was sent, in relation to the one that was earliest.
         latency_ms: How long its last response took, and how long it took when it was recorded.
         elapsed_s: From the first request to the last answer.
         compared: Requests whose answers were compared.
@@ -116,6 +120,14 @@ def offsets_ms(exchanges: Sequence[Exchange], speed: float) -> tuple[float, ...]
     return tuple((each.arrived_ns - first) / 1e6 / speed for each in exchanges)
 
 
+def most_at_once(exchanges: Sequence[Exchange]) -> int:
+    """Returns how many of the requests were under way at the same time, at most."""
+    begins = np.sort(np.array([each.arrived_ns for each in exchanges], np.int64))
+    ends = np.sort(np.array([each.arrived_ns + each.ended_ns for each in exchanges], np.int64))
+    under_way = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, side="left")
+    return int(under_way.max(initial=0))
+
+
 def replay(
     exchanges: Sequence[Exchange],
     plan: ReplayPlan,
@@ -146,10 +158,16 @@ def replay(
     parts: list[Records] = []
     try:
         load.start(level, len(kept))
+        began_s = time.monotonic()
         done = 0
         while not load.wait(_WAIT_S):
-            parts.append(load.take())
-            done += len(parts[-1])
+            if isinstance(level, FixedSchedule):
+                # Handing answers over would delay the next requests, so this is what should be.
+                elapsed_ms = 1000 * (time.monotonic() - began_s)
+                done = bisect.bisect(level.milliseconds, elapsed_ms)
+            else:
+                parts.append(load.take())
+                done += len(parts[-1])
             on_progress(done, len(kept))
     finally:
         parts.append(load.stop())
@@ -180,6 +198,7 @@ def _recipe(exchanges: Sequence[Exchange], plan: ReplayPlan) -> Recipe:
             templates = [http_template(each, address, plan.headers) for each in exchanges]
         except ValueError as error:
             raise GeneratorError(str(error)) from error
+    connections = min(most_at_once(exchanges) + _MORE_CONNECTIONS, _MAX_CONNECTIONS)
     return Recipe(
         is_grpc=is_grpc,
         host=address.host,
@@ -191,6 +210,8 @@ def _recipe(exchanges: Sequence[Exchange], plan: ReplayPlan) -> Recipe:
         has_binary=not is_grpc,
         tls=plan.tls or (Tls() if address.uses_tls else None),
         keeps_outputs=plan.compares,
+        connections=1 if plan.concurrency else connections,
+        is_exact=plan.concurrency is None,
     )
 
 
@@ -200,7 +221,9 @@ def _result(
     parts: Sequence[Records],
     plan: ReplayPlan,
 ) -> ReplayResult:
-    sent = np.concatenate([part.begin_ns for part in parts])
+    begun = np.concatenate([part.begin_ns for part in parts])
+    sent = np.concatenate([part.sent_ns for part in parts])
+    sent = np.where(sent > begun, sent, begun)  # those that could not be sent have no such time
     last = np.concatenate([part.last_ns for part in parts])
     ok = np.concatenate([part.ok for part in parts])
     index = np.concatenate([part.input_index for part in parts])
@@ -228,9 +251,9 @@ def _result(
         skipped=skipped,
         due_s=due_ns / 1e9,
         late_ms=late / 1e6,
-        latency_ms=(last - sent)[order] / 1e6,
+        latency_ms=(last - begun)[order] / 1e6,
         recorded_latency_ms=recorded,
-        elapsed_s=float(last.max() - sent.min()) / 1e9 if len(sent) else 0.0,
+        elapsed_s=float(last.max() - begun.min()) / 1e9 if len(begun) else 0.0,
         failed=int(np.count_nonzero(~ok)),
         compared=compared,
         found=found,

@@ -18,6 +18,7 @@ from pytriton.tools.replay.replaying import ReplayResult
 MAX_DIFFERENCES = 20  # in texts and pages; the document has all
 _RANKS = (50.0, 90.0, 99.0, 100.0)
 _POINTS = 2000  # of a plot
+_EXACT_MS = 1.0  # within which a request counts as sent at its time
 
 
 def text(result: ReplayResult, notes: Sequence[str] = ()) -> str:
@@ -27,6 +28,9 @@ def text(result: ReplayResult, notes: Sequence[str] = ()) -> str:
     lines.append(f"when recorded  {_quantiles(result.recorded_latency_ms)}")
     if result.is_paced:
         lines.append(f"sent late by   {_quantiles(result.late_ms)}")
+        lines.append(
+            f"{_exact_share(result):.2%} of the requests were sent within 1 ms of their times"
+        )
     lines += [f"{count} x {error}" for error, count in result.errors.items()]
     if result.found:
         requests = len({each.number for each in result.found})
@@ -53,6 +57,7 @@ def document(result: ReplayResult, notes: Sequence[str] = ()) -> dict[str, Any]:
         "latency_ms": _quantile_values(result.latency_ms),
         "recorded_latency_ms": _quantile_values(result.recorded_latency_ms),
         "late_ms": _quantile_values(result.late_ms) if result.is_paced else {},
+        "share_within_1_ms": round(_exact_share(result), 6) if result.is_paced else None,
         "differences": [
             {
                 "request": each.number,
@@ -160,6 +165,11 @@ def _summary(result: ReplayResult) -> str:
     elapsed_s = result.elapsed_s
     rate = f", {count / elapsed_s:,.0f}/s" if elapsed_s else ""
     return f"{count:,} requests answered in {elapsed_s:.3g} s{rate}; {result.failed:,} failed"
+
+
+def _exact_share(result: ReplayResult) -> float:
+    late = result.late_ms
+    return float(np.count_nonzero(late <= _EXACT_MS) / len(late)) if len(late) else 1.0
 
 
 def _at(values: NDArray[np.float64], rank: float) -> float:

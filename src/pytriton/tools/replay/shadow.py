@@ -35,11 +35,11 @@ from pytriton.tools.replay.comparing import Answers, Tolerance, differences
 from pytriton.tools.replay.recorded_requests import http_body, parameters_of
 
 _WORKERS = 4
-_WINDOW = 64  # requests that may be on their way at a time
+_WINDOW = 128  # requests that may be on their way at a time
 _PROBES = 1  # the same while it is not known whether the shadow answers again
 _TIMEOUT_S = 10.0
 _FIRST_REST_S, _LAST_REST_S = 0.5, 30.0  # after a request without an answer
-_REPORT_S = 0.05  # between two reports, so that the server seldom reads one
+_REPORT_S = 0.1  # between two reports, so that the server seldom reads one
 _READ_BYTES = 1 << 20
 # The server and its models come first. The lowest priority of all would make the start last long.
 _STARTING_NICENESS, _NICENESS = 10, 19

@@ -13,7 +13,7 @@ import dataclasses
 COPYING_SHARE = 0.01
 COPYING_BURST_NS = 1_000_000
 # Of the processor time of all cores that the server may use, for asking and comparing.
-ASKING_SHARE = 0.015
+ASKING_SHARE = 0.01
 ASKING_BURST_NS = 25_000_000
 FIRST_WINDOW = 16  # requests under way before the process has said how many it takes
 PROBES = 1  # the window of a process whose server did not answer the last time

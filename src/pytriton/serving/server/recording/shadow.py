@@ -42,7 +42,7 @@ _BOOTSTRAP = (
     "from pytriton.tools.replay.shadow import main; main(int(sys.argv[2]), sys.argv[3])"
 )
 _MAX_BYTES = 32 << 20  # of requests that wait
-_GATHERING_S = 0.05  # so that the thread runs seldom, and passes on many
+_GATHERING_S = 0.1  # so that the thread runs seldom, and passes on many
 _READ_BYTES = 1 << 16
 _FIRST_RESTART_S, _LAST_RESTART_S = 1.0, 60.0  # between two processes
 _LOG_INTERVAL_S = 60.0  # between two lines about answers that differ

@@ -10,6 +10,7 @@ import select
 import selectors
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,12 @@ class SocketPoller:
             select.select([self._epoll.fileno()], [], [], seconds)
             seconds = 0
         found: list[tuple[int, int]] = self._epoll.poll(seconds, _MAX_EVENTS)
+        return found
+
+    def poll_until(self, due_ns: int) -> list[tuple[int, int]]:
+        """Look until something can be done or a time has come, without sleeping."""
+        while not (found := self.poll(0)) and time.monotonic_ns() < due_ns:
+            pass
         return found
 
     def _poll_selector(self, seconds: float) -> list[tuple[int, int]]:

@@ -56,6 +56,8 @@ class Recipe(msgspec.Struct, frozen=True):
         sequences: How requests form sequences.
         tls: Encrypted connections; None: plain ones.
         keeps_outputs: Whether answers are kept.
+        connections: Lanes whose connections are opened before the first request.
+        is_exact: Whether requests have to begin at their times, at the cost of processor time.
     """
 
     is_grpc: bool
@@ -71,6 +73,8 @@ class Recipe(msgspec.Struct, frozen=True):
     sequences: Sequences | None = None
     tls: Tls | None = None
     keeps_outputs: bool = False
+    connections: int = 1
+    is_exact: bool = False
 
 
 class StartLoad(msgspec.Struct, frozen=True, tag=True):

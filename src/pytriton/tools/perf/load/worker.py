@@ -6,8 +6,10 @@ It does nothing else, so that what measures and shows progress does not disturb 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import os
 import signal
 import socket
 import ssl
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.driver import Driver
+from pytriton.tools.perf.load.driver import NEVER_NS, Driver, EarlyWaking
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_connection import Head, LoadHttpConnection
@@ -43,6 +45,7 @@ from pytriton.tools.perf.load.requests import GrpcRequests, HttpRequests
 LANES_PER_CONNECTION = 6
 
 _LONGEST_WAIT_NS = 1_000_000_000
+_EXACT_NICENESS = -10  # it sleeps most of the time, and has to be quick when it does not
 
 
 class GrpcChannel:
@@ -111,8 +114,9 @@ class Carriers:
         return self._carriers[index]
 
     def check(self) -> None:
-        """Connect once, to see whether it works; OSError if it does not."""
-        self.of_lane(0).open()
+        """Connect what is needed from the first request on; OSError if it does not work."""
+        for number in range(self._recipe.connections):
+            self.of_lane(number).open()
 
     def close(self) -> None:
         for carrier in self._carriers:
@@ -148,6 +152,7 @@ class LoadWorker:
         self._carriers = Carriers(recipe, self._poller)
         self._driver = Driver(recipe, self._recorder, self._carriers.of_lane)
         self._carriers.outcome = self._driver
+        self._waking = EarlyWaking() if recipe.is_exact else None
         self._level_number = -1  # of a level whose end has not been told
         self._is_ending = False
         self._is_over = False
@@ -168,6 +173,10 @@ class LoadWorker:
     def run(self) -> None:
         """Make load until the measuring process says that it is over, or is gone."""
         self._poller.add(self._connection.fileno(), self._on_order)
+        if self._waking is not None:
+            # Needs a privilege, which is often there: containers run as root.
+            with contextlib.suppress(OSError):
+                os.nice(_EXACT_NICENESS)
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles, and a collection would be a pause
@@ -182,14 +191,17 @@ class LoadWorker:
     def _turn(self) -> None:
         """Wait for something to happen, and handle it."""
         driver, callbacks = self._driver, self._poller.callbacks
+        waking = self._waking
         before = clock()
         wait_ns = min(driver.due_ns - before, _LONGEST_WAIT_NS)
-        events = self._poller.poll(wait_ns / 1e9 if wait_ns > 0 else 0)
+        events = self._poll(wait_ns, waking)
         begin = clock()
         for fd, event in events:
             callback = callbacks.get(fd)  # one may close the connection of another
             if callback is not None:
                 callback(event)
+            if waking is not None and driver.due_ns <= (now := clock()):
+                driver.tick(now)  # answers that have come can wait
         now = clock()
         if driver.due_ns <= now:
             driver.tick(now)
@@ -201,6 +213,15 @@ class LoadWorker:
             self._level_number = -1
         if self._is_ending and driver.is_stopped:
             self._end()
+
+    def _poll(self, wait_ns: int, waking: EarlyWaking | None) -> list[tuple[int, int]]:
+        if waking is not None and wait_ns > 0:
+            due_ns = self._driver.due_ns
+            early_ns = waking.before(due_ns) if due_ns != NEVER_NS else 0
+            if wait_ns <= early_ns:
+                return self._poller.poll_until(due_ns)
+            wait_ns -= early_ns
+        return self._poller.poll(wait_ns / 1e9 if wait_ns > 0 else 0)
 
     def _on_order(self, event: int) -> None:
         self._obey(self._orders.receive())
