@@ -24,13 +24,15 @@ from pytriton.protocol.recording import (
 )
 from pytriton.tools.perf.data.recorded import read_recording, recorded_inputs
 from pytriton.tools.perf.errors import DataError, GeneratorError
+from pytriton.tools.perf.load.records import Records
 from pytriton.tools.plots.page import page_html
-from pytriton.tools.replay import report
+from pytriton.tools.replay import replaying, report
 from pytriton.tools.replay.comparing import Difference
 from pytriton.tools.replay.recorded_requests import grpc_message, http_body, parameters_of
 from pytriton.tools.replay.replaying import (
     ReplayPlan,
     ReplayResult,
+    most_at_once,
     offsets_ms,
     replay,
     sendable,
@@ -119,6 +121,59 @@ def test_times_are_scaled():
     assert offsets_ms(exchanges, 2.0) == (0.0, 1.0, 5.0)
 
 
+@pytest.mark.parametrize(
+    "times, most",
+    [
+        ([], 0),
+        ([(0, 5)], 1),
+        ([(0, 5), (5, 5), (10, 5)], 2),  # one that ends just then still has its connection
+        ([(0, 100), (1, 1), (3, 1), (3, 2)], 3),
+        ([(7, 0), (7, 0)], 2),
+    ],
+)
+def test_most_requests_at_once_are_counted(times, most):
+    exchanges = [exchange(at, ended_ns=int(lasting * 1e6)) for at, lasting in times]
+
+    assert most_at_once(exchanges) == most
+
+
+class FakeLoad:
+    """Ends after some waits, and says what it was asked."""
+
+    def __init__(self, _plan, recipe):
+        self.recipe, self.waits, self.takes = recipe, 3, 0
+        FakeLoad.last = self
+
+    def start(self, level, requests):
+        self.level = level
+
+    def wait(self, seconds):
+        self.waits -= 1
+        return self.waits == 0
+
+    def take(self):
+        self.takes += 1
+        return Records()
+
+    def stop(self):
+        return Records()
+
+
+@pytest.mark.parametrize("concurrency", [None, 2])
+def test_sender_is_not_disturbed_while_it_keeps_times(monkeypatch, concurrency):
+    monkeypatch.setattr(replaying, "ProcessLoad", FakeLoad)
+    exchanges = [exchange(at, ended_ns=3_000_000) for at in (0, 1, 2)]
+    plan = ReplayPlan(parse_address("localhost:1"), concurrency=concurrency, compares=False)
+    progress = []
+    replay(exchanges, plan, lambda done, every: progress.append((done, every)))
+    load = FakeLoad.last
+
+    assert load.takes == (0 if concurrency is None else 2)
+    assert len(progress) == 2
+    assert load.recipe.is_exact == (concurrency is None)
+    assert load.recipe.connections == (7 if concurrency is None else 1)
+
+
 def test_new_sequence_ids_keep_sequences_together():
     ids = [0, 5, 6, 5, "a", "", "a"]
     old = [exchange(index, correlation_id=each) for index, each in enumerate(ids)]
@@ -191,14 +246,23 @@ def test_report_names_differences_and_how_late_requests_were():
     assert "The answers to 1 requests differ" in text
     assert "request 4 of m, output y[3]: expected 1.0, got 2.0 (2 elements differ)" in text
     assert "sent late by   p50  0.300 ms" in text
+    assert "100.00% of the requests were sent within 1 ms of their times" in text
     assert report.document(result_of(found))["differences"][0]["index"] == [3]
     assert report.document(result_of())["late_ms"]["max"] == 0.5
+
+
+def test_report_says_how_many_requests_were_in_time():
+    late = result_of(late_ms=np.array([0.2, 1.0, 1.1, 30.0]))
+
+    assert "50.00% of the requests were sent within 1 ms" in report.text(late)
+    assert report.document(late)["share_within_1_ms"] == 0.5
 
 
 def test_report_of_a_concurrency_says_nothing_of_being_late():
     result = result_of(is_paced=False)
 
     assert "sent late" not in report.text(result)
+    assert "within 1 ms" not in report.text(result)
     assert len(report.panels(result)) == 3
 
 

@@ -31,10 +31,6 @@ from pytriton.tools.perf.load.requests import differs
 
 _SECOND_NS = 1_000_000_000
 
-_EARLIEST_NS = 1_000_000  # before the time of a request, to be awake then
-_SPINNING_SHARE = 0.2  # of the time between two requests: the rest is for the server
-_USUAL_GAP_NS = 5_000_000
-
 DELAYED_NS = 1_000_000  # a request that begins later than this after its time is delayed
 MAX_LANES = 1024
 NEVER_NS = sys.maxsize
@@ -105,26 +101,6 @@ def check_level(level: Level) -> None:
 def share_of_number(number: int, worker: int, workers: int) -> int:
     """How much of a number one of several processes takes; together they take all of it."""
     return number // workers + (1 if worker < number % workers else 0)
-
-
-class EarlyWaking:
-    """How long before the time of a request its sender stops sleeping.
-
-    Systems wake a process up to a millisecond late. One that is awake is in time, but it takes a
-    core, so it is a share of the mean time between requests.
-    """
-
-    def __init__(self) -> None:
-        self._due_ns = 0
-        self._gap_ns = float(_USUAL_GAP_NS)
-
-    def before(self, due_ns: int) -> int:
-        """Returns how many nanoseconds before the time of the next request that is."""
-        if due_ns > self._due_ns:
-            gap_ns = min(due_ns - self._due_ns, _USUAL_GAP_NS)
-            self._gap_ns += (gap_ns - self._gap_ns) / 16
-            self._due_ns = due_ns
-        return min(_EARLIEST_NS, int(_SPINNING_SHARE * self._gap_ns))
 
 
 class Pacing(Protocol):

@@ -10,7 +10,6 @@ import select
 import selectors
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ Receive = Callable[[int], bytes]
 
 WRITABLE = 4  # as epoll has it
 _MAX_EVENTS = 256
+_SHORT_S = 0.02  # a wait that has to be exact
 Callback = Callable[[int], None]
 
 
@@ -129,20 +129,16 @@ class SocketPoller:
             self._selector.unregister(fd)
 
     def poll(self, seconds: float) -> list[tuple[int, int]]:
-        """Wait at most so long; pairs of a connection and what it can do."""
+        """Wait at most so long, maybe a little less; pairs of a connection and what it can do."""
         if self._epoll is None:
             return self._poll_selector(seconds)
-        if 0 < seconds < 0.02:
-            # epoll's own limit counts milliseconds, which is too coarse for rates.
+        # epoll's own limit counts milliseconds and rounds up, which is too coarse for rates.
+        if 0 < seconds < _SHORT_S:
             select.select([self._epoll.fileno()], [], [], seconds)
             seconds = 0
+        elif seconds > 0:
+            seconds -= _SHORT_S / 2  # the rest is a short one
         found: list[tuple[int, int]] = self._epoll.poll(seconds, _MAX_EVENTS)
-        return found
-
-    def poll_until(self, due_ns: int) -> list[tuple[int, int]]:
-        """Look until something can be done or a time has come, without sleeping."""
-        while not (found := self.poll(0)) and time.monotonic_ns() < due_ns:
-            pass
         return found
 
     def _poll_selector(self, seconds: float) -> list[tuple[int, int]]:

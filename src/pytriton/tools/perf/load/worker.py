@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from pytriton.tools.perf.errors import GeneratorError
-from pytriton.tools.perf.load.driver import NEVER_NS, Driver, EarlyWaking
+from pytriton.tools.perf.load.driver import Driver
 from pytriton.tools.perf.load.grpc_session import GrpcSession
 from pytriton.tools.perf.load.grpc_stream import GrpcStreamSession
 from pytriton.tools.perf.load.http_connection import Head, LoadHttpConnection
@@ -45,7 +45,6 @@ from pytriton.tools.perf.load.requests import GrpcRequests, HttpRequests
 LANES_PER_CONNECTION = 6
 
 _LONGEST_WAIT_NS = 1_000_000_000
-_EXACT_NICENESS = -10  # it sleeps most of the time, and has to be quick when it does not
 
 
 class GrpcChannel:
@@ -152,7 +151,7 @@ class LoadWorker:
         self._carriers = Carriers(recipe, self._poller)
         self._driver = Driver(recipe, self._recorder, self._carriers.of_lane)
         self._carriers.outcome = self._driver
-        self._waking = EarlyWaking() if recipe.is_exact else None
+        self._is_exact = recipe.is_exact
         self._level_number = -1  # of a level whose end has not been told
         self._is_ending = False
         self._is_over = False
@@ -173,10 +172,8 @@ class LoadWorker:
     def run(self) -> None:
         """Make load until the measuring process says that it is over, or is gone."""
         self._poller.add(self._connection.fileno(), self._on_order)
-        if self._waking is not None:
-            # Needs a privilege, which is often there: containers run as root.
-            with contextlib.suppress(OSError):
-                os.nice(_EXACT_NICENESS)
+        if self._is_exact:
+            raise_priority()
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles, and a collection would be a pause
@@ -191,16 +188,15 @@ class LoadWorker:
     def _turn(self) -> None:
         """Wait for something to happen, and handle it."""
         driver, callbacks = self._driver, self._poller.callbacks
-        waking = self._waking
         before = clock()
         wait_ns = min(driver.due_ns - before, _LONGEST_WAIT_NS)
-        events = self._poll(wait_ns, waking)
+        events = self._poller.poll(wait_ns / 1e9 if wait_ns > 0 else 0)
         begin = clock()
         for fd, event in events:
             callback = callbacks.get(fd)  # one may close the connection of another
             if callback is not None:
                 callback(event)
-            if waking is not None and driver.due_ns <= (now := clock()):
+            if self._is_exact and driver.due_ns <= (now := clock()):
                 driver.tick(now)  # answers that have come can wait
         now = clock()
         if driver.due_ns <= now:
@@ -213,15 +209,6 @@ class LoadWorker:
             self._level_number = -1
         if self._is_ending and driver.is_stopped:
             self._end()
-
-    def _poll(self, wait_ns: int, waking: EarlyWaking | None) -> list[tuple[int, int]]:
-        if waking is not None and wait_ns > 0:
-            due_ns = self._driver.due_ns
-            early_ns = waking.before(due_ns) if due_ns != NEVER_NS else 0
-            if wait_ns <= early_ns:
-                return self._poller.poll_until(due_ns)
-            wait_ns -= early_ns
-        return self._poller.poll(wait_ns / 1e9 if wait_ns > 0 else 0)
 
     def _on_order(self, event: int) -> None:
         self._obey(self._orders.receive())
@@ -266,6 +253,17 @@ class LoadWorker:
         self._since_ns, self._cpu_ns = now, cpu_ns
         self._waiting_ns = self._lag_ns = self._events = 0
         return taken
+
+
+def raise_priority() -> None:
+    """Run before all other processes if that is allowed, as it is to root outside of containers.
+
+    A process that sleeps until the time of a request is then not kept waiting for a core. It sleeps
+    most of the time, so the others have theirs.
+    """
+    if hasattr(os, "sched_setscheduler"):  # not on macOS
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def main(fd: int) -> None:
