@@ -3,13 +3,13 @@
 
     python -m benchmarks.shadow_loads --rounds 60
 
-A server answers without a pause, and in every other turn it sends all its requests to a shadow as
-well: to none, and to one that is killed, hangs, answers late or answers wrongly. So the turns that
-are compared are those of one process with one load, which a busy machine disturbs alike; two
-servers would differ by more than a shadow costs. The medians of the ratios of neighbours are
-printed. "none" changes nothing, and shows how exact the others are. The server and the load have
-one core, and the shadows with the process that asks them another, unless `--unpinned` lets all of
-them run anywhere.
+A server answers without a pause. In one turn of each pair, the first or the second by chance, it
+sends all its requests to a shadow as well: to none, and to one that is killed, hangs, answers late
+or answers wrongly. So the turns that are compared are those of one process with one load, which a
+busy machine disturbs alike; two servers would differ by more than a shadow costs. The medians of
+the ratios are printed, with the standard error of that of the rates. "none" changes nothing, and
+shows how exact the others are. The server and the load have one core, and the shadows with the
+process that asks them another, unless `--unpinned` lets all of them run anywhere.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
+import random
 import signal
 import socket
 import statistics
@@ -198,7 +200,9 @@ def compare(name: str, measured: Server, options: argparse.Namespace) -> None:
                 pin(process, SHADOW_CORE if is_shadow else PRIMARY_CORE)
         asked = measured.metric("nv_shadow_request_count")
         dropped = measured.metric("nv_shadow_drop_count")
-        for is_on in [number % 2 == 1 for number in range(2 * options.rounds + 1)]:
+        chance = random.Random(1)  # noqa: S311  # an order is no secret
+        pairs = [chance.choice([(False, True), (True, False)]) for _ in range(options.rounds)]
+        for is_on in itertools.chain.from_iterable(pairs):
             if name != "none":
                 os.kill(measured.pid, signal.SIGUSR1 if is_on else signal.SIGUSR2)
             load.wait(SETTLING_S)
@@ -217,7 +221,7 @@ def compare(name: str, measured: Server, options: argparse.Namespace) -> None:
 def report(
     name: str, turns: dict[bool, list[tuple[Turn, Turn]]], ends_ns: np.ndarray, share: float
 ) -> None:
-    """Prints the medians of the ratios of each turn with a shadow and the two beside it."""
+    """Prints the medians of the ratios of each turn with a shadow and the one beside it."""
 
     def figures(begin: Turn, end: Turn) -> tuple[float, float, float]:
         times = (begin.ended_ns, end.ended_ns)
@@ -228,17 +232,15 @@ def report(
 
     off = [figures(*turn) for turn in turns[False]]
     on = [figures(*turn) for turn in turns[True]]
-    ratios = [
-        statistics.median(
-            2 * with_it[place] / (before[place] + after[place])
-            for before, with_it, after in zip(off, on, off[1:], strict=False)
-        )
-        for place in range(3)
-    ]
-    rate, server_us, _ = (statistics.median(each) for each in zip(*off, strict=True))
+    pairs = list(zip(off, on, strict=True))
+    ratios = [[after[place] / before[place] for before, after in pairs] for place in range(3)]
+    rate, cpu, both = (statistics.median(each) for each in ratios)
+    # That of a median, from the median distance, which single disturbed turns do not change.
+    error = 1.86 * statistics.median(abs(each - rate) for each in ratios[0]) / len(pairs) ** 0.5
+    off_rate, off_us, _ = (statistics.median(each) for each in zip(*off, strict=True))
     print(
-        f"{name:>8} {rate:8,.0f} {server_us:8.1f} {ratios[0]:6.3f} {ratios[1]:6.3f}"
-        f" {ratios[2]:8.3f} {share:7.2%} {os.getloadavg()[0]:6.1f}",
+        f"{name:>8} {off_rate:8,.0f} {off_us:8.1f} {rate:6.3f} {error:6.3f} {cpu:6.3f} {both:8.3f}"
+        f" {share:7.2%} {os.getloadavg()[0]:6.1f}",
         flush=True,
     )
 
@@ -269,7 +271,7 @@ def main() -> None:
             "late": late.http_port,
             "wrong": wrong.http_port,
         }
-        print("  shadow    off/s   off us   rate    cpu  +shadow   asked   load")
+        print("  shadow    off/s   off us   rate    +/-    cpu  +shadow   asked   load")
         for name, port in ports.items():
             if options.only and name not in options.only:
                 continue

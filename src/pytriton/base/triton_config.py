@@ -49,7 +49,7 @@ class TritonConfig:
         access_log_health: whether questions about health have lines there; default True.
         access_log_fields: names of fields there that say what a request cost; default is none.
         shadow_url: address of another server that gets requests as well; default is none.
-        shadow_share: share of the requests that it gets; default is 1.
+        shadow_share: share of the requests that it gets at most; default is 1.
         shadow_models: names of the models whose requests it gets; default is all.
         exit_timeout_secs: seconds to wait for open requests when the server stops; default 30.
         exit_on_error: whether an error at start ends the server; default True.
