@@ -172,8 +172,8 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "Address of another server, such as grpc://host:8001, which gets requests as well; its "
             "answers are compared and counted. None of these three is an option of Triton.",
             "<address>", field="shadow.url"),
-        _number("shadow-share", "1", "Share of the requests that it gets at most.", is_positive=True,
-            field="shadow.share"),
+        _number("shadow-share", "1", "Share of the requests that it gets at most.",
+            is_positive=True, field="shadow.share"),
         _each("shadow-models", "", "Model whose requests it gets; may be repeated. Default: all.",
             "<name>", field="shadow.models"),
     ),
