@@ -105,6 +105,17 @@ def test_recording_has_requests_with_their_answers(server, recording):
     assert [len(each.responses) for each in streams] == [0, 3]
 
 
+@pytest.mark.usefixtures("strangers")
+def test_server_of_somebody_else_is_recorded_with_its_token_only(server, tmp_path, capsys):
+    assert main(["record", str(tmp_path / "other.rec"), "-u", server.http]) == 1
+    assert "only with its access token" in capsys.readouterr().err
+
+
+def test_replay_to_the_port_of_the_metrics_names_the_right_one(server, recording, capsys):
+    assert main(["replay", str(recording), "-u", server.metrics]) == 1
+    assert f"expected the port for HTTP, {server.http}" in capsys.readouterr().err
+
+
 def test_file_is_for_its_owner_only(recording):
     assert recording.stat().st_mode & 0o077 == 0
 
@@ -179,7 +190,7 @@ def test_redacted_inputs_are_zeros_and_their_answers_are_not_compared(server, tm
 
     assert [each.data for each in exchange.inputs] == [bytes(4), np.float32(7).tobytes()]
     assert main(["replay", str(path), "-u", server.http]) == 0
-    assert "1 requests have redacted inputs" in capsys.readouterr().out
+    assert "1 request has redacted inputs" in capsys.readouterr().out
 
 
 def test_only_the_models_that_were_asked_for_are_recorded(server, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from pytriton.client.kserve.records import NamedArray, PlainTensor
 from pytriton.protocol.recording import Exchange, RecordedResponse, RecordedTensor
-from pytriton.tools.replay.comparing import Answers, Tolerance, differences
+from pytriton.tools.replay.comparing import SOME_ERROR, Answers, Tolerance, differences
 
 NAN, INF = np.float32(np.nan), np.float32(np.inf)
 
@@ -131,6 +131,9 @@ def test_errors_are_compared_with_errors():
     )
     assert "expected an answer, got the error 'late'" in (
         differences(answered, Answers((), "late"), Tolerance())[0].text()
+    )
+    assert "expected an answer, got an error" in (
+        differences(answered, Answers((), SOME_ERROR), Tolerance())[0].text()
     )
 
 

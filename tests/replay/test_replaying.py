@@ -24,7 +24,7 @@ from pytriton.protocol.recording import (
 )
 from pytriton.tools.perf.data.recorded import read_recording, recorded_inputs
 from pytriton.tools.perf.errors import DataError, GeneratorError
-from pytriton.tools.perf.load.records import Records
+from pytriton.tools.perf.load.records import GeneratorState, Records
 from pytriton.tools.plots.page import page_html
 from pytriton.tools.replay import replaying, report
 from pytriton.tools.replay.comparing import Difference
@@ -32,6 +32,7 @@ from pytriton.tools.replay.recorded_requests import grpc_message, http_body, par
 from pytriton.tools.replay.replaying import (
     ReplayPlan,
     ReplayResult,
+    is_sender_limit,
     most_at_once,
     offsets_ms,
     replay,
@@ -196,6 +197,27 @@ def test_decoupled_requests_need_grpc():
     assert sendable(exchanges, "grpc") == (exchanges, {})
 
 
+@pytest.mark.parametrize("limits, is_said", [([False, True], False), ([True, True, False], True)])
+def test_sender_counts_as_busy_if_it_was_so_most_of_the_time(limits, is_said):
+    parts = [Records(generator=GeneratorState(is_limit=each)) for each in limits]
+    result = result_of(is_generator_limit=is_sender_limit(parts))
+
+    assert ("The sender itself was busy" in report.text(result)) == is_said
+
+
+def test_error_of_several_lines_is_one_line_of_the_report():
+    text = report.text(result_of(errors={"ValueError: negative\n\nAt:\n  model.py(11)\n": 2}))
+
+    assert "\n2 x ValueError: negative At: model.py(11)\n" in text
+
+
+def test_requests_that_were_not_sent_are_told_with_the_reason():
+    _, skipped = sendable([exchange(is_decoupled=True)], "http")
+    text = report.text(result_of(skipped=skipped))
+
+    assert "note: 1 request was not sent: decoupled models need a gRPC address" in text
+
+
 def test_sequences_are_refused_at_a_concurrency():
     plan = ReplayPlan(parse_address("localhost:1"), concurrency=2)
     with pytest.raises(GeneratorError, match="sequences keep their order"):
@@ -243,7 +265,7 @@ def test_report_names_differences_and_how_late_requests_were():
     text = report.text(result_of(found), ["a note"])
 
     assert "note: a note" in text
-    assert "The answers to 1 requests differ" in text
+    assert "The answers to 1 request differ" in text
     assert "request 4 of m, output y[3]: expected 1.0, got 2.0 (2 elements differ)" in text
     assert "sent late by   p50  0.300 ms" in text
     assert "100.00% of the requests were sent within 1 ms of their times" in text

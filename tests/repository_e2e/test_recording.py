@@ -150,6 +150,14 @@ def test_server_that_chose_its_own_token_gives_nothing_away(start_server):
         assert "This API is restricted" in answer.error
 
 
+def test_ones_own_server_is_recorded_without_giving_its_token(start_server, tmp_path, capsys):
+    server = start_server(MODELS).await_ready()
+    arguments = ["record", str(tmp_path / "a.rec"), "-u", f"localhost:{server.http_port}"]
+
+    assert main([*arguments, "--seconds", "0.01"]) == 0, capsys.readouterr().err
+    assert read_recording(tmp_path / "a.rec").end is not None
+
+
 def test_slow_client_of_a_recording_costs_drops_and_no_errors(start_server):
     server = start_server(MODELS, flags=[FLAG]).await_ready()
     body = json.dumps({"buffer_bytes": 1 << 16}).encode()

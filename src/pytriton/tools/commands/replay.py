@@ -21,6 +21,7 @@ from pytriton.tools.plots.pictures import PlotError, check_available, draw
 from pytriton.tools.replay import report
 from pytriton.tools.replay.comparing import Tolerance
 from pytriton.tools.replay.replaying import ReplayPlan, ReplayResult, replay
+from pytriton.utils.metrics_port import metrics_port_hint
 from pytriton.utils.option_parser import OptionParser
 
 _EPILOG = """\
@@ -51,6 +52,7 @@ def run(
         plan = _plan(options)
         chosen = _chosen(recording, options.model)
         result = replay(chosen, plan)
+        _check_port(result, plan)
     except AskError as error:
         complain(str(error))
         return 1
@@ -86,6 +88,14 @@ def _plan(options: argparse.Namespace) -> ReplayPlan:
         compares=not options.no_compare,
         tls=Tls(ca_file=options.ca_file) if options.ca_file else None,
     )
+
+
+def _check_port(result: ReplayResult, plan: ReplayPlan) -> None:
+    """GeneratorError if nothing was answered, as the requests went to the port of the metrics."""
+    if plan.address.protocol != "http" or result.failed < len(result.due_s):
+        return
+    if hint := metrics_port_hint(plan.address.host, plan.address.port):
+        raise GeneratorError(hint)
 
 
 def _write(options: argparse.Namespace, result: ReplayResult, notes: Sequence[str]) -> None:

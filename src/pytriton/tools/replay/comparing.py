@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pytriton.protocol.recording import Exchange, RecordedTensor
 from pytriton.tools.perf.data.recorded import plain
 
+SOME_ERROR = "an error"  # of a request whose error has no known words
 _MAX_TEXT = 60  # characters of a value in a difference
 
 
@@ -33,7 +34,8 @@ class Answers:
 
     Attributes:
         responses: The outputs of each response.
-        error: The error of the request; empty: there was none.
+        error: The error of the request; empty: there was none. `SOME_ERROR` if its words are not
+            known.
     """
 
     responses: Sequence[Mapping[str, NDArray[Any]]]
@@ -86,11 +88,10 @@ def differences(exchange: Exchange, answers: Answers, tolerance: Tolerance) -> l
         )
 
     errors = [each.error for each in exchange.responses if each.error is not None]
+    if errors and answers.error:  # texts may name processes and times
+        return []
     if errors or answers.error:
-        if errors and answers.error:  # texts may name processes and times
-            return []
-        expected = f"the error '{errors[0]}'" if errors else "an answer"
-        return [whole(expected, f"the error '{answers.error}'" if answers.error else "an answer")]
+        return [whole(_outcome(errors[0] if errors else ""), _outcome(answers.error))]
     recorded = exchange.responses
     if len(recorded) != len(answers.responses):
         return [whole(f"{len(recorded)} responses", f"{len(answers.responses)}")]
@@ -108,6 +109,13 @@ def differences(exchange: Exchange, answers: Answers, tolerance: Tolerance) -> l
             if difference is not None:
                 found.append(difference)
     return found
+
+
+def _outcome(error: str) -> str:
+    """Returns in words how a request ended."""
+    if not error:
+        return "an answer"
+    return error if error == SOME_ERROR else f"the error '{error}'"
 
 
 def _compare(

@@ -22,10 +22,9 @@ from pytriton.tools.perf.load.process_load import ProcessLoad
 from pytriton.tools.perf.load.recipe import Recipe, RequestTemplate
 from pytriton.tools.perf.load.records import Records
 from pytriton.tools.perf.load.requests import grpc_header_block
-from pytriton.tools.replay.comparing import Answers, Difference, Tolerance, differences
+from pytriton.tools.replay.comparing import SOME_ERROR, Answers, Difference, Tolerance, differences
 from pytriton.tools.replay.recorded_requests import grpc_message, http_template
 
-_FAILED = "an error"  # the load generator counts texts, and does not say whose they are
 _WAIT_S = 0.5
 _MORE_CONNECTIONS = 4  # than were needed when it was recorded
 _MAX_CONNECTIONS = 256
@@ -108,7 +107,7 @@ def sendable(exchanges: Sequence[Exchange], protocol: str) -> tuple[list[Exchang
         return list(exchanges), {}
     kept = [each for each in exchanges if not each.is_decoupled]
     lost = len(exchanges) - len(kept)
-    reason = "requests to decoupled models, which need a gRPC address"
+    reason = "decoupled models need a gRPC address"
     return kept, {reason: lost} if lost else {}
 
 
@@ -215,6 +214,11 @@ def _recipe(exchanges: Sequence[Exchange], plan: ReplayPlan) -> Recipe:
     )
 
 
+def is_sender_limit(parts: Sequence[Records]) -> bool:
+    """Whether the sender was busy most of the time; the last part may be of a moment only."""
+    return sum(part.generator.is_limit for part in parts) * 2 > len(parts)
+
+
 def _result(
     exchanges: list[Exchange],
     skipped: Mapping[str, int],
@@ -240,7 +244,8 @@ def _result(
             if exchange.is_redacted:  # the model got another request
                 continue
             compared += 1
-            answers = Answers(outputs[row], "" if ok[row] else _FAILED)
+            # The load generator counts the texts of errors, and does not say whose they are.
+            answers = Answers(outputs[row], "" if ok[row] else SOME_ERROR)
             found += differences(exchange, answers, plan.tolerance)
     due_ns = np.array(offsets_ms(exchanges, plan.speed))[index[order]] * 1e6
     shifts = sent[order] - due_ns
@@ -259,5 +264,5 @@ def _result(
         found=found,
         errors=dict(errors),
         is_paced=plan.concurrency is None,
-        is_generator_limit=any(part.generator.is_limit for part in parts),
+        is_generator_limit=is_sender_limit(parts),
     )

@@ -31,10 +31,10 @@ def text(result: ReplayResult, notes: Sequence[str] = ()) -> str:
         lines.append(
             f"{_exact_share(result):.2%} of the requests were sent within 1 ms of their times"
         )
-    lines += [f"{count} x {error}" for error, count in result.errors.items()]
+    lines += [f"{count} x {' '.join(error.split())}" for error, count in result.errors.items()]
     if result.found:
         requests = len({each.number for each in result.found})
-        lines += ["", f"The answers to {requests:,} requests differ:"]
+        lines += ["", f"The answers to {_requests(requests)} differ:"]
         lines += [f"  {each.text()}" for each in result.found[:MAX_DIFFERENCES]]
         more = len(result.found) - MAX_DIFFERENCES
         if more > 0:
@@ -151,13 +151,21 @@ def _shares(label: str, values: NDArray[np.float64]) -> Line:
 
 def _notes(result: ReplayResult, notes: Sequence[str]) -> list[str]:
     every = list(notes)
-    every += [f"{count:,} {reason} were not sent" for reason, count in result.skipped.items()]
+    every += [
+        f"{_requests(count)} {'was' if count == 1 else 'were'} not sent: {reason}"
+        for reason, count in result.skipped.items()
+    ]
     redacted = sum(each.is_redacted for each in result.exchanges)
     if redacted:
-        every.append(f"{redacted:,} requests have redacted inputs, so that answers must differ")
+        have = "has" if redacted == 1 else "have"
+        every.append(f"{_requests(redacted)} {have} redacted inputs, so that answers must differ")
     if result.is_generator_limit:
         every.append("The sender itself was busy nearly all the time, so it may have been late.")
     return every
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def _summary(result: ReplayResult) -> str:
