@@ -181,7 +181,7 @@ def test_stream_is_json_lines_and_saved(server, address, tmp_path, capsys):
             "Expected a parameter as name=value, got 'x'",
         ),
         (["AddSub", "a=1", "b=1", "-H", "x"], "Expected a header as NAME:VALUE, got 'x'."),
-        (["AddSub", "a=[1]", "b=[[1],[2]]"], "{} refused the request: "),
+        (["AddSub", "a=[1]", "b=[[1],[2]]"], "{} answered with an error: "),
         (["AddSub", "--json", "[1]"], "Expected an object of values by name, got list."),
         (["AddSub", "--json", "{"], "The text is not JSON: "),
         (["AddSub", "--version", "7", "a=1"], "Model 'AddSub' has no version 7 on {}; it has 1."),

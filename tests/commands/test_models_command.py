@@ -8,6 +8,8 @@ import json
 import pytest
 
 from pytriton.__main__ import main
+from pytriton.tools.commands.model_cards import ModelCard
+from pytriton.tools.commands.models.command import details_text, table_text
 from tests.commands.conftest import TOKEN
 
 ROW = "AddSub   1        READY      8  a FP32[1], b FP32[1] → add FP32[1], sub FP32[1]"
@@ -97,6 +99,23 @@ def test_one_model_is_described(server, capsys):
         "  outputs     value  INT32 [1]\n"
         f"  ask it      pytriton infer Count n=1 -u http://{server.http}\n"
     )
+
+
+def test_model_that_failed_keeps_to_its_row_and_is_described_with_every_line():
+    reason = "Internal: ValueError: no weights\n\nAt:\n  a/1/lib.py(2): g\n  a/1/model.py(7): f\n"
+    card = ModelCard("a", "1", "UNAVAILABLE", reason)
+
+    assert table_text([card], None, is_coloured=False).splitlines()[1:] == [
+        "a      1        UNAVAILABLE      -  Internal: ValueError: no weights, at a/1/lib.py(2): g"
+    ]
+    assert details_text([card], "").splitlines() == [
+        "a version 1",
+        "  state       UNAVAILABLE",
+        "  reason      Internal: ValueError: no weights",
+        "              At:",
+        "                a/1/lib.py(2): g",
+        "                a/1/model.py(7): f",
+    ]
 
 
 def test_one_model_as_json_has_its_configuration(server, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 
 from pytriton.base import dtypes
@@ -189,6 +190,11 @@ class Service:
         self.engine.add(model)
         self.engine.set_ready(model)
         model.add_instance(self.instances[name])
+
+    def annotate(self, name: str) -> None:
+        """Let a model be a function with annotations from now on."""
+        model = self.engine.lookup(name, "")
+        model.spec = msgspec.structs.replace(model.spec, takes_parameters=False)
 
     @property
     def double(self) -> ScriptedInstance:

@@ -72,6 +72,11 @@ def _element_words(dtype: DataType) -> tuple[str, str]:
     return _WORDS.get(dtype.name.rstrip("0123456789"), _NUMBER)
 
 
+def stream_route(model: str) -> str:
+    """Returns where the answers of a model can be had that may be any number."""
+    return f"model '{model}' streams its answers: ask /v2/models/{model}/generate_stream"
+
+
 def came_words(value: Any) -> str:
     """Returns what a value of a JSON document is, such as "the text 'Ada'"."""
     if isinstance(value, str):

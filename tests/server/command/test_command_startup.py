@@ -133,6 +133,18 @@ def test_model_that_fails_leaves_the_server_up_where_that_is_asked_for(log):
     assert "open_ports" in serving.calls
 
 
+def test_server_that_stays_up_names_the_models_that_fail_after_its_tables(log):
+    serving = FakeServing(load_error=InternalError("failed to load all models"))
+    python = "Internal: ValueError: no weights\n\nAt:\n  a/1/model.py(2): g\n"
+    serving.index = lambda: [IndexEntry("a", "1", "UNAVAILABLE", python)]
+    serve(serving, exit_on_error=False)
+
+    assert log()[4:6] == [
+        "Internal: failed to load all models",
+        "cannot be loaded: a version 1: Internal: ValueError: no weights, at a/1/model.py(2): g",
+    ]
+
+
 def test_port_in_use_ends_the_server(log, capsys):
     serving = FakeServing(port_error=UnavailableError(PORT_TAKEN))
 

@@ -217,6 +217,17 @@ def test_decoupled_model_is_not_for_plain_infer(service):
     )
 
 
+def test_plain_infer_of_a_function_that_streams_names_the_right_route(service):
+    service.annotate("stream")
+    answer = ask(service, post(b"{}", b"/v2/models/stream/infer"))
+
+    assert answer.status == 501
+    assert error(answer) == (
+        "HTTP end point doesn't support models with decoupled transaction policy: model 'stream' "
+        "streams its answers: ask /v2/models/stream/generate_stream"
+    )
+
+
 @pytest.mark.parametrize(
     "length",
     [b"-1", b"99999999999", b"1" * 5000, b"x", b"0x10", b"1.5", b" ", b"", b"1, 1", b"1_0"],

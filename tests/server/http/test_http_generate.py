@@ -47,6 +47,21 @@ def event(value: str) -> dict:
 # generate
 
 
+def test_generate_of_a_function_that_streams_names_the_right_route(service, client):
+    service.annotate("stream")
+    client.send(post(b'{"prompt": "hi"}', GENERATE))
+    service.stream.answer(text("one"), final=False)
+    service.stream.answer(text("two"), final=False)
+    client.loop.run()
+
+    (answer,) = client.answers()
+    assert answer.status == 400
+    assert json.loads(answer.body)["error"] == (
+        "generate takes exactly one answer, and model 'stream' streams its answers: ask "
+        "/v2/models/stream/generate_stream"
+    )
+
+
 @pytest.mark.parametrize("ends_apart", [False, True])
 def test_generate_answers_one_response_with_one_object(service, client, ends_apart):
     client.send(post(PROMPT, GENERATE) + get(b"/v2/health/live"))

@@ -236,4 +236,11 @@ def _suggestion(model: str, names: Sequence[str]) -> str:
 
 def state_text(card: ModelCard) -> str:
     """Returns the state of a model with its reason."""
-    return f"{card.state} ({card.reason})" if card.reason else card.state or "unknown"
+    return f"{card.state} ({short_reason(card)})" if card.reason else card.state or "unknown"
+
+
+def short_reason(card: ModelCard) -> str:
+    """Returns why a model is not ready in one line, with the first place in its code."""
+    cause, _, places = card.reason.partition("\n\nAt:\n")
+    lines = [*cause.strip().splitlines()[:1], *places.strip().splitlines()[:1]]
+    return ", at ".join(lines)

@@ -79,16 +79,18 @@ def _known_models(serving: ServerLifecycle, options: ServerOptions) -> list[Inde
     ]
 
 
-def _failed_models(models: Sequence[IndexEntry]) -> str:
+def _failed_models(models: Sequence[IndexEntry]) -> list[str]:
     """Returns a line for each model that cannot be loaded, as tables are between it and its log."""
     failed = [each for each in models if each.reason and each.state != VersionState.READY.value]
-    if not failed:
-        return ""
-    lines = [f"  {_failure_line(each)}" for each in failed[:_MAX_FAILED_MODELS]]
+    lines = [_failure_line(each) for each in failed[:_MAX_FAILED_MODELS]]
     more = len(failed) - len(lines)
-    if more:
-        lines.append(f"  and {more} more, which the table of models names")
-    return "\n".join(["Models that cannot be loaded:", *lines, ""])
+    return [*lines, f"and {more} more, which the table of models names"] if more else lines
+
+
+def _start_error(failed: Sequence[str], failure: ServerError) -> StartError:
+    """Returns the error for models that cannot be loaded, which are named."""
+    lines = ["Models that cannot be loaded:", *(f"  {each}" for each in failed)] if failed else []
+    return StartError("\n".join([*lines, str(creation_error(failure))]))
 
 
 def _failure_line(entry: IndexEntry) -> str:
@@ -120,8 +122,10 @@ async def start_up(
         for hint in repository_hints(options.repository.paths):
             logger.error("%s", hint)
         if options.exit_on_error:
-            raise StartError(f"{_failed_models(models)}{creation_error(failure)}")
+            raise _start_error(_failed_models(models), failure)
         logger.error("%s: %s", failure.kind, failure.message)
+        for line in _failed_models(models):
+            logger.error("cannot be loaded: %s", line)
     _warn_of_open_control(options)
     try:
         ports = await serving.open_ports()

@@ -239,9 +239,10 @@ class ModelInferCall(UnaryCall):
         service = self._service
         model = service.engine.lookup(parsed.model_name, parsed.model_version)
         if model.spec.decoupled:
-            raise UnsupportedError(
-                "ModelInfer RPC doesn't support models with decoupled transaction policy"
-            )
+            refusal = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+            if model.spec.is_annotated:
+                refusal += f": model '{model.spec.name}' streams its answers, use ModelStreamInfer"
+            raise UnsupportedError(refusal)
         self._spec = spec = model.spec
         if len(message) > SMALL_BYTES and has_typed_tensors(parsed):
             self.connection.work.run_in_thread(

@@ -16,6 +16,7 @@ from pytriton.base.errors import (
     UnsupportedError,
 )
 from pytriton.base.messages import InferRequest, RequestPath
+from pytriton.base.request_words import stream_route
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.codec.pool import CodecPool
@@ -221,9 +223,7 @@ class HttpApi(HttpHandler):
         kind: type[InferExchange | InferEvents] = InferExchange
         if model.spec.decoupled:
             if not accepts_events(request.head.headers):
-                raise UnsupportedError(
-                    "HTTP end point doesn't support models with decoupled transaction policy"
-                )
+                raise _no_stream(model.spec)
             kind = InferEvents
         exchange = kind(self.service, model, route.version, connection)
         exchange.began_ns = request.began_ns
@@ -292,3 +292,11 @@ class HttpApi(HttpHandler):
                 exchange.pause()
 
         return PendingExchange(exchange, self.tasks.start(answer_errors(connection, begin)))
+
+
+def _no_stream(spec: ModelSpec) -> ServerError:
+    """Returns the refusal of an infer request that cannot have the responses of its model."""
+    refusal = "HTTP end point doesn't support models with decoupled transaction policy"
+    if spec.is_annotated:
+        refusal += f": {stream_route(spec.name)}"
+    return UnsupportedError(refusal)

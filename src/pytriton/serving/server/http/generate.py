@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError
 from pytriton.base.messages import InferResponse
+from pytriton.base.request_words import stream_route
 from pytriton.protocol.generate import (
     EVENT_STREAM,
     NOT_ONE_RESPONSE,
@@ -54,19 +55,26 @@ class GenerateExchange(EngineExchange):
         if self._is_answered:
             return
         if response is not None and self._response is not None:
-            self._fail(InternalError(NOT_ONE_RESPONSE))
+            self._fail(self._not_one_response())
             return
         self._response = response or self._response
         if not final:
             return
         if self._response is None:
-            self._fail(InternalError(NOT_ONE_RESPONSE))
+            self._fail(self._not_one_response())
         else:
             self._answer(self._response)
 
     def on_error(self, error: ServerError, *, final: bool = True) -> None:
         if not self._is_answered:
             self._fail(error)
+
+    def _not_one_response(self) -> ServerError:
+        spec = self._model.spec
+        if not spec.is_annotated:
+            return InternalError(NOT_ONE_RESPONSE)
+        route = stream_route(spec.name)
+        return InvalidArgumentError(f"generate takes exactly one answer, and {route}")
 
     def _fail(self, error: ServerError) -> None:
         self._is_answered = True

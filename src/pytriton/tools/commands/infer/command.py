@@ -94,7 +94,7 @@ def _answers(
 
 def _named(error: ServerRefusedError, connection: ServerClients) -> AskError:
     reason = str(error).strip()
-    return AskError(f"{connection.address} refused the request: {reason}")
+    return AskError(f"{connection.address} answered with an error: {reason}")
 
 
 def _given(options: argparse.Namespace, card: ModelCard) -> values.Given:

@@ -24,12 +24,14 @@ from pytriton.tools.commands.model_cards import (
     TensorCard,
     describe,
     list_models,
+    short_reason,
     unknown_model,
 )
 from pytriton.tools.commands.server_options import ServerClients, add_server_options, connect
 from pytriton.utils.option_parser import OptionParser
 
 _STYLES = {"READY": "green", "UNAVAILABLE": "red", "LOADING": "yellow", "UNLOADING": "yellow"}
+_BELOW = "\n" + " " * 14  # where the texts of `_details` begin
 _WIDE = 10_000  # where no terminal limits the lines
 
 
@@ -92,7 +94,7 @@ def table_text(cards: Sequence[ModelCard], width: int | None, *, is_coloured: bo
 
 def _what(card: ModelCard) -> Text:
     if card.inputs is None:
-        return Text(card.reason, style="red" if card.state == "UNAVAILABLE" else "")
+        return Text(short_reason(card), style="red" if card.state == "UNAVAILABLE" else "")
     text = Text(f"{_tensors(card.inputs, card)} → {_tensors(card.outputs or (), card)}")
     kinds = kinds_of(card)
     if kinds:
@@ -145,7 +147,8 @@ def _details(card: ModelCard, address: str) -> str:
     head = f"{card.name} version {card.version}" if card.version else card.name
     lines = [head, f"  state       {card.state or 'unknown'}"]
     if card.reason:
-        lines.append(f"  reason      {card.reason}")
+        said = [line for line in card.reason.splitlines() if line.strip()]
+        lines.append(f"  reason      {_BELOW.join(said)}")
     if card.inputs is None:
         return "\n".join(lines)
     lines += [f"  {name:<11} {value}" for name, value in _facts(card)]
