@@ -61,3 +61,14 @@ def test_instances_that_run_end_where_another_cannot_start(model, monkeypatch):
     assert len(hosts) == 2
     assert eventually(lambda: not any(host.is_alive() for host in hosts))
     model.close(DEADLINE_S)
+
+
+def test_failure_names_the_instance_only_to_users_of_declared_tensors(model):
+    declared = model.calls()[1].error_text(ValueError("no"))
+    model.takes_parameters = False
+    annotated = model.calls()[1].error_text(ValueError("no"))
+
+    assert declared == (
+        "Failed to process the request(s) for model 'm_0_1', message: ValueError: no"
+    )
+    assert annotated == "model 'm' failed: ValueError: no"

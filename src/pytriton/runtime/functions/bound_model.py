@@ -281,6 +281,7 @@ class BoundModel(AnyModel):
             batching=self.config.batching,
             failures=self._failures,
             label=model_label(self.name, self.version, index, len(self.infer_funcs)),
+            annotated_name="" if self.takes_parameters else self.name,
         )
 
 

@@ -87,12 +87,14 @@ class FunctionCall:
         batching: bool,
         failures: FailureLog | None = None,
         label: str = "",
+        annotated_name: str = "",
     ) -> None:
         self.instance_name = instance_name
         self.infer_func = infer_func
         self.line_source: LineSource | None = None  # what the thread of its host works for
         self._failures = failures or FailureLog(write_failure)
         self._label = label or f"model '{instance_name}'"  # in the log
+        self._annotated_name = annotated_name  # of a function with annotations
         self._outputs = outputs
         self._output_names = list(outputs)
         self._validator = validator
@@ -272,9 +274,11 @@ class FunctionCall:
         """Log an exception of the callable and return the error text for clients."""
         self._failures.add(self._label, error, definition_of(self.infer_func))
         name, text = type(error).__name__, _text(error)
+        message = f"{name}: {text}" if text else name
+        if self._annotated_name:  # its users know nothing of instances
+            return f"model '{self._annotated_name}' failed: {message}"
         return (
-            f"Failed to process the request(s) for model '{self.instance_name}', "
-            f"message: {f'{name}: {text}' if text else name}"
+            f"Failed to process the request(s) for model '{self.instance_name}', message: {message}"
         )
 
     def log_raised_on_close(self, error: BaseException) -> None:
