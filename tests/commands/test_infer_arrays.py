@@ -163,8 +163,15 @@ def test_json_comes_from_a_file_or_standard_input(tmp_path):
 
     assert read_json(f"{tmp_path}/a.json", card("x")).values == {"x": "from file"}
     assert read_json("-", card("x"), lambda: b'{"x": "y"}').values == {"x": "y"}
-    with pytest.raises(AskError, match="m has no input 'z'"):
+    with pytest.raises(AskError, match=r"m has no input 'z'\. Its inputs are"):
         read_json('{"z": 1}', card("x"))
+
+
+def test_misspelt_input_is_refused_with_the_nearest():
+    with pytest.raises(
+        AskError, match=r"m has no input 'nam', did you mean 'name'\? Its inputs are"
+    ):
+        read_json('{"nam": 1}', card("name"))
 
 
 def test_scalars_of_parameters_keep_their_types():

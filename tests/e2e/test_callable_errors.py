@@ -213,7 +213,7 @@ def test_exception_fails_its_batch_and_no_other(host):
     assert good == [1, 0.5, 0.25, 0.125]
 
 
-def test_unrecoverable_error_is_answered_and_then_everything_ends(ports):
+def test_unrecoverable_error_is_answered_and_then_everything_ends(ports, caplog):
     def fail(requests):
         raise PyTritonUnrecoverableError("no further inferences possible")
 
@@ -231,6 +231,7 @@ def test_unrecoverable_error_is_answered_and_then_everything_ends(ports):
     assert not serving.is_alive()
     assert not triton.is_alive()
     assert all(is_port_free(port) for port in ports.values())
+    assert "The server stops, because a model raised PyTritonUnrecoverableError" in caplog.text
 
 
 def test_unrecoverable_error_of_a_coroutine_ends_everything_too(ports):

@@ -56,6 +56,14 @@ def test_two_levels_are_bars_with_their_values():
     assert [group.label for group in server.bars] == ["concurrency 1", "concurrency 2"]
 
 
+def test_large_parts_of_the_time_are_written_without_powers_of_ten():
+    panels = panels_of(document(two_levels(latency_us=900)))
+    texts = [text for group in panels["server"].bars for text in group.texts]
+
+    assert any(text.endswith("k") for text in texts), texts
+    assert not any("e+" in text for text in texts)
+
+
 def test_level_that_one_of_two_servers_has_not_is_named():
     panels = panels_of(document(two_levels("a"), one_level(label="b")))
 

@@ -316,6 +316,7 @@ class TritonBase:
 
     def _on_unrecoverable(self, server: ModelServer) -> None:
         """Stops serving; does nothing if the models are served by another server by now."""
+        logger.error("The server stops, because a model raised PyTritonUnrecoverableError")
         # A new thread, because this is called in the thread of an instance, which a stop waits for.
         threading.Thread(
             target=self._stop, args=(server,), name="pytriton-stop", daemon=True

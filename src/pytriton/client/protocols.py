@@ -232,8 +232,8 @@ def failure_of(error: Any, during: str, limit: str) -> PyTritonClientError:
         )
     if isinstance(error, ValueError):
         text = (
-            f"expected an answer of a Triton server, got one that cannot be read: {error}. Is this "
-            "the port for HTTP, which is 8000 by default?"
+            "expected an answer of a Triton server, got one that cannot be read: "
+            f"{str(error).rstrip('.')}. Is this the port for HTTP, which is 8000 by default?"
         )
     elif not callable(status):
         return PyTritonClientTimeoutError(f"No answer came to {during}. Message: {text}")

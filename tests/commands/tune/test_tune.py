@@ -196,7 +196,7 @@ def test_interrupt_ends_a_trial():
 
 
 def test_server_that_loads_nothing_is_explained():
-    with pytest.raises(PerfError, match=r"never\. Start the server with --model-control-mode=exp"):
+    with pytest.raises(PerfError, match=r"never\. Let this command start a server: FILE.py:func"):
         model_on(FakeServer("never")).check_control()
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
+from pytriton.base.request_words import suggestion
 from pytriton.client.kserve.errors import AskError
 from pytriton.client.kserve.records import NamedArray, Parameter
 from pytriton.tools.commands.model_cards import ModelCard, TensorCard
@@ -233,7 +234,8 @@ def _input(card: ModelCard, name: str) -> TensorCard:
     for tensor in card.inputs or ():
         if tensor.name == name:
             return tensor
-    raise AskError(f"{card.name} has no input '{name}'. {inputs_text(card)}")
+    meant = suggestion(name, [tensor.name for tensor in card.inputs or ()]) or "."
+    raise AskError(f"{card.name} has no input '{name}'{meant} {inputs_text(card)}")
 
 
 def inputs_text(card: ModelCard) -> str:

@@ -226,9 +226,9 @@ class RepositoryModel:
         except QuestionError as error:
             self._is_changed = False
             raise PerfError(
-                f"the configuration cannot be changed: {error}. Start the server with "
-                "--model-control-mode=explicit, or let this command start one: "
-                "--model-repository FOLDER MODEL, or FILE.py:function"
+                f"the configuration cannot be changed: {error}. Let this command start a server: "
+                "FILE.py:function for a function, --model-repository FOLDER MODEL for a model of a "
+                "repository. A server that runs needs --model-control-mode=explicit"
             ) from error
 
     def restore(self) -> None:

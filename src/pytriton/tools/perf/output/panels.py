@@ -336,7 +336,8 @@ def _shares(document: RunDocument, levels: Sequence[LevelRecord]) -> Panel:
     for level in levels:
         values = [part / unit.in_us for part in _parts(level)]
         label = _load_text(document, level.value) if len(levels) > 1 else ""
-        bars.append(Bars(label, values, [f"{value:.3g}" for value in values]))
+        texts = [short_text(float(f"{value:.3g}")) for value in values]
+        bars.append(Bars(label, values, texts))
     names = ("queue", "compute", "network and rest", "client: send")
     return Panel(title="Where the mean time goes", x_label=unit.name, bars=bars, bar_names=names)
 
