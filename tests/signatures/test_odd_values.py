@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypedDict
 
@@ -214,3 +215,19 @@ def test_example_names_a_server_at_another_address_with_the_usual_port():
     text = "\n".join(announcement(addresses, [Announced(model.config, model.examples)]))
 
     assert "pytriton infer one --url http://10.0.0.1:8000 x=1" in text
+
+
+class Speed(enum.Enum):
+    FAST = "fast"
+    GOOD = "good"
+
+
+def test_example_of_choices_is_their_default_or_the_first_of_them():
+    def scale(
+        first: Literal["l1", "l2"],
+        mode: Literal["l1", "l2"] = "l2",
+        speed: Speed = Speed.GOOD,
+        level: Literal[1, 2] | None = None,
+    ) -> float: ...
+
+    assert model_of(scale).examples == {"first": "l1", "mode": "l2", "speed": "good", "level": 1}

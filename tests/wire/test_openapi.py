@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import json
+
 import jsonschema
 import msgspec
+import numpy as np
 import pytest
 from openapi_spec_validator import validate
 
+from pytriton.base import dtypes
 from pytriton.base.documentation import Documentation
+from pytriton.base.messages import InferResponse, InferTensor
+from pytriton.protocol.generate import encode_generate_response
 from pytriton.protocol.openapi import openapi_document
 from pytriton.serving.engine.config import config_from_text, normalise_config, spec_from_config
 
@@ -136,6 +142,27 @@ def test_output_with_the_name_of_an_input_has_its_own_description():
     asked = body_schema(document, "/v2/models/echo/generate")["properties"]["text"]
     assert asked["description"] == "What is said."
     assert answer["properties"]["text"]["description"] == "What is heard."
+
+
+@pytest.mark.parametrize(
+    "shape, values", [((1,), [2.5]), ((-1,), [2.5]), ((-1,), [1.5, 2.5]), ((-1, 2), [1, 2, 3, 4])]
+)
+@pytest.mark.parametrize("max_batch_size", [0, 8])
+def test_answers_of_an_annotated_function_fit_their_schema(shape, values, max_batch_size):
+    dims = " ".join(map(str, shape))
+    text = f"""name: "%s" backend: "python" max_batch_size: {max_batch_size}
+        input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+        output [ {{ name: "y" data_type: TYPE_FP32 dims: [ {dims.replace(" ", ", ")} ] }} ]"""
+    spec = msgspec.structs.replace(spec_of("m", text=text), takes_parameters=False)
+    array = np.array(values, np.float32).reshape(shape)
+    rows = array[None] if max_batch_size else array
+    output = InferTensor("y", dtypes.FP32, rows.shape, rows.tobytes())
+    answer = json.loads(encode_generate_response(InferResponse("m", "1", "", [output])))
+    document = document_of(spec)
+
+    operation = document["paths"]["/v2/models/m/generate"]["post"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    assert is_valid(document, schema, answer), answer
 
 
 @pytest.mark.parametrize(

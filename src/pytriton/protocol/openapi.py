@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -332,7 +333,8 @@ def _generate_request(spec: ModelSpec) -> Schema:
 
 def _generate_response(spec: ModelSpec) -> Schema:
     members = {
-        each.name: _member(each, spec) | _described(each, spec) for each in spec.outputs.values()
+        each.name: _output_member(each, spec) | _described(each, spec)
+        for each in spec.outputs.values()
     }
     return {
         "type": "object",
@@ -372,6 +374,17 @@ def _member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
         flat = {"type": "array", "items": element}
         return schema if len(tensor.dims) == 1 else {"anyOf": [schema, flat]}
     return {"anyOf": [element, {"type": "array", "items": element}]}
+
+
+def _output_member(tensor: ModelTensor, spec: ModelSpec) -> Schema:
+    """Returns the schema of an output: lists are flat, and a list of one value is that value."""
+    element = _ELEMENTS[tensor.dtype.name]
+    if not spec.is_annotated or spec.max_batch_size or -1 in tensor.dims:
+        return {"anyOf": [element, {"type": "array", "items": element}]}
+    count = math.prod(tensor.dims)
+    if count == 1:
+        return dict(element)
+    return {"type": "array", "items": element, "minItems": count, "maxItems": count}
 
 
 def _shared_schemas() -> dict[str, Schema]:

@@ -437,12 +437,18 @@ def _examples(signature: CallableSignature) -> dict[str, Any]:
     """Returns values that the function certainly takes: defaults, and the first of choices."""
     examples: dict[str, Any] = {}
     for field in (field for argument in signature.arguments for field in argument.fields):
-        if field.type.choices is not None:
-            first = next(iter(field.type.choices))
-            examples[field.name] = [first] if field.type.shape else first
+        choices = field.type.choices
+        if choices is not None:
+            by_default = [sent for sent, value in choices.items() if _is_same(value, field.default)]
+            chosen = by_default[0] if by_default else next(iter(choices))
+            examples[field.name] = [chosen] if field.type.shape else chosen
         elif _is_json(field.default):
             examples[field.name] = field.default
     return examples
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
 
 
 def _is_json(value: Any) -> bool:
