@@ -113,7 +113,10 @@ def test_server_of_somebody_else_is_recorded_with_its_token_only(server, tmp_pat
 
 def test_replay_to_the_port_of_the_metrics_names_the_right_one(server, recording, capsys):
     assert main(["replay", str(recording), "-u", server.metrics]) == 1
-    assert f"expected the port for HTTP, {server.http}" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"The address is another port: {server.metrics} is the port of the metrics; "
+        f"expected the port for HTTP, {server.http}.\n"
+    )
 
 
 def test_file_is_for_its_owner_only(recording):

@@ -95,7 +95,7 @@ def _check_port(result: ReplayResult, plan: ReplayPlan) -> None:
     if plan.address.protocol != "http" or result.failed < len(result.due_s):
         return
     if hint := metrics_port_hint(plan.address.host, plan.address.port):
-        raise GeneratorError(hint)
+        raise GeneratorError(f"the address is another port: {hint}")
 
 
 def _write(options: argparse.Namespace, result: ReplayResult, notes: Sequence[str]) -> None:
