@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import logging
 
+import msgspec
 import pytest
 
 from pytriton.base.errors import UNEXPECTED, CancelledError, InternalError, InvalidArgumentError
@@ -452,6 +453,19 @@ def test_requests_that_the_engine_never_gets_are_reported_to_it(client):
     assert names == ["nothing", "", "stream"]
     assert messages[0] == "Request for unknown model: 'nothing' is not found"
     assert "decoupled" in messages[2]
+
+
+def test_call_of_a_function_that_streams_names_the_right_method(client):
+    model = client.engine.loaded["stream"]
+    model.spec = msgspec.structs.replace(model.spec, takes_parameters=False)
+    client.call("ModelInfer", infer_request("stream"))
+    client.run()
+
+    ((_, message),) = client.engine.unread
+    assert message == (
+        "ModelInfer RPC doesn't support models with decoupled transaction policy: model 'stream' "
+        "streams its answers, use ModelStreamInfer"
+    )
 
 
 def test_requests_of_a_stream_that_the_engine_never_gets_are_reported_to_it(client):
