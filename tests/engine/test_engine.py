@@ -271,6 +271,25 @@ def test_server_that_exits_takes_no_inference(engine, serve):
     assert (refusal.code, refusal.message) == (UnavailableError.code, "Server exiting")
 
 
+@pytest.mark.parametrize("version", ["", "1"])
+def test_server_that_exits_says_so_after_its_models_have_ended(engine, serve, version):
+    served = serve()
+    engine.refuse()
+    served.model.stop()
+
+    with pytest.raises(UnavailableError) as refusal:
+        engine.lookup("m", version)
+
+    assert refusal.value.message == "Server exiting"
+
+
+def test_model_is_found_while_the_server_exits(engine, serve):
+    served = serve()
+    engine.refuse()
+
+    assert engine.lookup("m", "1") is served.model
+
+
 def test_request_that_no_model_took_may_be_paused_resumed_and_cancelled(engine):
     sink = RecordingSink()
 

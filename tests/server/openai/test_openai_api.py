@@ -104,6 +104,16 @@ def test_routes_are_there_as_soon_as_a_model_has_opted_in():
     assert json.loads(after.body)["data"][0]["id"] == "late"
 
 
+def test_server_that_exits_says_so_after_its_models_have_ended(service):
+    service.engine.refuse()
+    for model in service.engine.models():
+        model.stop()
+    answer = ask(service, chat())
+
+    assert answer.status == 503
+    assert error(answer)["message"] == "Server exiting"
+
+
 # Chats and completions
 
 

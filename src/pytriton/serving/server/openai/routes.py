@@ -37,7 +37,8 @@ class OpenAIRoutes:
 
     def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
-        if not self._is_served():
+        # When the server exits, models end before connections; errors are OpenAI's until the end.
+        if not self._is_served() and not self._engine.is_exiting:
             connection.respond_error(404, "Not Found")
             return None
         if self._api is None:
