@@ -298,6 +298,7 @@ def installed(machine: Machine) -> Iterator[None]:
     finally:
         random.setstate(random_state)
         machine.close()
+        real_gc.collect()  # what is left would close descriptors of the next machine
         changes.undo()
         sys.modules["fcntl"] = fcntl
         runtime._current = machine.process_variables[0][2]

@@ -31,12 +31,15 @@ from tests.simulation.machine import SECOND_NS, Machine, StuckError
 from tests.simulation.network import ClientWorld, Network
 from tests.simulation.rest import Books, take_stock, what_is_left
 from tests.simulation.served import PORTS, Served, ServedPlan
+from tests.simulation.stopping import PROFILE as STOPPING
+from tests.simulation.stopping import Stop, StopPlan, make_stop
 from tests.workload import generator, models
 from tests.workload.calls import POLITE, Call, Kind, Outcome, Port
 from tests.workload.oracle import Bounds, Cause, Oracle
 from tests.workload.sessions import ClientPlan, Session, Writers
 
 PROFILES = tuple(generator.PROFILES)
+_UNDER_WAY_S = 0.02  # until the server has read what was sent
 _LATE_S = 0.05  # after its deadline, in virtual time: nothing else runs on the machine
 _RECOVERY_S = 60.0  # after the last fault, until all models serve again
 _REST_S = 90.0
@@ -83,6 +86,7 @@ class Scenario:
     client_buffer_bytes: int
     clients: list[ClientPlan]
     faults: list[Fault]
+    stop: StopPlan | None = None  # while the clients go on
 
     @property
     def call_count(self) -> int:
@@ -105,6 +109,7 @@ class Scenario:
             self.split_share,
             self.pause_share,
             self.callback_ns,
+            *([] if self.stop is None else [self.stop]),
         )
         text = "\n".join(map(repr, (parts, starts, self.faults, calls)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -201,6 +206,9 @@ def make_scenario(
         clients=clients,
         faults=faults,
     )
+    if profile == STOPPING:
+        source = random.Random(f"{seed} {profile} stop")
+        scenario.stop = make_stop(source, length_s, has_repository=has_repository)
     if length.stretch != 1.0:
         _stretch(scenario, length.stretch)
     _keep(scenario, kept)
@@ -298,7 +306,7 @@ class _TracingOracle(Oracle):
     """An oracle that also makes a hash of what it sees."""
 
     def __init__(self, machine: Machine, served: Collection[str]) -> None:
-        bounds = Bounds(late_s=_LATE_S)
+        bounds = Bounds(late_s=_LATE_S, under_way_s=_UNDER_WAY_S)
         super().__init__(lambda: machine.now_ns / SECOND_NS, bounds, served)
         self._machine = machine
         self._hash = hashlib.sha256()
@@ -370,6 +378,8 @@ class Run:
                     f"triton,file={folder}/trace.json",
                     "triton,log-frequency=20",
                 ]
+            if scenario.stop is not None:
+                settings |= scenario.stop.settings
             plan = ServedPlan(
                 scenario.front_ends,
                 repository() if scenario.has_repository else None,
@@ -422,6 +432,9 @@ class Run:
         faults = Faults(machine, self.served, network)
         faults.on_happened = functools.partial(self._tell, before)
         faults.schedule(scenario.faults)
+        if scenario.stop is not None:
+            self._stop_among(scenario.stop, network, faults)
+            return
         self._work_through(network, faults)
         machine.pause_share = 0.0
         machine.callback_ns = 0
@@ -441,8 +454,28 @@ class Run:
         oracle.over(stopping)
         self._collect()
 
-    def _work_through(self, network: Network, faults: Faults) -> None:
-        """Let the clients do what they plan, until all have ended."""
+    def _stop_among(self, plan: StopPlan, network: Network, faults: Faults) -> None:
+        """Stop the server while its clients go on; then nothing may be left."""
+        machine, oracle = self.machine, self.oracle
+        has_faults = bool(self.scenario.faults)
+        stop = Stop(plan, machine, self.served, oracle, has_faults=has_faults)
+        stop.schedule()
+        sessions = self._work_through(network, faults, lambda: stop.has_begun)
+        self.findings += stop.finish(sessions)
+        self.ended_ns = machine.now_ns
+        gc.collect()
+        oracle.close()
+        if network.connections:
+            self.findings.append(f"{len(network.connections)} connections of clients are left")
+        self._collect()
+
+    def _work_through(
+        self,
+        network: Network,
+        faults: Faults,
+        is_enough: Callable[[], bool] = lambda: False,
+    ) -> list[Session]:
+        """Let the clients do what they plan, until all have ended, or until it is enough."""
         machine, oracle, scenario = self.machine, self.oracle, self.scenario
         writers = Writers()
         open_clients = len(scenario.clients)
@@ -452,11 +485,13 @@ class Run:
             open_clients -= 1
 
         self.began_ns = machine.now_ns
+        sessions = []
         for plan in scenario.clients:
             world = ClientWorld(
                 network, plan.number, PORTS, scenario.split_share, scenario.client_buffer_bytes
             )
-            Session(plan, world, oracle, writers, on_done).start()
+            sessions.append(session := Session(plan, world, oracle, writers, on_done))
+            session.start()
         end_ns = self.began_ns + round(_LONGEST_S * max(1.0, scenario.length.stretch) * SECOND_NS)
 
         def watch() -> None:
@@ -474,8 +509,9 @@ class Run:
 
         watch()
         watch_connections()
-        machine.run(lambda: not open_clients and faults.is_over, end_ns)
+        machine.run(lambda: is_enough() or (not open_clients and faults.is_over), end_ns)
         self.ended_ns = machine.now_ns
+        return sessions
 
     def _check_connections(self) -> None:
         wrong = self.books.check_connections()

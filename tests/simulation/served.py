@@ -18,6 +18,7 @@ from pytriton.binding.server_process import ServerProcess
 from pytriton.exceptions import PyTritonRuntimeError
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.serving.server import serving as repository_serving
+from pytriton.serving.server.command.lifecycle import Exit
 from pytriton.serving.server.command.run import run as run_server
 from pytriton.serving.server.command.startup import ProgressLine
 from pytriton.serving.server.options.endpoints import Surroundings
@@ -29,6 +30,7 @@ from tests.workload.calls import Port
 
 PORTS = {Port.HTTP: 8000, Port.GRPC: 8001, Port.METRICS: 8002}
 START_S = 120.0
+_EXIT_MARGIN_S = 5.0  # as `Triton.stop` has it
 _SETTINGS = {"http_port": 8000, "grpc_port": 8001, "metrics_port": 8002}
 
 
@@ -77,6 +79,12 @@ class Served:
     def stop(self, timeout_s: float = 60.0) -> bool:
         """Stop it as its user would; returns whether everything ended in time."""
         machine = self.machine
+        self.begin_stop()
+        end_ns = machine.now_ns + round(timeout_s * SECOND_NS)
+        return machine.run(lambda: not machine.live_count, end_ns)
+
+    def begin_stop(self) -> None:
+        """Tell it to stop."""
         self.is_stopped = True
         assert self.main is not None
         if self.plan.repository:
@@ -84,9 +92,12 @@ class Served:
             assert handler is not None, "the server handles no SIGTERM"
             handler(signal.SIGTERM, None)
         else:
-            machine.wake(self.main.main_thread)
-        end_ns = machine.now_ns + round(timeout_s * SECOND_NS)
-        return machine.run(lambda: not machine.live_count, end_ns)
+            self.machine.wake(self.main.main_thread)
+
+    @property
+    def exit_timeout_s(self) -> int:
+        """How long the server waits for requests that are under way when it is to stop."""
+        return int(dict(self.plan.settings).get("exit_timeout_secs", 30))
 
     @property
     def server(self) -> SimulatedProcess:
@@ -127,8 +138,9 @@ class Served:
                 (model,) = (each for each in models.bound_models() if each.name == name)
                 bound[name] = self._bind_in_time(server, model)
                 self._rebound.remove(name)
-            self.machine.wait()
-        server.stop(30.0)
+            if not self.is_stopped:
+                self.machine.wait()
+        server.stop(self.exit_timeout_s + _EXIT_MARGIN_S)
         for each in bound.values():
             each.close(5.0)
 
@@ -174,6 +186,8 @@ class Served:
         loop = SimulatedLoop(self.machine)
         build = functools.partial(self._build)
         outcome = loop.run_until_complete(run_server(options, build, ProgressLine(io.StringIO())))
+        if outcome is Exit.AT_ONCE:  # tasks are left as they are
+            self.machine.process.end(Exit.FAILED.value)
         loop.close()
         self.machine.process.end(outcome.value)
 

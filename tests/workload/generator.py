@@ -134,6 +134,25 @@ PROFILES = {
     "sequences": Profile(
         {"sequences": 6, "http": 1, "grpc": 1}, rudeness=0.03, longest_pause_s=0.002
     ),
+    # Requests that are under way for long enough that the server is told to stop meanwhile.
+    "stopping": Profile(
+        {
+            "http": 4,
+            "pipelining": 2,
+            "grpc": 4,
+            "streams": 3,
+            "grpc_streams": 3,
+            "sequences": 3,
+            "chat": 1,
+            "large": 1,
+            "health": 1,
+            "regions": 1,
+            "management": 0.5,
+        },
+        rudeness=0.03,
+        slowness=0.05,
+        longest_work_s=0.3,
+    ),
     "management": Profile(
         {"management": 5, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2},
         longest_work_s=0.1,

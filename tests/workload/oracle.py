@@ -64,6 +64,7 @@ _EARLY_S = 0.002  # timers of uvloop count milliseconds, from the beginning of o
 _MISSING_START = "must specify the START flag"
 _NO_SEQUENCE = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 _REMEMBERED_S = 3600.0  # how long a fault may explain what comes after it
+_REMEMBERED_CALLS_S = 1.0  # how long after its end a fault may have delayed what came next
 _REMEMBERED = 4096  # ended calls among which the owner of a wrong answer is looked for
 
 
@@ -97,6 +98,8 @@ class Bounds:
         refusal_s: for the end of a call that the protocol does not allow.
         fault_s: how much longer, if a fault was there meanwhile.
         late_s: how long after its deadline, or queue timeout, a call may end.
+        under_way_s: how long before the server is told to stop a call has to be sent, so that the
+            server finishes it; None: it need not.
     """
 
     health_s: float = 10.0
@@ -107,6 +110,7 @@ class Bounds:
     refusal_s: float = 90.0
     fault_s: float = 60.0
     late_s: float = 30.0
+    under_way_s: float | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -321,6 +325,27 @@ class Oracle:
             self._find("nothing explains why the connection or the stream was lost", call)
         if call.kind in INFERENCES and call.outcome.end is not End.UNSENT:
             self._check_responses(call, whole=False)
+            if self._should_be_finished(call) and not is_own:
+                self._find("a call was lost that was under way when the server was stopped", call)
+
+    def _should_be_finished(self, call: Call) -> bool:
+        """Whether nothing but a stop of the server, which came later, explains its end."""
+        sent_s, under_way_s = call.outcome.sent_s, self.bounds.under_way_s
+        if under_way_s is None or sent_s is None or not call.waits:
+            return False  # what waits for others on its connection may not have been read
+        end_s = call.outcome.ended_s or self._now()
+        concerned = (call.model, *models.INNER_CALLS.get(call.model, ()))
+        faults = [
+            fault
+            for fault in self._recent
+            if (fault.ended_s is None or fault.ended_s >= sent_s - _REMEMBERED_CALLS_S)
+            and fault.began_s <= end_s
+            and (not fault.model or fault.model in concerned)
+        ]
+        return bool(faults) and all(
+            fault.cause is Cause.SERVER_STOPPING and sent_s < fault.began_s - under_way_s
+            for fault in faults
+        )
 
     def _judge_inference(self, call: Call) -> None:
         end = call.outcome.end
@@ -339,6 +364,18 @@ class Oracle:
         if end is End.ERROR and not self._is_explained(call):
             causes = ", ".join(cause.value for cause in self._causes(call)) or "there was no fault"
             self._find(f"nothing explains the error {call.outcome.error!r} ({causes})", call)
+        elif end is End.ERROR and self._is_refused(call):
+            self._find("a call was refused that was under way when the server was stopped", call)
+
+    def _is_refused(self, call: Call) -> bool:
+        """Whether a stop of the server, which should have finished it, explains its error."""
+        outcome = call.outcome
+        status = None if outcome.status == 200 and call.port is Port.HTTP else outcome.status
+        return self._should_be_finished(call) and not (
+            self._explains_itself(call, status)
+            or (call.sequence is not None and self._sequence_explains(call, status))
+            or (bool(call.places) and self._region_explains(call, status))
+        )
 
     def _is_explained(self, call: Call) -> bool:
         """Whether the call itself, or a fault, explains its error."""

@@ -250,5 +250,10 @@ class Session:
             return
         self.is_done = True
         self._leave()
+        again, self._again = self._again, []
+        for call in again:  # of a session that was stopped before it could send them
+            call.outcome.end, call.outcome.ended_s = End.UNSENT, self._world.now()
+            call.outcome.ends = 1
+            self._judge.finish(call)
         if self._on_done is not None:
             self._on_done(self)

@@ -391,6 +391,39 @@ def test_fault_explains_some_errors_only(court, cause, model, status, is_found):
     assert bool(court.sentences()) is is_found
 
 
+@pytest.mark.parametrize(
+    "before_s, waits, end, is_found",
+    [
+        (1.0, True, End.ERROR, True),
+        (1.0, True, End.LOST, True),
+        (0.001, True, End.ERROR, False),
+        (0.001, True, End.LOST, False),
+        (1.0, False, End.ERROR, False),
+    ],
+)
+def test_call_under_way_when_the_server_is_stopped_has_to_be_finished(
+    before_s, waits, end, is_found
+):
+    court = Court(under_way_s=0.02)
+    call = court.begin(double(waits=waits))
+    court.clock.advance(before_s)
+    court.oracle.fault(Cause.SERVER_STOPPING)
+    court.end(call, end, 503 if end is End.ERROR else None)
+
+    assert bool(court.sentences()) is is_found
+
+
+def test_other_fault_explains_what_a_stop_alone_does_not():
+    court = Court(under_way_s=0.02)
+    call = court.begin(double())
+    court.clock.advance(1)
+    court.oracle.fault(Cause.WORKER_KILLED, "double")
+    court.oracle.fault(Cause.SERVER_STOPPING)
+    court.fail(call, 503)
+
+    assert court.sentences() == []
+
+
 def test_fault_of_a_step_explains_the_error_of_what_calls_it(court):
     court.oracle.fault(Cause.WORKER_KILLED, "double")
     court.fail(double(1, "pipeline"), 500)

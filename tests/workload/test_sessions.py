@@ -173,3 +173,16 @@ def test_stopped_session_ends_when_its_open_calls_have(world, run):
 
     assert session.is_done
     assert world.request_count() == 1
+
+
+def test_stopped_session_ends_calls_that_it_could_not_send(world, run):
+    world.is_listening = False
+    session, oracle = run(*calls_of({}))
+    world.loop.advance(1.0)
+    oracle.fault(Cause.SERVER_STOPPING)
+    session.stop()
+
+    assert session.is_done
+    assert oracle.account.ends == {End.UNSENT.value: 1}
+    assert oracle.findings == []
+    assert oracle.open == {}
