@@ -11,12 +11,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 
-from tests.simulation.scenario import USUAL_LENGTH, Length, Run, make_scenario
+from tests.simulation.scenario import (
+    USUAL_LENGTH,
+    Length,
+    Run,
+    make_ordinary_scenario,
+    make_scenario,
+)
 
 # With `--hours`, a run of this profile is about an hour, and one of the others some minutes.
 LONG = {"quiet": Length(stretch=1500.0)}
 LONG_OTHERS = Length(stretch=60.0)
 _FASTEST = "quiet"
+ORDINARY_CALLS = 500  # of each client, where the speed of ordinary requests is measured
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,8 +125,24 @@ def measure_speed(profiles: Iterable[str]) -> Iterator[str]:
     for seed in range(2):
         totals.add(run_job(Job(_FASTEST, seed, LONG[_FASTEST])))
     yield f"a quiet schedule: {totals}"
+    yield measure_ordinary(ORDINARY_CALLS)
     for profile in profiles:
         totals = Totals()
         for seed in range(2):
             totals.add(run_job(Job(profile, seed, Length(calls=200))))
         yield f"{profile}: {totals}"
+
+
+def measure_ordinary(calls: int) -> str:
+    """Returns how many small requests a minute of one core simulates, with start and end of a run.
+
+    Raises:
+        AssertionError: The run has findings.
+    """
+    result = Run(make_ordinary_scenario(calls)).run()
+    assert not result.findings, result.findings[:3]
+    rate = 60 * result.calls / max(result.processor_s, 1e-9)
+    return (
+        f"{len(result.scenario.clients)} clients of small alike requests: {result.calls} calls, "
+        f"{result.processor_s:.1f} s of processor time, {rate:.0f} requests per minute and core"
+    )

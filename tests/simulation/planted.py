@@ -23,6 +23,8 @@ from typing import Any
 
 from pytriton.protocol.http2.connection import Http2Connection
 from pytriton.protocol.http2.core import ConnectionCore
+from pytriton.protocol.http2.frames import ACK, parse_settings
+from pytriton.protocol.http2.receiving import ControlFrames
 from pytriton.runtime.executor import launcher
 from pytriton.runtime.executor.batch_tracker import BatchTracker
 from pytriton.runtime.executor.call_server import _InferenceCall
@@ -36,6 +38,7 @@ from pytriton.runtime.transport.response_outbox import ResponseOutbox
 from pytriton.serving.engine.answer_cache import CacheKeys
 from pytriton.serving.engine.batcher import GreedyBatcher, RequestQueue
 from pytriton.serving.engine.delivery import ResponseCredit
+from pytriton.serving.engine.engine import RequestEngine
 from pytriton.serving.engine.ensemble.column_run import Slab
 from pytriton.serving.engine.model import Model, Outage
 from pytriton.serving.engine.rate_limiter import ModelTurns
@@ -43,6 +46,7 @@ from pytriton.serving.engine.sequence.scheduler import END, SequenceScheduler
 from pytriton.serving.engine.stats import ModelStatistics
 from pytriton.serving.repository.loading.python_version import PythonVersion, RestartPolicy
 from pytriton.serving.repository.model_set import ModelSet
+from pytriton.serving.server.core import Core
 from pytriton.serving.server.frontend.pool import FrontEndPool
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
 from pytriton.serving.server.frontend.session import FrontEndRequest
@@ -249,6 +253,23 @@ def grpc_call_that_was_reset_is_served(patches: Patches) -> None:
         return ignore_resets
 
     patches.wrap(GrpcConnection, "_on_event", on_event)
+
+
+@bug("Every entry of a SETTINGS frame walks through all open streams.", "floods")
+def settings_walk_all_streams(patches: Patches) -> None:
+    def on_settings(original: Any) -> Any:
+        def one_by_one(control: Any, flags: int, stream_id: int, payload: bytes) -> None:
+            core = control._core
+            for _, value in () if flags & ACK else parse_settings(payload):
+                for stream in core.streams.open.values():
+                    stream.send_window += value - core.peer.initial_window
+                    core.outbox.schedule(stream)
+                core.peer.initial_window = value
+            original(control, flags, stream_id, payload)
+
+        return one_by_one
+
+    patches.wrap(ControlFrames, "on_settings", on_settings)
 
 
 # Front ends and their sessions
@@ -519,6 +540,25 @@ def cancelled_launch_is_not_reaped(patches: Patches) -> None:
     patches.set(launcher, "_end_unwanted", _nothing)
 
 
+# The end of a server
+
+
+@bug("A server that is stopped does not wait for requests that are under way.", "stopping")
+def stop_does_not_wait(patches: Patches) -> None:
+    async def drain(core: Any, timeout_s: float) -> None:
+        """Return at once."""
+
+    patches.set(Core, "drain", drain)
+
+
+@bug("A server that is stopped says that its models are unknown.", "stopping")
+def stopped_server_knows_no_models(patches: Patches) -> None:
+    def lookup(engine: Any, name: str, version: str = "") -> Any:
+        return engine._look_up(name, version)
+
+    patches.set(RequestEngine, "lookup", lookup)
+
+
 # Restart policy
 
 
@@ -614,6 +654,16 @@ def inner_call_is_kept(patches: Patches) -> None:
 
 
 # Credit
+
+
+@bug("Responses for which credit was granted are counted again with the next ones.", "streams")
+def credit_is_counted_twice(patches: Patches) -> None:
+    def grant(_: Any, inference: Any) -> None:
+        count = inference.taken_count
+        if count and not inference.is_paused and inference.instance is not None:
+            inference.instance.grant(inference, count)
+
+    patches.set(ResponseCredit, "_grant", grant)
 
 
 @bug("Credit is granted for the responses to a slow client, but not after it.", "streams")

@@ -21,6 +21,7 @@ from typing import Any
 from pytriton.protocol.http2 import frames
 from pytriton.runtime.executor.call_server import CallServer
 from pytriton.runtime.functions.host import StreamHost
+from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.model import Model
 from pytriton.serving.server.frontend.core_link import CoreLink
@@ -54,6 +55,7 @@ class Books:
         self._users: list[tuple[weakref.ref[Any], SimulatedProcess]] = []
         self._connections: list[tuple[weakref.ref[Any], SimulatedProcess]] = []
         self.loops: list[tuple[weakref.ref[SimulatedLoop], SimulatedProcess]] = []
+        self.wrong_credit: list[str] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -69,7 +71,23 @@ class Books:
                     stack.callback(setattr, each, "__init__", original)
                 else:
                     stack.callback(delattr, each, "__init__")
+            add = CreditWindow.add
+            stack.callback(setattr, CreditWindow, "add", add)
+            CreditWindow.add = self._checking_credit(add)  # type: ignore[method-assign]
             yield
+
+    def _checking_credit(self, add: Callable[[CreditWindow, int], None]) -> Any:
+        """Credit is for responses that were sent, each once; the project forgives more."""
+        machine, wrong = self._machine, self.wrong_credit
+
+        def check(window: CreditWindow, count: int) -> None:
+            open_count = len(window._sizes)
+            if count > open_count and not wrong:
+                where = "" if machine.current is None else f" {machine.process.name}"
+                wrong.append(f"credit for {count} responses came to{where}, {open_count} were open")
+            add(window, count)
+
+        return check
 
     def _noting(self, original: Any, into: list[Any]) -> Any:
         machine = self._machine

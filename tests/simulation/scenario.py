@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from tests.simulation.costs import COUNTED, Costs
 from tests.simulation.faults import ROLES, Fault, Faults, Happened, make_faults
 from tests.simulation.files import STREAM_BYTES
 from tests.simulation.install import installed
@@ -49,6 +50,8 @@ _HANG_S = 10.0  # until a front end that hangs is replaced, at the latest
 _LONGEST_S = 3600.0  # of a run, after the last client should have ended
 _WATCH_NS = SECOND_NS // 4
 _CONNECTIONS_NS = SECOND_NS // 50
+_ORDINARY_CLIENTS = 64
+_ORDINARY_NS = 50_000  # what a server takes for a small request
 _CALM_NS = 2 * SECOND_NS  # until a system with all its processes counts as recovered
 
 
@@ -215,6 +218,28 @@ def make_scenario(
     return scenario
 
 
+def make_ordinary_scenario(calls: int, seed: int = 3) -> Scenario:
+    """Many polite clients with so many small requests each, and no faults: a measure of speed."""
+    profile = generator.Profile({"alike": 1}, longest_pause_s=0.0)
+    source = random.Random(f"{seed} ordinary clients")
+    made = generator.Generator(source, profile, names_of_models(has_repository=False))
+    return Scenario(
+        seed=seed,
+        profile="ordinary",
+        kept=Kept(),
+        length=Length(calls),
+        front_ends=0,
+        has_repository=False,
+        writes_files=False,
+        split_share=0.0,
+        pause_share=0.0,
+        callback_ns=_ORDINARY_NS,
+        client_buffer_bytes=STREAM_BYTES,
+        clients=made.plans(_ORDINARY_CLIENTS, calls, 0.01),
+        faults=[],
+    )
+
+
 def _stretch(scenario: Scenario, factor: float) -> None:
     for client in scenario.clients:
         client.start_s *= factor
@@ -355,6 +380,7 @@ class Run:
         self.scenario = scenario
         self.machine = Machine(scenario.seed)
         self.books = Books(self.machine)
+        self._costs = Costs(self.machine)
         self.findings: list[str] = []
         self.began_ns = self.ended_ns = 0  # when the clients did
         self._errors = _Errors()
@@ -391,6 +417,8 @@ class Run:
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             stack.enter_context(installed(machine))
             stack.enter_context(self.books.watching())
+            if scenario.profile in COUNTED:
+                stack.enter_context(self._costs.counting())
             if planted is not None:
                 stack.enter_context(planted())
             self.served = Served(machine, plan)
@@ -618,6 +646,7 @@ class Run:
     def _collect(self) -> None:
         machine = self.machine
         self.findings += [str(finding) for finding in self.oracle.findings]
+        self.findings += self.books.wrong_credit + self._costs.findings
         for thread, error in machine.errors:
             where = "".join(traceback.format_tb(error.__traceback__)[-2:])
             self.findings.append(f"a thread of {thread.process.name} ended with {error!r}\n{where}")

@@ -287,7 +287,8 @@ class Call:
         coding: how its body or message is compressed, if it is.
         accepts: what its client says of the compression of the answer.
         text: the words of a chat, or the name of a region.
-        payload: of an invalid call, the bytes that follow whatever its client does at first.
+        payload: of an invalid call, the bytes that follow whatever its client does at first; of
+            another one over gRPC, entries of SETTINGS that its client sends before it.
         deadline_s: the time limit that the server is told over gRPC.
         timeout_us: queue timeout of the request, 0 for none.
         priority: queue priority of the request, 0 for none.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -153,12 +154,16 @@ PROFILES = {
         slowness=0.05,
         longest_work_s=0.3,
     ),
+    # Few bytes that could make much work; what each read costs is counted.
+    "floods": Profile({"resizing": 2, "grpc": 1, "grpc_streams": 1, "http": 1}),
     "management": Profile(
         {"management": 5, "http": 4, "grpc": 4, "sequences": 2, "grpc_streams": 2, "health": 2},
         longest_work_s=0.1,
     ),
 }
 _LONG_STREAM = 200
+_RESIZED_STREAMS = 60
+_WINDOW_ENTRIES = b"".join(struct.pack(">HI", 4, 1 << 16 | number) for number in range(40 * 31))
 ROW_MODELS = ("double", "pipeline", "limited", "caller")
 MANAGED_MODELS = ("slow", "limited", "strings", "cached", "double", "accumulate_direct", "stream")
 
@@ -423,6 +428,19 @@ class Generator:
             calls[0].waits = True
             calls[-1].closes_lane = True
             yield calls
+
+    def resizing(self, port: Port) -> Iterator[list[Call]]:
+        """Streams that stay open, then SETTINGS that change their windows again and again."""
+        for first in itertools.count(1, _RESIZED_STREAMS):
+            calls = []
+            for lane in range(first, first + _RESIZED_STREAMS):
+                call = Call(self.number(), Kind.STREAM, port, self._rows[0], lane=lane, waits=False)
+                call.inputs = models.rows_of(call.number)
+                calls.append(call)
+            calls[0].waits, calls[0].pause_s = True, self.pause_s()
+            last = self.infer(port, self._rows[0])
+            last.payload = _WINDOW_ENTRIES
+            yield [*calls, last]
 
     def sequences(self, port: Port) -> Iterator[list[Call]]:
         """Sequences, one after the other: waiting for each answer, or for none."""
@@ -690,6 +708,7 @@ HABITS: dict[str, tuple[Port | None, Habit]] = {
     "alike": (None, Generator.alike),
     "streams": (Port.HTTP, Generator.streams),
     "grpc_streams": (Port.GRPC, Generator.grpc_streams),
+    "resizing": (Port.GRPC, Generator.resizing),
     "sequences": (None, Generator.sequences),
     "chat": (Port.HTTP, Generator.chat),
     "completions": (Port.HTTP, Generator.completions),

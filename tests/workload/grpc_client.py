@@ -78,6 +78,9 @@ _CONTENTS = {
 _pack_header = struct.Struct(">IBI").pack
 
 
+_MOST_ENTRIES = 31  # of SETTINGS in a frame, with one more
+
+
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     return _pack_header(len(payload) << 8 | kind, flags, stream_id) + payload
 
@@ -354,7 +357,19 @@ class GrpcClient(ClientConnection):
                 self._raw.append(call)
                 self._begin_sending(call, call.payload)
             else:
+                if call.payload and call.kind is not Kind.INVALID:
+                    self._change_settings(call.payload)
                 self._send(call, lane)
+
+    def _change_settings(self, entries: bytes) -> None:
+        """Send SETTINGS, as many as servers take in a frame; then windows are as before."""
+        own = struct.pack(">HI", 4, self._window_bytes)
+        frames = [
+            frame(SETTINGS, 0, 0, entries[at : at + _MOST_ENTRIES * len(own)] + own)
+            for at in range(0, len(entries), _MOST_ENTRIES * len(own))
+        ]
+        self._settings_sent += len(frames)
+        self._write(b"".join(frames))
 
     def _send(self, call: Call, stream: _Stream | None) -> None:
         head = b""
