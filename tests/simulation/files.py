@@ -379,7 +379,7 @@ class TcpFile(SocketFile):
         if peer is not None and peer.references == 0 and not self.is_shut:
             self.machine.call_later(2 * self.latency_ns, self._on_refused)
             return len(data)
-        return super().send(data, files)
+        return SocketFile.send(self, data, files)
 
     def _send_to_none(self, data: bytes) -> int:
         self._raise_reset()

@@ -351,7 +351,11 @@ class Machine:
         self, delay_ns: int, callback: Callable[..., object], *arguments: object
     ) -> Event:
         """Call a function after a time."""
-        return self.call_at(self.now_ns + delay_ns, callback, *arguments)
+        when_ns = self.now_ns + delay_ns
+        event = Event(when_ns, callback, arguments)  # as `call_at`, without a call
+        self._numbers += 1
+        heapq.heappush(self._events, (when_ns, self._numbers, event))
+        return event
 
     def run(self, is_done: Callable[[], bool], end_ns: int) -> bool:
         """Run events until a condition holds, or the time is over; returns whether it holds."""

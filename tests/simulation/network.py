@@ -34,7 +34,7 @@ class ServerEnd(TcpFile):
     def send(self, data: bytes, files: tuple = ()) -> int:
         if self.split_share and len(data) > 1 and self.random.random() < self.split_share:
             data = data[: 1 + int(self.random.random() * (len(data) - 1))]
-        return super().send(data, files)
+        return TcpFile.send(self, data, files)
 
 
 class ClientEnd(ServerEnd):
@@ -113,8 +113,22 @@ class ClientTransport:
     def write(self, data: Any) -> None:
         if self.is_lost or self._is_closing:
             return
-        self._unsent.append(memoryview(bytes(data)))  # a rest of it is no copy
-        self._flush()
+        data = bytes(data)
+        if not self._unsent and not self._sends_end:
+            try:
+                sent = self.end.send(data)
+            except BlockingIOError:
+                self._unsent.append(memoryview(data))
+            except OSError as error:
+                self._lose(error)
+            else:
+                self.sent_bytes += sent
+                if sent < len(data) and not self.is_lost:
+                    self._unsent.append(memoryview(data)[sent:])  # no copy
+                    self._flush()
+        else:
+            self._unsent.append(memoryview(data))
+            self._flush()
         if self._unsent and not self._is_paused and not self.is_lost:
             self._is_paused = True
             self.protocol.pause_writing()

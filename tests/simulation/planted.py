@@ -60,7 +60,6 @@ RECORD = pathlib.Path(__file__).with_name("planted.json")
 NOT_FOUND = frozenset(
     {
         "grpc_pause_is_forgotten",
-        "grpc_call_that_was_reset_is_served",
         "replies_without_memory_are_lost",
         "step_is_not_waited_for",
         "dead_instance_keeps_resources",

@@ -24,6 +24,7 @@ from pytriton.runtime.functions.host import StreamHost
 from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.serving.engine.ensemble.ensemble_model import EnsembleModel
 from pytriton.serving.engine.model import Model
+from pytriton.serving.engine.rate_limiter import ResourceLimiter
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.session import FrontEndSession
 from pytriton.serving.server.grpc.connection import GrpcConnection
@@ -42,6 +43,7 @@ UNDER_WAY: dict[type, Callable[[Any], int]] = {
     CoreLink: lambda link: len(link._calls) + len(link._chunks) + len(link._questions),
     CallServer: lambda server: len(server._calls),
     StreamHost: lambda host: len(getattr(host, "_streams", ())),
+    ResourceLimiter: lambda limiter: sum(limiter._used.values()),
     ReadBudget: lambda budget: budget._used_bytes,
 }
 
@@ -166,6 +168,8 @@ def _check_connection(connection: Any) -> None:
     for stream in streams:
         has_call = connection.has_call(stream.id)
         assert has_call or stream.queue, f"stream {stream.id} is open, and nobody serves it"
+    for stream_id in connection._calls:
+        assert stream_id in core.streams.open, f"stream {stream_id} has ended, and is still served"
     unread = sum(stream.unacknowledged for stream in streams)
     known = windows._window + windows._credit + unread
     whole = max(core.limits.connection_window_bytes, frames.DEFAULT_WINDOW)

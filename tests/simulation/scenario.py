@@ -35,7 +35,7 @@ from tests.simulation.served import PORTS, Served, ServedPlan
 from tests.simulation.stopping import PROFILE as STOPPING
 from tests.simulation.stopping import Stop, StopPlan, make_stop
 from tests.workload import generator, models
-from tests.workload.calls import POLITE, Call, Kind, Outcome, Port
+from tests.workload.calls import POLITE, Call, End, Kind, Outcome, Port
 from tests.workload.oracle import Bounds, Cause, Oracle
 from tests.workload.sessions import ClientPlan, Session, Writers
 
@@ -50,6 +50,8 @@ _HANG_S = 10.0  # until a front end that hangs is replaced, at the latest
 _LONGEST_S = 3600.0  # of a run, after the last client should have ended
 _WATCH_NS = SECOND_NS // 4
 _CONNECTIONS_NS = SECOND_NS // 50
+_HASHED_LINES = 256  # at once
+_ENDS = {None: "", **{end: end.value for end in End}}
 _ORDINARY_CLIENTS = 64
 _ORDINARY_NS = 50_000  # what a server takes for a small request
 _CALM_NS = 2 * SECOND_NS  # until a system with all its processes counts as recovered
@@ -335,22 +337,30 @@ class _TracingOracle(Oracle):
         super().__init__(lambda: machine.now_ns / SECOND_NS, bounds, served)
         self._machine = machine
         self._hash = hashlib.sha256()
+        self._lines: list[str] = []  # that are not in the hash yet
         self.calls = 0
 
     def finish(self, call: Call) -> None:
         outcome = call.outcome
-        end = "" if outcome.end is None else outcome.end.value
-        self._hash.update(
-            f"{self._machine.now_ns} {call.number} {end} {outcome.status} "
-            f"{len(outcome.responses)} {outcome.error}\n".encode()
+        lines = self._lines
+        lines.append(
+            f"{self._machine.now_ns} {call.number} {_ENDS[outcome.end]} {outcome.status} "
+            f"{len(outcome.responses)} {outcome.error}\n"
         )
+        if len(lines) >= _HASHED_LINES:
+            self._hash_lines()
         self.calls += 1
         super().finish(call)
 
     @property
     def trace(self) -> str:
         """The hash of everything so far."""
+        self._hash_lines()
         return self._hash.hexdigest()
+
+    def _hash_lines(self) -> None:
+        self._hash.update("".join(self._lines).encode())
+        self._lines.clear()
 
 
 # What a fault means to those that use the server.
@@ -501,7 +511,7 @@ class Run:
         self,
         network: Network,
         faults: Faults,
-        is_enough: Callable[[], bool] = lambda: False,
+        is_enough: Callable[[], bool] | None = None,
     ) -> list[Session]:
         """Let the clients do what they plan, until all have ended, or until it is enough."""
         machine, oracle, scenario = self.machine, self.oracle, self.scenario
@@ -537,7 +547,11 @@ class Run:
 
         watch()
         watch_connections()
-        machine.run(lambda: is_enough() or (not open_clients and faults.is_over), end_ns)
+
+        def is_done() -> bool:
+            return not open_clients and faults.is_over
+
+        machine.run(is_enough or is_done, end_ns)
         self.ended_ns = machine.now_ns
         return sessions
 

@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tests.workload import models
-from tests.workload.calls import INFERENCES, Call, End, Kind
+from tests.workload.calls import INFERENCES, Call, End, Kind, Port
 
 _SAMPLE = re.compile(r"(nv_inference_[a-z_]+)\{([^}]*)\} ([0-9.e+-]+)")
 _LABEL = re.compile(r'([a-z_]+)="([^"]*)"')
 _DEADLINE_EXCEEDED = 4  # of gRPC; the model may have done its work nevertheless
+# The words of enums are looked up for every call; asking the enum takes a microsecond.
+_KINDS = {(port, kind): f"{port.value} {kind.value}" for port in Port for kind in Kind}
+_ENDS = {end: end.value for end in End}
 _SUCCESS, _FAILURE = "nv_inference_request_success", "nv_inference_request_failure"
 _PENDING = "nv_inference_pending_request_count"
 
@@ -74,7 +77,7 @@ class Account:
 
     def began(self, call: Call) -> None:
         self.sent += 1
-        kind = f"{call.port.value} {call.kind.value}"
+        kind = _KINDS[call.port, call.kind]
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if call.kind in INFERENCES:
             self.tally(call.model).sent += 1
@@ -84,7 +87,8 @@ class Account:
     def ended(self, call: Call) -> None:
         outcome = call.outcome
         assert outcome.end is not None
-        self.ends[outcome.end.value] = self.ends.get(outcome.end.value, 0) + 1
+        end = _ENDS[outcome.end]
+        self.ends[end] = self.ends.get(end, 0) + 1
         if outcome.end is End.ERROR:
             error = f"{call.port.value} {outcome.status}"
             self.errors[error] = self.errors.get(error, 0) + 1

@@ -55,6 +55,8 @@ class Port(enum.Enum):
     GRPC = "grpc"
     METRICS = "metrics"
 
+    __hash__ = object.__hash__  # see `Kind`
+
 
 class Kind(enum.Enum):
     """What is asked of the server."""
@@ -237,6 +239,8 @@ class End(enum.Enum):
     RESET = "reset"  # the server reset the stream, see status for the code of HTTP/2
     UNSENT = "unsent"  # the connection ended, or was never there, before the first byte was sent
     BROKEN = "broken"  # the server said what the protocol does not allow
+
+    __hash__ = object.__hash__  # see `Kind`
 
 
 @dataclasses.dataclass(slots=True)
