@@ -78,7 +78,6 @@ def test_groups_show_their_count_place_and_words():
         "          /models/m/1/model.py:7 execute\n"
         "          ValueError: no room\n"
         "       3  Not found  no model, refused, 5 s ago\n"
-        "          Request for unknown model: '…'\n"
         "          Request for unknown model: 'x�[2J'"
     )
     assert str(lines[0].style) == "bold red"

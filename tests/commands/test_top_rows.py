@@ -236,7 +236,7 @@ def test_sparkline_reaches_from_nothing_to_the_largest():
             {None: "-", 0.123: "0.12ms", 4.21: "4.2ms", 99.9: "100ms", 999.6: "1.0s", 12345: "12s"},
         ),
         (view.batch_text, {None: "-", 1.0: "1", 2.55: "2.5", 128.2: "128"}),
-        (view.size_text, {None: "-", 57.4e6: "57 MB", 3.21e9: "3.2 GB"}),
+        (view.size_text, {None: "-", 57.4 * 2**20: "57 MiB", 3.21 * 2**30: "3.2 GiB"}),
         (view.share_text, {None: "-", 0.456: "46%"}),
         (view.age_text, {5: "5 s", 150: "2 min", 11_520: "3 h 12 min", 93_600: "1 day 2 h"}),
     ],

@@ -51,9 +51,9 @@ def shown(*, has_histograms=True):
         1.0,
         {each.key: counts for each in rows},
         cpu=0.43,
-        memory_used=6.1e9,
-        memory_total=25.2e9,
-        server_memory=61e6,
+        memory_used=6.1 * 2**30,
+        memory_total=25.2 * 2**30,
+        server_memory=61 * 2**20,
         uptime_s=11_520.0,
     )
     result = Shown("http://localhost:8000", "triton 2.73.0", rows, sample)
@@ -74,7 +74,7 @@ def test_screen_of_80_columns_has_what_matters_most():
     assert screen(80, 12) == (
         " pytriton top   http://localhost:8000  triton 2.73.0  up 3 h 12 min\n"
         " models 3 of 4 ready   requests 720/s   errors 0.5/s   queue 4   running 4\n"
-        " cpu 43%   memory 6.1 GB of 25.2 GB   server 61 MB   ▃▄▄▄▄▅▆▅▆▇▇▇████\n"
+        " cpu 43%   memory 6.1 GiB of 25.2 GiB   server 61 MiB   ▃▄▄▄▄▅▆▅▆▇▇▇████\n"
         "\n"
         " MODEL          VER STATE      REQ/S ERR/S QUEUE  RUN BATCH    P50    P95    P99\n"
         " classifier       1 READY        612     0     4    2   6.2  2.4ms  6.1ms 11.8ms\n"
@@ -141,6 +141,14 @@ def test_details_of_a_model_that_failed_have_the_reason():
     assert "reason      no module named 'sentencepiece'" in screen(80, 24, state)
 
 
+def test_help_fits_into_a_terminal_of_24_lines():
+    text = screen(80, 24, ViewState(TopScreen.HELP))
+
+    assert "\n q          quit\n" in text
+    assert "\n CACHE      answers that came from the response cache\n" in text
+    assert "…" not in text.replace("P50 … P99", "")
+
+
 def test_problem_replaces_the_totals_and_the_rows_stay():
     result = shown()
     result.problem = "No server answers"
@@ -153,11 +161,11 @@ def test_problem_replaces_the_totals_and_the_rows_stay():
 
 def test_gpus_and_filters_are_shown():
     result = shown()
-    result.sample.gpus["a"] = GpuUse(0.5, 10e9, 80e9)
+    result.sample.gpus["a"] = GpuUse(0.5, 10 * 2**30, 80 * 2**30)
     state = ViewState(name_filter="zzz")
     text = "\n".join(line.plain for line in draw(result, state, 130, 12))
 
-    assert "gpu 0 50% 10.0 GB of 80.0 GB" in text
+    assert "gpu 0 50% 10.0 GiB of 80.0 GiB" in text
     assert "no model has 'zzz' in its name" in text
 
 

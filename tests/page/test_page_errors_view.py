@@ -88,7 +88,7 @@ def test_failing_model_is_red_in_the_table_and_in_the_chart(fresh, failures):
     cell = "tr:has(a[href*='raises']) td.number:nth-child(5)"
     fresh.see(f"{cell}.is-bad")
     fresh.see("thead th:nth-child(5)", "Errors/s")
-    fresh.see(".chart-card:nth-child(2) h3", "Errors per second")
+    fresh.see(".chart-card:nth-child(2) h3", "Errors/s")
     fresh.see(".chart-card:nth-child(2) path.stroke.line-bad")
     fresh.see("nav a.is-bad", "Errors")
 

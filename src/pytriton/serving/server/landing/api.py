@@ -60,7 +60,7 @@ _INDEX = "index.html"
 _OWN_FILES = Path(__file__).parent / "static"
 # Of the page on the metrics port: both look the same, and say the same of a model.
 _SHARED_FILES = _OWN_FILES.parent.parent / "page" / "static"
-_SHARED = ("page.css", "dom.js", "theme.js", "icon.svg", "tensors.js", "examples.js")
+_SHARED = ("page.css", "dom.js", "data.js", "theme.js", "icon.svg", "tensors.js", "examples.js")
 _DATA_HEADERS = b"Cache-Control: no-store\r\nVary: Accept\r\n" + NO_SNIFFING
 _MODELS_AT_ONCE = 32  # then other requests have their turn
 
@@ -263,9 +263,13 @@ _UNKNOWN_PAGE = """<!doctype html>
 <title>Not found</title>
 <link rel="icon" href="{up}landing/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="{up}landing/page.css">
+<link rel="stylesheet" href="{up}landing/landing.css">
 <script src="{up}landing/theme.js"></script>
 </head>
 <body>
+<header class="bar">
+<a class="brand" href="{up}"><img src="{up}landing/icon.svg" alt="" width="26" height="26">pytriton</a>
+</header>
 <main>
 <section class="card">
 <h1>Nothing is at <code>{path}</code></h1>

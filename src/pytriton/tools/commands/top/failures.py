@@ -110,5 +110,7 @@ def _group_lines(row: FailureRow, ago: str) -> list[Text]:
     head = Text(f" {row.count:>7,}  ", style="bold red" if row.is_red else "dim")
     head.append(row.kind, style="bold")
     head.append(f"  {where}, {REASONS.get(row.reason, row.reason)}, {ago} ago", style="default")
-    more = [text for text in (row.place, row.message) if text]
+    # Without a place in the code, the place is the message without what differs: one is enough.
+    is_said = bool(row.message) and ("…" in row.place or row.place in row.message)
+    more = [text for text in ("" if is_said else row.place, row.message) if text]
     return [head, *(Text(f"          {text}", style="dim") for text in more)]

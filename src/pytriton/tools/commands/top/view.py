@@ -51,16 +51,14 @@ p          pause, and go on
 
 REQ/S      requests, also those that failed, each second
 INF/S      inferences: a request with a batch of 3 counts 3
-ERR/S      requests that failed or were refused, each second; not those that
-           their clients cancelled
+ERR/S      requests that failed or were refused, not cancelled ones
 QUEUE      requests that wait for an instance
 RUN        requests that instances work on
 STATE      as the server says; NO INST. is a ready model without any instance
 INST       instances; 2/3 are two of three, one of which is missing
 BATCH      average number of inferences in one execution
 P50 … P99  latency that 50, 95 and 99 of 100 requests stay below
-AVG        average latency, for servers without histograms; of it, IN-Q is
-           the time in the queue and INFER the time in the model
+AVG        average latency, of it IN-Q in the queue and INFER in the model
 CACHE      answers that came from the response cache"""
 _LEFT = frozenset({"STATE"})
 
@@ -107,12 +105,12 @@ def share_text(value: float | None) -> str:
 
 
 def size_text(value: float | None) -> str:
-    """Returns an amount of memory: 57 MB, 3.2 GB."""
+    """Returns an amount of memory: 57 MiB, 3.2 GiB."""
     if value is None:
         return _NONE
-    if value >= 1e9:
-        return f"{value / 1e9:.1f} GB"
-    return f"{value / 1e6:.0f} MB"
+    if value >= 1 << 30:
+        return f"{value / (1 << 30):.1f} GiB"
+    return f"{value / (1 << 20):.0f} MiB"
 
 
 def age_text(seconds: float) -> str:
@@ -288,6 +286,8 @@ def columns_for(shown: Shown, width: int) -> list[TableColumn]:
 def draw(shown: Shown, state: ViewState, width: int, height: int) -> list[Text]:
     """Returns the lines of the screen, each at most as wide as the terminal."""
     head = _head(shown, state, width)
+    if state.screen is TopScreen.HELP:
+        head = head[:1]  # so that all of it fits into a terminal of 24 lines
     room = max(height - len(head) - 1, 1)
     if state.screen is TopScreen.HELP:
         body = [Text(f" {line}") for line in _HELP.split("\n")]

@@ -2,6 +2,7 @@
 // The landing page: each model with its description, a form that sends requests, and examples.
 
 import { h, byId, setText, codeBlock } from "./dom.js";
+import { milliseconds } from "./data.js";
 import { EventReader } from "./tensors.js";
 import { exampleBody, generateExamples, plainExample, readPlain, takesJson } from "./examples.js";
 
@@ -145,7 +146,7 @@ class ModelCard {
     });
     if (this.model.decoupled) { await this.showStream(response); return; }
     const answer = await response.json();
-    const duration = h("p", { class: "note" }, `After ${Math.round(performance.now() - began)} ms`);
+    const duration = h("p", { class: "note" }, `Answered in ${milliseconds(performance.now() - began)}`);
     this.answer.replaceChildren(...this.shown(answer), duration);
   }
 
@@ -190,8 +191,9 @@ const valueText = (value) => (typeof value === "string" ? value : JSON.stringify
 // ---- The page
 
 function show({ id, version, addresses, models }) {
-  document.title = `${id} · pytriton`;
-  setText(byId("server-name"), id);
+  const name = id === "triton" ? "pytriton" : id; // as on the page of operators
+  document.title = `models · ${name}`;
+  setText(byId("server-name"), name);
   const links = Object.entries({ page: "Dashboard", openapi: "OpenAPI" }).filter(([name]) => addresses[name]);
   byId("links").replaceChildren(...links.map(([name, label]) => h("a", { href: name === "openapi" ? "openapi.json" : addresses[name] }, label)));
   const where = [["HTTP", addresses.http], ["gRPC", addresses.grpc], ["metrics", addresses.metrics]].filter(([, url]) => url).map(([name, url]) => `${name} at ${url}`);

@@ -3,7 +3,7 @@
 
 import { h, svg, setText } from "./dom.js";
 
-const HEIGHT = 120, LEFT = 40, RIGHT = 6, TOP = 8, BOTTOM = 18, SHORTEST_S = 60, GAP_S = 5;
+const HEIGHT = 120, LEFT = 40, RIGHT = 6, TOP = 8, BOTTOM = 18, SHORTEST_S = 60, GAP_S = 5, LABELS_WIDTH = 215;
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 h"]];
 
 // The smallest round number that is not below a value: 1, 2 or 5 times a power of ten.
@@ -94,6 +94,7 @@ export class Chart {
       svg("text", { x: LEFT - 5, y: y(share * top) + 4, "text-anchor": "end" }, this.format(share * top)),
     ]);
     for (const [share, anchor] of [[1, "start"], [0.5, "middle"], [0, "end"]]) {
+      if (share === 0.5 && width - LEFT - RIGHT < LABELS_WIDTH) continue; // three labels would overlap
       const ago = share * length, text = ago >= 60 ? `${ago / 60} min ago` : `${ago} s ago`;
       parts.push(svg("text", { x: x(end - ago), y: HEIGHT - 4, "text-anchor": anchor }, ago ? text : "now"));
     }

@@ -64,12 +64,13 @@ export class ClusterView {
     this.text = "";
     this.instances = new Instances(true);
     this.element = h("div", {}, h("div", { class: "model-head" }, h("h1", {}, "Cluster"), this.facts, this.problem),
-      h("section", { class: "card" }, h("h2", {}, "Nodes"), this.nodes),
-      h("section", { class: "card" }, h("h2", {}, "Instances"), this.instances.element));
+      this.tables = h("div", { hidden: true }, h("section", { class: "card" }, h("h2", {}, "Nodes"), this.nodes),
+        h("section", { class: "card" }, h("h2", {}, "Instances"), this.instances.element)));
   }
 
   update() {
     const { cluster } = this.app;
+    this.tables.hidden = !cluster;
     if (!cluster) { setText(this.facts, "All instances run on the server’s own machine."); return; }
     const running = cluster.instances.filter((row) => row.state === "running").length;
     const parts = [cluster.address && `Ray at ${cluster.address}`, plural(cluster.nodes.length, "node"),

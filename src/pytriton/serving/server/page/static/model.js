@@ -15,12 +15,12 @@ const shares = (name) => [50, 95, 99].map((share) => ({ name: `${name}${share}`,
 
 export function charts() {
   return {
-    requests: new Chart("Requests per second", [
+    requests: new Chart("Requests/s", [
       { name: "requests", label: "requests", area: true }, { name: "inferences", label: "inferences" }], (value) => number(value)),
-    errors: new Chart("Errors per second", [{ name: "errors", label: "failed or refused", area: true, tone: "bad" }], (value) => number(value)),
+    errors: new Chart("Errors/s", [{ name: "errors", label: "failed or refused", area: true, tone: "bad" }], (value) => number(value)),
     latency: new Chart("Latency", [
       { name: "p50", label: "p50" }, { name: "p95", label: "p95" }, { name: "p99", label: "p99" }], milliseconds),
-    batch: new Chart("Batch size, mean", [{ name: "batch", label: "inferences in an execution", area: true }], (value) => number(value)),
+    batch: new Chart("Batch size, mean", [{ name: "batch", label: "per execution", area: true }], (value) => number(value)),
     queue: new Chart("Queue", [
       { name: "pending", label: "waiting", area: true }, { name: "running", label: "running" }], (value) => number(value)),
     start: new Chart("First response", shares("start"), milliseconds),
@@ -42,6 +42,8 @@ export function chartGrid(all, app) {
 export function updateCharts(all, series, key, latency) {
   const points = series.of(key, series.range);
   all.start.element.hidden = all.between.element.hidden = !points.some((point) => point.start50 !== null || point.between50 !== null);
+  // One more than fits into a row would be alone in the next one.
+  all.start.element.parentNode.classList.toggle("is-many", !all.start.element.hidden);
   all.latency.rename(all.start.element.hidden ? "Latency" : latency);
   for (const chart of Object.values(all)) chart.update(chart === all.latency ? meanIfNeeded(points) : points, series.range);
 }
