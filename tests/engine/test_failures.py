@@ -139,6 +139,18 @@ def test_examples_are_not_renewed_for_each_of_many_failures(book, clock_s):
     assert book.listed()[0].record.example.request_id == "later"
 
 
+def test_examples_of_refusals_are_not_renewed_for_each_of_many(book, clock_s):
+    for number in range(3):
+        book.add_refusal(SPEC, "m", f"r{number}", NotFoundError(f"no model {number}"))
+    (group,) = book.listed()
+    first = group.record.example.request_id
+    clock_s.now_s += failures.EXAMPLE_EVERY_S
+    book.add_refusal(SPEC, "m", "later", NotFoundError("no model 4"))
+
+    assert (first, group.record.count) == ("r0", 4)
+    assert group.record.example.request_id == "later"
+
+
 def test_example_with_a_traceback_is_kept_until_there_is_another_one(book, clock_s):
     fail(book, failing(message="whole"))
     bare = failing(message="bare")

@@ -77,6 +77,7 @@ class FakeEngine:
         self.flow: list[tuple[str, str]] = []  # what was paused and resumed, by id
         self.refusal: ServerError | None = None  # of whatever comes
         self.unread: list[tuple[str, str]] = []  # requests that it never got: model and message
+        self.unread_kinds: list[str] = []
 
     def refuse(self) -> None:
         self.is_exiting = True
@@ -106,6 +107,7 @@ class FakeEngine:
 
     def report_refusal(self, name: str, version: str, request_id: str, error: ServerError) -> None:
         self.unread.append((name, error.message))
+        self.unread_kinds.append(error.kind)
 
     def infer(
         self, request: InferRequest, sink: Any, trace: Any = None, fitting: Any = None

@@ -138,7 +138,8 @@ class FailureBook:
         """Count a request that was refused before it was read to its end."""
         now_s = self._clock()
         record = self._counted(spec, error, REFUSED, now_s).record
-        record.example = _example(now_s, model_name, request_id, error, [])
+        if self._is_example_due(record, error, now_s):
+            record.example = _example(now_s, model_name, request_id, error, [])
 
     def merge(self, other: FailureGroup) -> None:
         """Add failures that another process has counted."""

@@ -139,6 +139,15 @@ class CloudApi(HttpHandler):
             return self._api.body_memory(found)
         return super().body_memory(head)
 
+    def on_unread(self, head: RequestHead, status: int, message: str) -> None:
+        """Note a request for a model that was refused before its body was read to its end."""
+        try:
+            found = self._find(head)
+        except ServerError:  # it is for no model
+            return
+        if isinstance(found, RequestHead):
+            self._api.on_unread(found, status, message)
+
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         try:
@@ -147,7 +156,7 @@ class CloudApi(HttpHandler):
                 return self._api.handle(connection, HttpRequest(found, request.body))
             if not isinstance(found, OwnTarget):
                 connection.respond_error(*found)
-            elif self._api.admits(connection, request.head, found.route.endpoint):
+            elif self._api.admits(connection, request.head, found.route):
                 handle = self._own[found.route.endpoint.handler]
                 return handle(connection, request, found.route)
         except ServerError as error:

@@ -29,6 +29,7 @@ from pytriton.protocol.http2 import Http2Limits
 from pytriton.protocol.repository_pb import read_load_request
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
+from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
 from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall
@@ -142,6 +143,7 @@ class GrpcApi:
         self.http2_limits = _http2_limits(options)
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
+        self._engine = engine
         self._authorization = Authorization(options.grpc_restricted, RestrictedProtocol.GRPC)
         self._health = health.HealthService(engine)
         self._methods: dict[str, GrpcMethod] = {}  # by path
@@ -177,6 +179,8 @@ class GrpcApi:
             text = f"unknown method {head.path}"
             return RefusedGrpcCall(GrpcStatus.UNIMPLEMENTED, text, connection, stream_id, head)
         elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
+            if method.api == INFERENCE:
+                note_forbidden(self._engine, refusal)
             return RefusedGrpcCall(
                 GrpcStatus(GRPC_RESTRICTED), refusal, connection, stream_id, head
             )
@@ -233,9 +237,9 @@ class GrpcApi:
     # Methods
 
     def _add_methods(self, infer: InferService, stream_columns: StreamColumnTable) -> None:
-        self._add(f"{_PREFIX}/ModelInfer", "inference", ModelInferCall, infer)
+        self._add(f"{_PREFIX}/ModelInfer", INFERENCE, ModelInferCall, infer)
         path = f"{_PREFIX}/ModelStreamInfer"
-        self._add(path, "inference", StreamInferCall, infer, stream_columns)
+        self._add(path, INFERENCE, StreamInferCall, infer, stream_columns)
         self._add(f"/{health.SERVICE}/Check", "health", health.CheckCall, self._health)
         self._add(f"/{health.SERVICE}/Watch", "health", health.WatchCall, self._health)
         for package in reflection.PACKAGES:

@@ -320,6 +320,9 @@ class GrpcCall:
         """End the call with an error of the engine."""
         self.finish(GrpcStatus(GRPC_STATUS[error.code]), error.message)
 
+    def on_unreadable(self, error: GrpcError) -> None:
+        """Called when a message of the client is too large or damaged, before the call ends."""
+
     def drop(self, code: Http2ErrorCode) -> None:
         """Reset the stream of the call at once; queued output is dropped."""
         self.connection.http2.reset(self.stream_id, code)

@@ -249,6 +249,8 @@ class GrpcConnection(asyncio.Protocol):
     def fail_call(self, call: GrpcCall, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
         if isinstance(error, GrpcError):
+            if call.is_open:
+                call.on_unreadable(error)
             self._end(call, error.status, error.message)
             return
         failure = error_for_clients(error, f"it served {call.head.path!a}")

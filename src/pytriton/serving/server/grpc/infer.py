@@ -7,13 +7,24 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import InternalError, ServerError, UnsupportedError
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ServerError,
+    UnsupportedError,
+)
 from pytriton.base.messages import RequestPath, TraceOrigin
-from pytriton.protocol.grpc import CompressionLevel, MessageAssembler, encoding_for_level
+from pytriton.protocol.grpc import (
+    CompressionLevel,
+    GrpcStatus,
+    MessageAssembler,
+    encoding_for_level,
+)
 from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
+from pytriton.serving.server.api.refusals import TooLargeError, note_unread
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.serving.server.grpc.columns import CallTable
 
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.grpc import CallHead, Metadata
+    from pytriton.protocol.grpc import CallHead, GrpcError, Metadata
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
@@ -102,6 +113,14 @@ class InferService:
         model = self.engine.find(found.model_name, found.model_version)
         return None if model is None else model.body_memory(size, found.raw_offset)
 
+    def parse(self, message: Buffer) -> tuple[ParsedMessage, Sequence[Buffer]]:
+        """Parse a message; one that cannot be read is noted."""
+        try:
+            return parse_message(message)
+        except ServerError as error:
+            self.engine.report_refusal("", "", "", error)
+            raise
+
     def build(
         self, parsed: ParsedMessage, raw: Sequence[Buffer], spec: ModelSpec, head: CallHead
     ) -> BuiltRequest:
@@ -123,13 +142,16 @@ class InferService:
         except ServerError as error:
             return error
 
-    def note_refusal(self, parsed: ParsedMessage | None, error: ServerError) -> None:
-        """Note that a request could not be read; those that could, the engine notes."""
-        if parsed is None:
-            self.engine.report_refusal("", "", "", error)
-        else:
-            name, version = parsed.model_name, parsed.model_version
-            self.engine.report_refusal(name, version, parsed.id, error)
+    def note_refusal(self, parsed: ParsedMessage, error: ServerError) -> None:
+        """Note that the engine does not get a request; those that it gets, it notes itself."""
+        name, version = parsed.model_name, parsed.model_version
+        self.engine.report_refusal(name, version, parsed.id, error)
+
+    def note_unreadable(self, error: GrpcError) -> None:
+        """Note that a message was too large, or damaged; its model is not known."""
+        is_too_large = error.status is GrpcStatus.RESOURCE_EXHAUSTED
+        kind = TooLargeError if is_too_large else InvalidArgumentError
+        note_unread(self.engine, kind, error.message)
 
     def submit(
         self,
@@ -227,9 +249,8 @@ class ModelInferCall(UnaryCall):
             self._begin(message)
 
     def _begin(self, message: Buffer) -> None:
-        parsed = None
+        parsed, raw = self._service.parse(message)
         try:
-            parsed, raw = parse_message(message)
             self._begin_parsed(message, parsed, raw)
         except ServerError as error:
             self._service.note_refusal(parsed, error)
@@ -282,6 +303,9 @@ class ModelInferCall(UnaryCall):
         self._inference = service.submit(
             built, self._spec, self.head.metadata, self, self._began_ns
         )
+
+    def on_unreadable(self, error: GrpcError) -> None:
+        self._service.note_unreadable(error)
 
     def on_abandoned(self) -> None:
         if self._inference is not None:

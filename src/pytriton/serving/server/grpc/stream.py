@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseBurst
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.grpc import CallHead, MessageAssembler
+    from pytriton.protocol.grpc import CallHead, GrpcError, MessageAssembler
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.columns import OutputColumn
     from pytriton.runtime.executor.inference import Inference
@@ -119,7 +119,7 @@ class StreamInferCall(GrpcCall):
             self._waits_since_ns = time.monotonic_ns()
         if columns is not None and columns.take(self, message):
             return
-        parsed, raw = parse_message(message)
+        parsed, raw = self.service.parse(message)
         streamed = StreamedRequest(self, parsed, began_ns)
         self._in_flight[streamed] = None
         if len(self._in_flight) >= MAX_IN_FLIGHT:
@@ -191,6 +191,9 @@ class StreamInferCall(GrpcCall):
                 "GRPC server is shutting down and has stopped accepting new requests."
             )
         return engine.lookup(parsed.model_name, parsed.model_version)
+
+    def on_unreadable(self, error: GrpcError) -> None:
+        self.service.note_unreadable(error)
 
     def on_half_close(self) -> None:
         """End the call once all requests are answered."""

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import (
+    InvalidArgumentError,
     ServerError,
+    UnavailableError,
     UnsupportedError,
 )
 from pytriton.base.messages import InferRequest, RequestPath
 from pytriton.base.request_words import stream_route
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
+from pytriton.serving.server.api.refusals import (
+    INFERENCE,
+    ForbiddenError,
+    TooLargeError,
+    note_forbidden,
+    note_unread,
+)
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 from pytriton.serving.server.http.bodies import Bodies
 from pytriton.serving.server.http.columns import BodyLayout, FormLearner, small_body_layout
@@ -36,7 +45,8 @@ from pytriton.serving.server.http.infer import (
     respond_server_error,
 )
 from pytriton.serving.server.http.management import ManagementEndpoints, answer_errors
-from pytriton.serving.server.http.routes import HttpEndpoint, Route, Router, first_segment
+from pytriton.serving.server.http.reader import SIZE_HINT
+from pytriton.serving.server.http.routes import Route, Router, first_segment
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
 if TYPE_CHECKING:
@@ -57,6 +67,7 @@ if TYPE_CHECKING:
 
 _MAX_DIGITS = 19  # of a valid length
 _INFERENCE = frozenset({"infer", "generate", "generate_stream"})
+_UNREAD = {HTTP_RESTRICTED: ForbiddenError, 503: UnavailableError}  # kinds by status
 
 
 class Resolved:
@@ -174,6 +185,16 @@ class HttpApi(HttpHandler):
         if isinstance(route, Route) and route.endpoint.handler in _INFERENCE:
             self._engine.report_refusal(route.model, route.version, "", error)
 
+    def on_unread(self, head: RequestHead, status: int, message: str) -> None:
+        """Note a request for a model that was refused before its body was read to its end."""
+        route = self._router.resolve(head.target)
+        if route is None or route.endpoint.handler not in _INFERENCE:
+            return
+        kind: type[ServerError] = _UNREAD.get(status, InvalidArgumentError)
+        if message.endswith(SIZE_HINT):
+            kind = TooLargeError
+        note_unread(self._engine, kind, message, route.model, route.version)
+
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
         route = self._router.resolve(head.target)
@@ -186,7 +207,7 @@ class HttpApi(HttpHandler):
             connection.respond_error(404, "Not Found")
             return None
         endpoint = route.endpoint
-        if not self.admits(connection, head, endpoint):
+        if not self.admits(connection, head, route):
             return None
         headers = self.service.headers
         is_plain = headers is None or headers.fits_columns(head)
@@ -199,10 +220,13 @@ class HttpApi(HttpHandler):
                 resolved.forms = self._learner.find(model.spec, route.version, layout.encoding)
         return resolved
 
-    def admits(self, connection: HttpConnection, head: RequestHead, endpoint: HttpEndpoint) -> bool:
+    def admits(self, connection: HttpConnection, head: RequestHead, route: Route) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
+        endpoint = route.endpoint
         refusal = self.authorization.refusal(endpoint.api, head.headers.get)
         if refusal is not None:
+            if endpoint.api == INFERENCE:
+                note_forbidden(self._engine, refusal, route.model, route.version)
             connection.respond_error(HTTP_RESTRICTED, refusal)
         elif head.method not in endpoint.methods:
             connection.respond_error(405, "Method Not Allowed", endpoint.allow)

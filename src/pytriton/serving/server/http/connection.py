@@ -260,6 +260,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_refusal(self, status: int, message: str) -> None:
         """Refuse an invalid request after the responses to earlier ones; end the connection."""
+        reader = self._reader
+        if reader.is_mid_request and not reader.is_in_head:
+            self._handler.on_unread(reader.head, status, message)
         if self._current is None and not self._waiting:
             self._send_refusal(status, message)
         else:

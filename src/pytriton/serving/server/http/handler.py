@@ -93,6 +93,9 @@ class HttpHandler:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
         return private_memory(head.content_length)
 
+    def on_unread(self, head: RequestHead, status: int, message: str) -> None:
+        """Called when a request is refused after its head, before its body was read to its end."""
+
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
         raise NotImplementedError

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LARGE_BODY_BYTES = 64 << 10
+SIZE_HINT = "Use --http-max-input-size to increase the limit."  # with it, size refusals end
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
 MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
@@ -433,7 +434,7 @@ def _size_refusal(head: RequestHead, size: int, limits: ClientLimits) -> tuple[i
             f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
             f"{most} bytes"
         )
-    return 400, f"{problem}. Use --http-max-input-size to increase the limit."
+    return 400, f"{problem}. {SIZE_HINT}"
 
 
 def _syntax_refusal(error: Exception) -> tuple[int, str]:

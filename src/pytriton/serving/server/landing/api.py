@@ -106,9 +106,10 @@ class LandingApi:
                 connection.respond_error(404, "Not Found")
                 return None
             endpoint = _FILE
-        if not self._http.admits(connection, head, endpoint):
+        route = Route(endpoint, name)
+        if not self._http.admits(connection, head, route):
             return None
-        return Resolved(self._handlers[endpoint.handler], Route(endpoint, name))
+        return Resolved(self._handlers[endpoint.handler], route)
 
     # Files
 
@@ -268,7 +269,8 @@ _UNKNOWN_PAGE = """<!doctype html>
 </head>
 <body>
 <header class="bar">
-<a class="brand" href="{up}"><img src="{up}landing/icon.svg" alt="" width="26" height="26">pytriton</a>
+<a class="brand" href="{up}">
+<img src="{up}landing/icon.svg" alt="" width="26" height="26">pytriton</a>
 </header>
 <main>
 <section class="card">

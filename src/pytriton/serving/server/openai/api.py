@@ -8,11 +8,19 @@ from urllib.parse import unquote
 
 import orjson
 
+from pytriton.base.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    ServerError,
+    UnsupportedError,
+)
 from pytriton.protocol.openai.documents import model_document
 from pytriton.protocol.openai.embeddings import read_embeddings
 from pytriton.protocol.openai.errors import OpenAIError, unknown_model, wrong
 from pytriton.protocol.openai.generation import check_served, read_generation
 from pytriton.protocol.openai.members import Members
+from pytriton.serving.server.api.refusals import INFERENCE, TooLargeError, note_forbidden
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
@@ -54,6 +62,13 @@ _ENDPOINTS: dict[bytes, HttpEndpoint] = {
 }
 _ANY = HttpEndpoint("unknown", "inference", frozenset())
 _MODEL_PATH = b"/v1/models/"
+_NO_COMPRESSION = "expected a body without compression"
+_KINDS: dict[int, type[ServerError]] = {
+    404: NotFoundError,
+    413: TooLargeError,
+    500: InternalError,
+    501: UnsupportedError,
+}
 
 
 class OpenAIApi:
@@ -72,9 +87,9 @@ class OpenAIApi:
         self._handlers: dict[str, Handler] = {
             "models": self._models,
             "model": self._model,
-            "chat": self._generate,
-            "completions": self._generate,
-            "embeddings": self._embed,
+            "chat": self._infer,
+            "completions": self._infer,
+            "embeddings": self._infer,
         }
 
     def resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
@@ -97,6 +112,8 @@ class OpenAIApi:
             endpoint.api, head.headers.get, accepts_bearer=True
         )
         if refusal is not None:
+            if endpoint.api == INFERENCE and endpoint is not _ANY:
+                note_forbidden(self._engine, refusal)
             return OpenAIError(
                 401,
                 f"{refusal} or a bearer token with its value",
@@ -150,10 +167,32 @@ class OpenAIApi:
     def _respond(self, connection: HttpConnection, document: object, identifier: str) -> None:
         connection.respond(200, (orjson.dumps(document),), JSON_TYPE, id_header(identifier))
 
-    def _generate(
+    def _infer(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
     ) -> HttpExchange:
-        members, name, model = self._read(request, route.endpoint.handler)
+        name = ""
+        try:
+            members = _read(request)
+            name = members.text("model")
+            model = self._model_of(name, route.endpoint.handler)
+            begin = self._embed if route.endpoint.handler == "embeddings" else self._generate
+            return begin(connection, request, route, identifier, members, name, model)
+        except Exception as error:
+            problem = as_openai_error(error)
+            noted = error if isinstance(error, ServerError) else _noted(problem)
+            self._engine.report_refusal(name, "", identifier, noted)
+            raise problem from error
+
+    def _generate(
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: Route,
+        identifier: str,
+        members: Members,
+        name: str,
+        model: ServedModel,
+    ) -> HttpExchange:
         is_chat = route.endpoint.handler == "chat"
         generation = read_generation(members, model.spec, is_chat=is_chat)
         for each in generation.requests:
@@ -163,9 +202,15 @@ class OpenAIApi:
         return self._start(exchange, model, request, generation.requests)
 
     def _embed(
-        self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: Route,
+        identifier: str,
+        members: Members,
+        name: str,
+        model: ServedModel,
     ) -> HttpExchange:
-        members, name, model = self._read(request, route.endpoint.handler)
         openai = model.spec.openai
         assert openai is not None
         job = read_embeddings(members, model.spec)
@@ -175,27 +220,13 @@ class OpenAIApi:
         exchange = EmbeddingsExchange(connection, identifier, name, openai.embedding, job, bodies)
         return self._start(exchange, model, request, job.requests)
 
-    def _read(self, request: HttpRequest, route: str) -> tuple[Members, str, ServedModel]:
-        """Read the members of a request, and find its model, which the route must serve."""
-        size = len(request.body)
-        if size > MAX_BODY_BYTES:
-            raise OpenAIError(
-                413,
-                f"expected a body of at most {MAX_BODY_BYTES} bytes, got {size}",
-                code="request_too_large",
-            )
-        encoding = request.head.headers.get(b"content-encoding", b"identity")
-        if encoding.lower() != b"identity":
-            raise OpenAIError(
-                400, f"expected a body without compression, got {encoding.decode('latin-1')}"
-            )
-        members = Members(request.body)
-        name = members.text("model")
+    def _model_of(self, name: str, route: str) -> ServedModel:
+        """Returns the model of a request, which the route must serve."""
         if not name:
             raise wrong("model", "expected the name of a model as 'model', got none")
         model = self._engine.lookup(name)
         check_served(model.spec, name, route)
-        return members, name, model
+        return model
 
     def _start(
         self,
@@ -211,3 +242,26 @@ class OpenAIApi:
             exchange.abandon()  # nobody takes what the parts that have begun would answer
             raise
         return exchange
+
+
+def _read(request: HttpRequest) -> Members:
+    """Returns the members of a request."""
+    size = len(request.body)
+    if size > MAX_BODY_BYTES:
+        raise OpenAIError(
+            413,
+            f"expected a body of at most {MAX_BODY_BYTES} bytes, got {size}",
+            code="request_too_large",
+        )
+    encoding = request.head.headers.get(b"content-encoding", b"identity")
+    if encoding.lower() != b"identity":
+        raise OpenAIError(400, f"{_NO_COMPRESSION}, got {encoding.decode('latin-1')}")
+    return Members(request.body)
+
+
+def _noted(problem: OpenAIError) -> ServerError:
+    """Returns how a refusal is noted: as one of Triton's kinds, where there is one."""
+    message = problem.message
+    if message.startswith(_NO_COMPRESSION):
+        message = _NO_COMPRESSION  # without what the header says
+    return _KINDS.get(problem.status, InvalidArgumentError)(message)
