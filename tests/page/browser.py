@@ -116,6 +116,16 @@ class Browser:
         answer = self.driver.execute_async_script(script)
         return answer["value"] if "value" in answer else answer["error"]
 
+    def replace(self, pattern: str, text: str) -> None:
+        """Write a text in place of others, which differ in each run; for pictures."""
+        script = """
+            const main = document.querySelector("main"), pattern = new RegExp(arguments[0], "g");
+            const walk = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
+            while (walk.nextNode()) {
+                walk.currentNode.data = walk.currentNode.data.replace(pattern, arguments[1]);
+            }"""
+        self.run(script, pattern, text)
+
     def size(self, width: int, height: int, *, mobile: bool = False) -> None:
         values = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", values)

@@ -182,7 +182,13 @@ def test_picture_of_the_page(browser, url):
     browser.size(1280, 800)
     browser.open(url, "#greet form")
     browser.run("document.documentElement.dataset.theme = 'light'")
-    browser.run("location.hash = '#greet'")
+    browser.write("#greet input[id='greet.name']", "Ada")
+    browser.click("#greet button.primary")
+    browser.see("#greet .answer pre", "Hello Ada.")
+    browser.see("#greet .answer .note", "Answered in")
+    browser.see("#server-name", "pytriton")
+    browser.replace("http://127\\.0\\.0\\.1:[0-9]+", "http://localhost:8000")
+    browser.run("document.activeElement.blur(); location.hash = '#greet'")
 
     keep("landing_page.png", browser.picture())
 

@@ -15,7 +15,6 @@ from tests.e2e.http_client import call
 from tests.e2e.waiting import eventually
 from tests.page.browser import started_browser
 from tests.page.conftest import ODD_NAME, TOKEN
-from tests.pictures import keep
 
 ANSWER = "#outcome"
 SEND = "form.card button.primary"
@@ -511,29 +510,6 @@ def test_memory_of_the_server_has_a_chart(fresh):
     fresh.click("nav a", "Server")
 
     fresh.see(".chart-card .now", "MiB")
-
-
-def test_pictures_for_the_docs(fresh, url, load, server):
-    shutil.rmtree(server.repository / ODD_NAME)
-    fresh.open(f"{url}#token={TOKEN}", "#token[data-state=on]")
-    fresh.see(".chart-card:nth-child(2) path.stroke")
-    fresh.see("tr", "unloaded")
-    fresh.size(1280, 760)
-    keep("page_models.png", fresh.picture())
-    fresh.click("#theme")
-    keep("page_models_dark.png", fresh.picture())
-    go(fresh, "words")
-    fresh.size(1280, 940)
-    fresh.write("#input-prompt", "What is a trident?")
-    fresh.click(SEND)
-    fresh.see(f"{ANSWER} p", "Complete.")
-    fresh.run("document.activeElement.blur(); scrollTo(0, 0)")
-    keep("page_model_dark.png", fresh.picture())
-    fresh.click("#theme")
-    fresh.size(390, 844, mobile=True)
-    fresh.open(url)
-    fresh.see(".chart-card:nth-child(1) path.stroke")
-    keep("page_narrow.png", fresh.picture())
 
 
 def test_page_comes_back_after_a_restart(browser, url, server, start_page):

@@ -11,7 +11,6 @@ from tests.e2e.http_client import call
 from tests.page.browser import started_browser
 from tests.page.conftest import TOKEN
 from tests.page.test_page_failures import RAISES, body
-from tests.pictures import keep
 from tests.repository_e2e.model_files import model
 
 VIEW = ".failures .failure"
@@ -142,24 +141,6 @@ def test_model_shows_its_own_errors_only(page, url, failures):
 
     assert "no model" not in own
     assert not page.all(f"{VIEW} .what")
-
-
-def test_picture_for_the_docs(page, url, failures):
-    page.open(f"{url}#/errors")
-    page.size(1280, 720)
-    page.click(f"{VIEW} summary", "ValueError")
-    page.see(f"{VIEW}[open] pre", "in check")
-    page.run("document.activeElement.blur(); scrollTo(0, 0)")
-    # A path of this machine says nothing to a reader.
-    page.run("""
-        const main = document.querySelector("main");
-        const walk = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
-        while (walk.nextNode()) {
-            const node = walk.currentNode;
-            node.data = node.data.replace(/[^\\s"]+(?=\\/raises\\/1\\/)/g, "/models");
-        }
-    """)
-    keep("page_errors.png", page.picture())
 
 
 def test_nothing_went_wrong_in_the_browser(browser):
