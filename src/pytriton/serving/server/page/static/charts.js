@@ -4,6 +4,7 @@
 import { h, svg, setText } from "./dom.js";
 
 const HEIGHT = 120, LEFT = 40, RIGHT = 6, TOP = 8, BOTTOM = 18, SHORTEST_S = 60, GAP_S = 5, LABELS_WIDTH = 215;
+export const RECENT = 5; // samples, ten seconds
 const RANGES = [[300, "5 min"], [900, "15 min"], [3600, "1 h"]];
 
 // The smallest round number that is not below a value: 1, 2 or 5 times a power of ten.
@@ -75,8 +76,16 @@ export class Chart {
 
   end() { return this.points.length ? this.points[this.points.length - 1].time : 0; }
 
+  // The newest values; where nothing was measured just now, those of a moment ago, as in the table.
+  newest() {
+    const last = this.points.slice(-RECENT).reverse();
+    if (!last.length) return undefined;
+    const values = this.lines.map(({ name }) => [name, last.find((point) => (point[name] ?? null) !== null)?.[name] ?? null]);
+    return { ...last[0], ...Object.fromEntries(values) };
+  }
+
   chosen() {
-    if (this.at === null) return this.points[this.points.length - 1];
+    if (this.at === null) return this.newest();
     const distance = (point) => Math.abs(point.time - this.at);
     return this.points.reduce((best, point) => (!best || distance(point) < distance(best) ? point : best), null);
   }

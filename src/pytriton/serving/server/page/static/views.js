@@ -2,7 +2,7 @@
 // The views of all models, of the server and of its API.
 
 import { h, setText, codeBlock } from "./dom.js";
-import { Chart, rangeChoice, sparkline } from "./charts.js";
+import { Chart, RECENT, rangeChoice, sparkline } from "./charts.js";
 import { bytes, duration, getJson, keyOf, milliseconds, number, Refused } from "./data.js";
 import { tokenNeeded } from "./log.js";
 import { chartGrid, charts, instanceCount, isUnloaded, stateBadge, updateCharts } from "./model.js";
@@ -69,7 +69,7 @@ export class ModelsView {
       setText(lack, now?.missing ? instanceCount(now) : "");
       const points = now ? this.app.series.of(keyOf(model)) : [];
       const last = points[points.length - 1];
-      const lastWith = (value) => [...points].reverse().slice(0, 5).find((point) => point[value] !== null)?.[value];
+      const lastWith = (value) => points.slice(-RECENT).reverse().find((point) => point[value] !== null)?.[value];
       setText(cells[0], last ? number(last.requests) : "–");
       cells[1].replaceChildren(sparkline(points, "requests"));
       setText(cells[2], last ? number(last.errors) : "–");
