@@ -158,6 +158,7 @@ def test_unknown_path_points_to_the_model(page, url):
     page.open(f"{url}gret", "h1")
 
     page.see("p", "/v2/models/greet/generate")
+    page.see(".brand", "pytriton")
     page.click("a", "Try it")
     page.see("#greet form")
 

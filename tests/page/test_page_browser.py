@@ -506,6 +506,24 @@ def test_streams_have_charts_of_their_own(fresh, url, server):
     assert fresh.run(hidden) == ["First response", "Between responses"]
 
 
+def test_chart_tells_what_was_measured_a_moment_ago(page):
+    chart = "new it.Chart('t', [{name: 'a', label: 'a'}, {name: 'b', label: 'b'}], String)"
+    points = "[{time: 1, a: 5, b: 6}, {time: 2, a: null, b: 0}]"
+    newest = page.module(
+        "charts.js", f"((chart) => (chart.points = {points}, chart.newest()))({chart})"
+    )
+
+    assert newest == {"time": 2, "a": 5, "b": 0}
+
+
+def test_server_without_a_cluster_says_so_and_has_no_empty_tables(fresh, url):
+    fresh.open(f"{url}#/cluster")
+    fresh.see(".facts", "All instances run on the server")
+
+    shown = "return [...document.querySelectorAll('main table')].some((e) => e.checkVisibility())"
+    assert not fresh.run(shown)
+
+
 def test_memory_of_the_server_has_a_chart(fresh):
     fresh.click("nav a", "Server")
 
