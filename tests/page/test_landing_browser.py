@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 
+from pytriton.decorators import model
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests.free_ports import free_ports
 from tests.page.browser import started_browser
@@ -44,6 +46,12 @@ def scale(values: Row, factor: float) -> Row:
     return values * np.float32(factor)
 
 
+@model(openai="chat")
+def chat(messages: str) -> str:
+    """Repeat the last message."""
+    return json.loads(messages)[-1]["content"]
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     with started_browser(tmp_path_factory.mktemp("profile")) as browser:
@@ -54,7 +62,7 @@ def started(restricted=(), **settings):
     ports = dict(zip(("http_port", "grpc_port", "metrics_port"), free_ports(3), strict=True))
     security = TritonSecurityConfig(access_token=SECRET, restricted_endpoints=list(restricted))
     triton = Triton(config=TritonConfig(**ports, **settings), security_config=security)
-    for function in (greet, count, scale):
+    for function in (greet, count, scale, chat):
         triton.bind(function)
     triton.run()
     return triton, f"http://127.0.0.1:{ports['http_port']}/"
@@ -81,7 +89,7 @@ def example(page, language: str) -> str:
 
 
 def test_page_shows_models_with_their_docstrings(page):
-    page.see("h1", "3 models are ready")
+    page.see("h1", "4 models are ready")
     page.see("#greet > p", "Greet a person.")
     page.see("#greet .field .note", "Whom to greet.")
     page.see("#greet .field label", "name a text")
@@ -116,6 +124,12 @@ def test_form_takes_lists(page):
     page.click("#scale button.primary")
 
     page.see("#scale .answer pre", "[2.5,5,7.5]")
+
+
+def test_example_of_a_chat_is_json(page):
+    page.click("#chat button.primary")
+
+    page.see("#chat .answer pre", "Hello")
 
 
 def test_stream_is_shown_as_it_comes(page):

@@ -235,13 +235,19 @@ def model_document(versions: list[ModelSpec]) -> dict[str, Any]:
         "is_annotated": spec.is_annotated,
         "max_batch_size": spec.max_batch_size,
         "openai": spec.openai is not None,
-        "examples": documentation.examples,
+        "examples": {**_message_example(spec), **documentation.examples},
         "inputs": [
             {**_tensor(each), "description": documentation.inputs.get(each.name, "")}
             for each in spec.inputs.values()
         ],
         "outputs": [_tensor(each) for each in spec.outputs.values()],
     }
+
+
+def _message_example(spec: ModelSpec) -> dict[str, str]:
+    """Returns the example of an input that takes a chat as JSON; any other text would fail."""
+    name = "" if spec.openai is None else spec.openai.messages
+    return {name: '[{"role": "user", "content": "Hello"}]'} if name else {}
 
 
 def _tensor(tensor: ModelTensor) -> dict[str, Any]:

@@ -29,7 +29,10 @@ export function readPlain(text, spec) {
   const trimmed = text.trim();
   if (spec.datatype === "BYTES") {
     if (!trimmed.startsWith("[")) return text;
-    try { return JSON.parse(trimmed); } catch { return text; } // a text that begins with a bracket
+    try {
+      const list = JSON.parse(trimmed);
+      return list.flat(Infinity).every((each) => typeof each === "string") ? list : text; // a text may be JSON
+    } catch { return text; } // a text that begins with a bracket
   }
   if (!trimmed) throw new Error(`${spec.name}: a value is missing`);
   try { return JSON.parse(trimmed); } catch { /* perhaps numbers with spaces between */ }
