@@ -21,6 +21,7 @@ VALUES = {
     Takes.PATTERN: "x.*",
 }
 OWN_VALUES = {
+    "access-log-fields": "worker_s,queue_s",
     "access-log-format": "json",
     "backend-config": "python,thread-pool-size=3",
     "cache-config": "local,size=5",
