@@ -491,7 +491,10 @@ class RegionBook:
         least, most = state.object.size_limits(use.began_s)
         size = place.byte_size
         if given is None:
-            size = max(map(len, use.right_outputs(name)), default=0)
+            outputs = use.right_outputs(name)
+            if not outputs:  # a stream without a response writes nothing
+                yield None
+            size = max(map(len, outputs), default=0)
             if size > place.byte_size:
                 yield "should be at least", _INTERNAL
                 return

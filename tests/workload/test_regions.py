@@ -207,6 +207,17 @@ def test_region_is_unknown_before_and_after_its_registration(world):
     assert "a call was answered whose tensors are nowhere" in world.sentences
 
 
+@pytest.mark.parametrize("count, is_wrong", [(0, False), (1, True)])
+def test_stream_writes_as_many_outputs_as_it_has_responses(world, count, is_wrong):
+    world.register()
+    world.act(REGION.offset)
+    call = Call(99, Kind.STREAM, Port.GRPC, "stream", places={"OUT": OUT})
+    call.inputs = models.stream_inputs(99, count)
+    world.oracle.begin(call)
+
+    assert world.oracle.regions.is_answer_wrong(call) == is_wrong
+
+
 def test_request_that_began_before_the_region_was_given_up_may_find_it_or_not(world):
     world.register()
     calls = [world.infer(), world.infer(OUT=OUT._replace(offset=100))]
