@@ -223,6 +223,23 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "Serve models of the same name from several repositories.",
             field="repository.namespacing", in_config=False, inprocess="model_namespacing",
             c_function="SetModelNamespacing"),
+        _switch("require-signed-models", "false",
+            "Load only models whose folder has a valid OpenSSF model signature, model.sig, by a "
+            "signer of the options below; clients may then send no configurations. None of these "
+            "is an option of Triton.", in_config=False),
+        _path("model-signing-key", "", "PEM file with the public key of a signer. May be repeated.",
+            is_repeatable=True, in_config=False),
+        _path("model-signing-certificates", "",
+            "PEM file with root certificates, whose certificates may sign. May be repeated.",
+            is_repeatable=True, in_config=False),
+        _text("model-signing-identity", "",
+            "Identity that may sign with sigstore: an email address, or the address of a "
+            "workflow.", "<identity>", in_config=False),
+        _text("model-signing-issuer", "", "Address of the issuer of this identity.", "<address>",
+            in_config=False),
+        _path("model-signing-trust-root", "",
+            "JSON file with the trusted root of sigstore; nothing is asked over the network.",
+            in_config=False),
         _switch("enable-peer-access", "true", "Let GPUs access each other's memory.",
             has_effect=False, in_config=False, inprocess="enable_peer_access",
             c_function="SetEnablePeerAccess"),
@@ -346,7 +363,8 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "[<backend>,]<setting>=<value>", inprocess="backend_configuration",
             c_function="SetBackendConfig"),
         _path("repoagent-directory", "/opt/tritonserver/repoagents",
-            "Folder with repository agents in C or C++. The agent checksum needs none.",
+            "Folder with repository agents in C or C++. The agents checksum and signature need "
+            "none.",
             field="repository.agent_directory", in_config=False, inprocess="repo_agent_directory",
             c_function="SetRepoAgentDirectory"),
     ),

@@ -13,9 +13,12 @@ from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.engine.config import config_from_text
 from pytriton.serving.repository.reading.layout import ModelPlace
 from pytriton.serving.repository.reading.source import run_agents
+from pytriton.serving.repository.signing.signers import SigningSettings
+from pytriton.serving.repository.signing.verifier import SignatureVerifier
 from tests.repository.scene import CODE, CONFIG, write_code, write_config, write_model
 
 FOLDER = "/opt/tritonserver/repoagents"
+VERIFIER = SignatureVerifier(SigningSettings())
 SENTENCE = b"weights"
 MD5 = hashlib.md5(SENTENCE, usedforsecurity=False).hexdigest()
 SHA256 = hashlib.sha256(SENTENCE).hexdigest()
@@ -35,7 +38,7 @@ def place(repository):
 
 def run(place: ModelPlace, parameters: dict[str, str], name: str = "checksum") -> None:
     config = config_from_text(CONFIG + agents_text(parameters, name), "config.pbtxt")
-    run_agents(config, place, FOLDER)
+    run_agents(config, place, FOLDER, VERIFIER)
 
 
 def refusal(place: ModelPlace, parameters: dict[str, str], name: str = "checksum") -> ServerError:
@@ -46,9 +49,12 @@ def refusal(place: ModelPlace, parameters: dict[str, str], name: str = "checksum
 
 def test_model_without_agents_is_not_looked_at(place):
     # An agent that refuses a model raises.
-    run_agents(config_from_text(CONFIG, "config.pbtxt"), place, FOLDER)
+    run_agents(config_from_text(CONFIG, "config.pbtxt"), place, FOLDER, VERIFIER)
     run_agents(
-        config_from_text(CONFIG + "model_repository_agents { }", "config.pbtxt"), place, FOLDER
+        config_from_text(CONFIG + "model_repository_agents { }", "config.pbtxt"),
+        place,
+        FOLDER,
+        VERIFIER,
     )
 
 
@@ -129,7 +135,8 @@ def test_unknown_agent_is_refused_with_the_folder_that_would_have_it(place):
 
     assert error.message == (
         "unable to find 'libtritonrepoagent_encryption.so' for repo agent 'encryption', "
-        f"searched: {FOLDER}; this server has its own agent 'checksum' and loads no plug-ins"
+        f"searched: {FOLDER}; this server has its own agents 'checksum' and 'signature' and loads "
+        "no plug-ins"
     )
 
 

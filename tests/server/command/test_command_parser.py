@@ -39,6 +39,9 @@ OWN_VALUES = {
     "metrics-config": "counter_latencies=false",
     "model-control-mode": "explicit",
     "model-load-gpu-limit": "0:0.5",
+    "model-signing-certificates": __file__,
+    "model-signing-key": __file__,
+    "model-signing-trust-root": __file__,
     "rate-limit": "execution_count",
     "rate-limit-resource": "R:1",
     "ray-address": "auto",
@@ -48,7 +51,16 @@ OWN_VALUES = {
 }
 PORTS = ["--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 # They contradict others, or need some.
+IDENTITY = [
+    "--model-signing-identity=i",
+    "--model-signing-issuer=https://i",
+    f"--model-signing-trust-root={__file__}",
+]
 NEEDS = {
+    "model-signing-identity": IDENTITY[1:],
+    "model-signing-issuer": IDENTITY[::2],
+    "model-signing-trust-root": IDENTITY[:2],
+    "require-signed-models": [f"--model-signing-key={__file__}"],
     "load-model": ["--model-control-mode=explicit"],
     "grpc-use-ssl": ["--grpc-server-cert=c", "--grpc-server-key=k"],
     "grpc-use-ssl-mutual": [

@@ -53,7 +53,7 @@ _LOCK_NAME = "owner.lock"
 _LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _ATTEMPTS = 10
 PARAMETER = "EXECUTION_ENV_PATH"
-_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 _PREFIX = "pytriton-environments-"
 
 
@@ -445,7 +445,7 @@ class EnvironmentStore:
         Raises:
             InternalError: The path does not exist, or has no usable environment.
         """
-        path = pathlib.Path(setting.replace(_MODEL_DIRECTORY, model_directory)).absolute()
+        path = pathlib.Path(setting.replace(MODEL_DIRECTORY, model_directory)).absolute()
         try:
             if path.is_dir():
                 return _describe_folder(path)

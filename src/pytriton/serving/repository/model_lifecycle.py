@@ -246,7 +246,10 @@ class ModelLifecycle:
             raise InternalError(_REFUSAL.format(name))
         try:
             if override is not None and override.files:
-                return await read_uploaded_source(name, override, settings, self._namespace)
+                verifier = self._loads.verifier
+                return await read_uploaded_source(
+                    name, override, settings, verifier, self._namespace
+                )
             return await self._read_places(places, override)
         except Exception as error:
             lack = resource_error(error)
@@ -271,11 +274,14 @@ class ModelLifecycle:
         if not isinstance(seen, Snapshot):
             raise InvalidArgumentError(DUPLICATE)
         try:
-            place = await places[0].fetch(version_chooser(config, settings.config_name))
+            chooser = version_chooser(
+                config, settings.config_name, is_signed=settings.signing.is_required
+            )
+            place = await places[0].fetch(chooser)
         except FetchError:
             self.last_files_state = former  # so that the next poll tries it again
             raise
-        wanted = (self._own_name, place, seen, settings, self._namespace)
+        wanted = (self._own_name, place, seen, settings, self._loads.verifier, self._namespace)
         return await asyncio.to_thread(read_fetched_source, *wanted, override=config)
 
     # Loading

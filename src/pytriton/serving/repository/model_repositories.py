@@ -142,12 +142,14 @@ class ModelRepositories:
         if self._looking is not None:
             self._looking.cancel()
         await self._poller.stop()
+        self._loads.verifier.stop()
         running = list(self._operations)
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running)
         await self._models.stop(timeout_s)
+        await asyncio.to_thread(self._loads.verifier.close)
 
     # ModelControl
 

@@ -10,6 +10,7 @@ import msgspec
 
 from pytriton.base.settings import DEFAULT_START_TIMEOUT_S
 from pytriton.serving.repository.reading.backend_choice import BackendFolders, Executor
+from pytriton.serving.repository.signing.signers import SigningSettings
 
 
 class ControlMode(enum.Enum):
@@ -38,6 +39,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     awaits_bound_models: bool = False  # an ensemble without a model may wait for its binding
     backend_folders: BackendFolders = BackendFolders()
     agent_directory: str = "/opt/tritonserver/repoagents"  # where Triton has its agents
+    signing: SigningSettings = SigningSettings()
     gpu_ids: tuple[int, ...] = ()
     visible_devices: str | None = None  # the server's CUDA_VISIBLE_DEVICES
     executor: Executor = "local"  # of models that do not choose it

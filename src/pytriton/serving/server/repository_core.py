@@ -217,6 +217,7 @@ def repository_settings(server: ServerOptions, gpu_ids: Sequence[int]) -> Reposi
             user=user_backend_folder(os.environ),
         ),
         agent_directory=options.agent_directory,
+        signing=options.signing,
         gpu_ids=tuple(gpu_ids),
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         executor=options.executor,

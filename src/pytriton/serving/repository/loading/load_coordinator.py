@@ -25,6 +25,7 @@ from pytriton.serving.repository.loading.plans import (
     load_within,
 )
 from pytriton.serving.repository.reading.source import SourceFiles, make_plan
+from pytriton.serving.repository.signing.verifier import SignatureVerifier
 from pytriton.serving.repository.states import StateTable
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class LoadCoordinator:
         self.settings = settings
         self.engine = engine
         self.table = StateTable()
+        self.verifier = SignatureVerifier(settings.signing)
         self.on_progress: Callable[[], None] | None = None  # called when `loading` changed
         self.find_steps = finder.find
         self.steps_released = step_use.released

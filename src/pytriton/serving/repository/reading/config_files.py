@@ -33,7 +33,6 @@ from pytriton.serving.repository.reading.instances import choose_kinds
 from pytriton.serving.repository.reading.layout import (
     ChooseVersions,
     ModelPlace,
-    RenamedPlace,
     contained_file,
     is_inside,
     select_versions,
@@ -71,7 +70,7 @@ def read_config(
         config = config_from_override(override)
     else:
         config = _config_from_file(place.directory, config_name, is_required=not may_complete)
-    if config.name and config.name != name and not isinstance(place, RenamedPlace):
+    if config.name and config.name != name and not place.is_renamed:
         raise InvalidArgumentError(
             f"unexpected directory name '{name}' for model '{config.name}', "
             "directory name must equal model name"
@@ -124,10 +123,17 @@ def read_ensemble(
     return config if config.platform == ENSEMBLE else None
 
 
-def version_chooser(override: str | None, config_name: str | None) -> ChooseVersions:
-    """Returns a function that chooses the versions to fetch, before the model is read."""
+def version_chooser(
+    override: str | None, config_name: str | None, *, is_signed: bool = False
+) -> ChooseVersions:
+    """Returns a function that chooses the versions to fetch, before the model is read.
+
+    A model that has to be signed needs all of them: its signature is about the whole folder.
+    """
 
     def choose(directory: Path, available: Collection[int]) -> Collection[int]:
+        if is_signed:
+            return available
         try:
             if override is not None:
                 config = config_from_override(override)

@@ -90,6 +90,16 @@ class ModelPlace(msgspec.Struct, frozen=True):
         """Give up a fetched place, which was not loaded."""
 
     @property
+    def is_private(self) -> bool:
+        """Whether it is a copy that nobody but this server can change."""
+        return False
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the model has another name than its directory and its configuration."""
+        return False
+
+    @property
     def sharing(self) -> str:
         """How the files can be on all nodes of a cluster, for people who see that they are not."""
         return (
@@ -104,6 +114,10 @@ class ModelPlace(msgspec.Struct, frozen=True):
 
 class RenamedPlace(ModelPlace, frozen=True):
     """The directory of a model that has another name than its directory and its configuration."""
+
+    @property
+    def is_renamed(self) -> bool:
+        return True
 
 
 class Snapshot(msgspec.Struct, frozen=True):

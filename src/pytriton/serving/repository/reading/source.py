@@ -2,8 +2,8 @@
 """The source of a model: its files and configuration as they were read at one moment.
 
 Clients may send files and configurations to be loaded instead of the repository's. Repository
-agents check files before they are loaded: there is one, `checksum`, with Triton's parameters and
-messages.
+agents check files before they are loaded: `checksum`, with Triton's parameters and messages, and
+`signature`, which `signing` beside this package does. What was verified is what is loaded.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ import msgspec
 
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnsupportedError
 from pytriton.base.model_spec import identifier_of
+from pytriton.runtime.executor.environment import MODEL_DIRECTORY
+from pytriton.serving.engine.config import config_from_text
 from pytriton.serving.engine.config_rules import ENSEMBLE, validate_instance_groups
 from pytriton.serving.repository.loading.plans import VersionPlan, load_timeout_s
 from pytriton.serving.repository.loading.warmup import build_warmup
-from pytriton.serving.repository.reading.backend_choice import choose_code, runs_on_ray, with_code
+from pytriton.serving.repository.reading.backend_choice import (
+    ENVIRONMENT,
+    choose_code,
+    runs_on_ray,
+    with_code,
+)
 from pytriton.serving.repository.reading.config_files import (
+    CONFIG_FILE,
+    config_from_override,
     read_config,
     read_initial_states,
     read_labels,
@@ -51,10 +60,14 @@ from pytriton.serving.repository.reading.layout import (
     version_directories,
 )
 from pytriton.serving.repository.settings import RepositorySettings
+from pytriton.serving.repository.signing import verifier as signature_verifier
+from pytriton.serving.repository.signing.signers import AGENT as SIGNATURE
+from pytriton.serving.repository.signing.signers import read_agent
+from pytriton.serving.repository.signing.verifier import SignatureVerifier
 
 CHECKSUM = "checksum"
 # The file that does the work of each agent, as the table at the server's start shows it.
-AGENTS = {CHECKSUM: __file__}
+AGENTS = {CHECKSUM: __file__, SIGNATURE: signature_verifier.__file__}
 
 # By the lower-case name before the colon of a parameter. Triton's agent has only the first.
 _ALGORITHMS = {"md5": "MD5", "sha256": "SHA256"}
@@ -126,15 +139,87 @@ def read_source(
     place: ModelPlace,
     snapshot: Snapshot,
     settings: RepositorySettings,
+    verifier: SignatureVerifier,
     namespace: str = "",
     *,
     override: str | None = None,
     is_temporary: bool = False,
 ) -> SourceFiles:
-    """Read a model's configuration and choose its versions."""
+    """Read a model's configuration and choose its versions; signatures are verified before.
+
+    The source of a signed model has the place of the copy that was verified.
+    """
     if not settings.allows_outside_links:
         check_links(place, settings.repositories)
-    config = read_config(
+    original = place
+    try:
+        if verifier.settings.is_required:
+            place = _verified(place, verifier, override, is_temporary=is_temporary)
+            override = None
+        config = _read_config(name, place, settings, override)
+        if _asks_for_signature(config) and not place.is_private:
+            place = verifier.private_copy(place)
+            config = _read_config(name, place, settings, override)
+        run_agents(config, place, settings.agent_directory, verifier)
+        if verifier.settings.is_required or _asks_for_signature(config):
+            _check_inside(config)
+        return _choose_versions(
+            name, place, snapshot, settings, namespace, config, is_temporary=is_temporary
+        )
+    except BaseException as error:
+        if place is not original:
+            place.abandon()
+            if isinstance(error, ServerError):
+                error.message = place.explain(error.message)
+        raise
+
+
+def _verified(
+    place: ModelPlace, verifier: SignatureVerifier, override: str | None, *, is_temporary: bool
+) -> ModelPlace:
+    """Returns a private copy of a model whose signature is valid, as the server requires it."""
+    if override is not None and not is_temporary:
+        raise InvalidArgumentError(
+            "expected no configuration in the load request, as this server requires signed models "
+            "(--require-signed-models) and the signature covers the configuration in the "
+            "repository, got one"
+        )
+    place = verifier.private_copy(place)
+    try:
+        verifier.verify(place, verifier.settings.signers)
+        if override is not None:
+            _check_sent_config(place, override)
+    except ServerError as error:
+        place.abandon()
+        error.message = place.explain(error.message)
+        raise
+    return place
+
+
+def _check_sent_config(place: ModelPlace, override: str) -> None:
+    """Refuse a configuration that a client sent beside signed files, if these have another one."""
+    config = config_from_override(override)
+    if config == type(config)():
+        return
+    path = place.directory / CONFIG_FILE
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(
+            f"expected a signed '{CONFIG_FILE}' among the files of the load request, as this "
+            f"server requires signed models, got none that can be read: {error}"
+        ) from error
+    if config_from_text(text, CONFIG_FILE) != config:
+        raise InvalidArgumentError(
+            f"expected the configuration of the load request to be {{}} or that of the signed "
+            f"'{CONFIG_FILE}', as this server requires signed models, got another one"
+        )
+
+
+def _read_config(
+    name: str, place: ModelPlace, settings: RepositorySettings, override: str | None
+) -> Any:
+    return read_config(
         place,
         name,
         override=override,
@@ -144,10 +229,42 @@ def read_source(
         backend_folders=settings.backend_folders,
         executor=settings.executor,
     )
+
+
+def _asks_for_signature(config: Any) -> bool:
+    return any(agent.name == SIGNATURE for agent in config.model_repository_agents.agents)
+
+
+def _check_inside(config: Any) -> None:
+    """Refuse a signed model that would execute files which are not signed with it."""
+    if ENVIRONMENT in config.parameters:
+        value = config.parameters[ENVIRONMENT].string_value
+        inner = value.removeprefix(MODEL_DIRECTORY + "/")
+        if inner == value or not is_inside(inner):
+            raise InvalidArgumentError(
+                f"expected {ENVIRONMENT} of a signed model in its folder, as "
+                f"'{MODEL_DIRECTORY}/<path>', got '{value}', which is not signed"
+            )
+    for library in config.model_operations.op_library_filename:
+        raise InvalidArgumentError(
+            f"expected no library of operators of a signed model, got '{library}', which is not "
+            "signed"
+        )
+
+
+def _choose_versions(
+    name: str,
+    place: ModelPlace,
+    snapshot: Snapshot,
+    settings: RepositorySettings,
+    namespace: str,
+    config: Any,
+    *,
+    is_temporary: bool,
+) -> SourceFiles:
     on_ray = runs_on_ray(config, settings.executor)
     for remark in ineffective_parameters(config) if on_ray else ():
         logger.warning("%s", remark)
-    run_agents(config, place, settings.agent_directory)
     available = version_directories(place.directory)
     for directory in mistaken_versions(place.directory):
         logger.warning(
@@ -178,13 +295,14 @@ def read_fetched_source(
     place: ModelPlace,
     snapshot: Snapshot,
     settings: RepositorySettings,
+    verifier: SignatureVerifier,
     namespace: str = "",
     *,
     override: str | None = None,
 ) -> SourceFiles:
     """Like `read_source`, for a place that was fetched and is given up if it cannot be read."""
     try:
-        return read_source(name, place, snapshot, settings, namespace, override=override)
+        return read_source(name, place, snapshot, settings, verifier, namespace, override=override)
     except ServerError as error:
         place.abandon()
         error.message = place.explain(error.message)
@@ -192,11 +310,15 @@ def read_fetched_source(
 
 
 async def read_uploaded_source(
-    name: str, override: Override, settings: RepositorySettings, namespace: str = ""
+    name: str,
+    override: Override,
+    settings: RepositorySettings,
+    verifier: SignatureVerifier,
+    namespace: str = "",
 ) -> SourceFiles:
     """Like `read_source`, but for files that a client sent. If cancelled, it leaves no files."""
     reading = asyncio.ensure_future(
-        asyncio.to_thread(_read_uploaded_source, name, override, settings, namespace)
+        asyncio.to_thread(_read_uploaded_source, name, override, settings, verifier, namespace)
     )
     try:
         return await asyncio.shield(reading)
@@ -212,7 +334,11 @@ def _give_up(reading: asyncio.Future[SourceFiles]) -> None:
 
 
 def _read_uploaded_source(
-    name: str, override: Override, settings: RepositorySettings, namespace: str
+    name: str,
+    override: Override,
+    settings: RepositorySettings,
+    verifier: SignatureVerifier,
+    namespace: str,
 ) -> SourceFiles:
     place = write_files(override)
     try:
@@ -221,6 +347,7 @@ def _read_uploaded_source(
             place,
             take_snapshot(place.directory),
             settings,
+            verifier,
             namespace,
             override=override.config,
             is_temporary=True,
@@ -263,17 +390,23 @@ def make_plan(source: SourceFiles, version: int, settings: RepositorySettings) -
     )
 
 
-def run_agents(config: Any, place: ModelPlace, agent_directory: str) -> None:
+def run_agents(
+    config: Any, place: ModelPlace, agent_directory: str, verifier: SignatureVerifier
+) -> None:
     """Let the agents of a model look at its files; reads all files that they name.
 
     `agent_directory` is where Triton would look for plug-ins.
     """
     for agent in config.model_repository_agents.agents:
+        if agent.name == SIGNATURE:
+            demand = read_agent(agent.parameters, verifier.settings.signers)
+            verifier.verify(place, demand.signers, demand.signature)
+            continue
         if agent.name != CHECKSUM:
             raise InvalidArgumentError(
                 f"unable to find 'libtritonrepoagent_{agent.name}.so' for repo agent "
-                f"'{agent.name}', searched: {agent_directory}; this server has its own agent "
-                f"'{CHECKSUM}' and loads no plug-ins"
+                f"'{agent.name}', searched: {agent_directory}; this server has its own agents "
+                f"'{CHECKSUM}' and '{SIGNATURE}' and loads no plug-ins"
             )
         for key in sorted(agent.parameters):
             _check_file(place, key, agent.parameters[key])
@@ -314,6 +447,14 @@ def _digest(place: ModelPlace, name: str, algorithm: str) -> str:
 _PATH_ERRORS = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST, errno.ENOTDIR})
 
 
+class SentPlace(ModelPlace, frozen=True):
+    """A folder with the files that a client has sent."""
+
+    @property
+    def is_private(self) -> bool:
+        return True
+
+
 class Override(msgspec.Struct, frozen=True):
     """A configuration as JSON, and files by their path in the model's directory."""
 
@@ -347,7 +488,7 @@ def write_files(override: Override) -> ModelPlace:
     except BaseException:
         remove_files(directory)
         raise
-    return ModelPlace(directory, directory)
+    return SentPlace(directory, directory)
 
 
 def _write(path: Path, name: str, content: bytes) -> None:

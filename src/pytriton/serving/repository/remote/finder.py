@@ -40,6 +40,10 @@ class CopiedPlace(ModelPlace, frozen=True):
     copy: LocalCopy
     address: str  # of the model it is a copy of
 
+    @property
+    def is_private(self) -> bool:
+        return True
+
     def holder(self) -> Holder | None:
         return self.copy
 

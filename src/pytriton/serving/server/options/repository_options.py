@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import logging
 import re
@@ -18,6 +19,8 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource
 from pytriton.serving.repository.reading.backend_choice import Executor
 from pytriton.serving.repository.remote.location import is_remote, read_location
+from pytriton.serving.repository.signing.signers import Signers, SigningSettings
+from pytriton.serving.repository.signing.verifier import INSTALL, PACKAGE
 from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
 
 logger = logging.getLogger(__name__)
@@ -59,6 +62,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     load_timeout_s: float = 0.0  # 0: no limit
     backend_directory: str = "/opt/tritonserver/backends"
     agent_directory: str = "/opt/tritonserver/repoagents"  # no agents are loaded from there
+    signing: SigningSettings = SigningSettings()  # signatures of models
     # By backend, with an empty name for settings of all backends. The values are texts.
     backend_config: Mapping[str, Mapping[str, str]] = {}
     default_max_batch_size: int = 4
@@ -99,6 +103,7 @@ def read_repository_options(flags: Flags) -> RepositoryOptions:
         repository_poll_s=poll_s if mode == "poll" else 0,
         model_config_name=_model_config_name(flags),
         auto_complete=not (is_strict or is_incomplete),
+        signing=_signing(flags),
         backend_config=backend_config,
         default_max_batch_size=int(max_batch_size),
         rate_limit=flags.value("rate_limit") == "execution_count",
@@ -137,6 +142,41 @@ def _model_config_name(flags: Flags) -> str | None:
     if name is not None and re.search(r"[\s/]", name):
         raise bad_value("model_config_name", "a name without spaces and slashes", name)
     return name
+
+
+def _signing(flags: Flags) -> SigningSettings:
+    required = "require_signed_models"
+    signers = Signers(
+        keys=flags.value("model_signing_key"),
+        certificates=flags.value("model_signing_certificates"),
+        identity=flags.value("model_signing_identity", ""),
+        issuer=flags.value("model_signing_issuer", ""),
+        trust_root=flags.value("model_signing_trust_root", ""),
+    )
+    settings = SigningSettings(is_required=flags.value(required), signers=signers)
+    files = {
+        "model_signing_key": signers.keys,
+        "model_signing_certificates": signers.certificates,
+        "model_signing_trust_root": filter(None, [signers.trust_root]),
+    }
+    for name, paths in files.items():
+        for path in paths:
+            if not Path(path).is_file():
+                raise bad_value(name, "a file", path)
+    problem = signers.problem()
+    if problem:
+        raise FlagError("model-signing-identity", problem)
+    if settings.is_required and signers.is_empty:
+        raise FlagError(
+            required,
+            "--require-signed-models needs --model-signing-key, --model-signing-certificates or "
+            "--model-signing-identity, which say who may sign models, got none of them",
+        )
+    if settings.is_required and importlib.util.find_spec(PACKAGE) is None:
+        raise FlagError(
+            required, f"--require-signed-models needs the package model-signing: {INSTALL}"
+        )
+    return settings
 
 
 def _backend_config(flags: Flags) -> dict[str, dict[str, str]]:

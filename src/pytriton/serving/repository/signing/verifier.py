@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's side of signed models: private copies of them, and the process that verifies these.
+
+All methods may take long, so they are called in threads.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from pytriton.base.errors import InternalError, InvalidArgumentError, UnavailableError
+from pytriton.base.package import IMPORT_FOLDER
+from pytriton.serving.repository.reading.layout import Holder, ModelPlace, is_inside
+from pytriton.serving.repository.remote.copies import LocalCopies, LocalCopy
+from pytriton.serving.repository.signing.copying import copy_folder
+from pytriton.serving.repository.signing.signers import DEFAULT_SIGNATURE, Signers, SigningSettings
+from pytriton.serving.repository.signing.verification import (
+    MAX_SIGNATURE_BYTES,
+    Answer,
+    Question,
+)
+
+PACKAGE = "model_signing"
+INSTALL = "pip install 'pytriton[signing]'"
+_BOOTSTRAP = (
+    "import sys; sys.path[0] = sys.argv.pop(1); "
+    "from pytriton.serving.repository.signing.verification import main; main()"
+)
+_MAX_ERROR_CHARACTERS = 2000
+
+
+class PrivatePlace(ModelPlace, frozen=True):
+    """A copy of a model that nobody but this server can change."""
+
+    copy: LocalCopy
+    original: ModelPlace
+
+    @property
+    def is_private(self) -> bool:
+        return True
+
+    @property
+    def is_renamed(self) -> bool:
+        return self.original.is_renamed
+
+    def holder(self) -> Holder | None:
+        return self.copy
+
+    def abandon(self) -> None:
+        self.copy.abandon()
+        self.original.abandon()
+
+    @property
+    def sharing(self) -> str:
+        return (
+            "the server has copied the model, whose signature it has verified; to run it on Ray, "
+            "set the variable TMPDIR of the server to a folder that all nodes share"
+        )
+
+    def explain(self, text: str) -> str:
+        return self.original.explain(
+            text.replace(str(self.directory), str(self.original.directory))
+        )
+
+
+class SignatureVerifier:
+    """Verifies signatures of models."""
+
+    def __init__(self, settings: SigningSettings) -> None:
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._copies: LocalCopies | None = None
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+
+    def private_copy(self, place: ModelPlace) -> ModelPlace:
+        """Returns a place that nobody else can change, with the files of the given one."""
+        if place.is_private:
+            return place
+        copy = self._open_copies().new(place.directory.name)
+        try:
+            copy_folder(place.directory, copy.directory, self._check_running)
+        except BaseException:
+            copy.abandon()
+            raise
+        return PrivatePlace(copy.directory.parent, copy.directory, copy, place)
+
+    def verify(
+        self, place: ModelPlace, signers: Signers, signature: str = DEFAULT_SIGNATURE
+    ) -> None:
+        """Verify a private place, and remove the files that its signature does not cover.
+
+        Raises:
+            InvalidArgumentError: The signature is missing, or does not count.
+            InternalError: It could not be verified.
+        """
+        assert place.is_private, "what others can change is not worth verifying"
+        expected = f"expected a valid signature by {signers.words} in '{signature}'"
+        _check_signature_file(place.directory, signature, expected)
+        answer = self._ask(Question(str(place.directory), signature, signers))
+        if answer.problem:
+            raise InvalidArgumentError(f"{expected}, got {answer.problem}")
+        _remove_unsigned(place.directory, {*answer.files, os.path.normpath(signature)})
+
+    def stop(self) -> None:
+        """End what is being verified; nothing is verified from now on."""
+        with self._lock:
+            self._is_stopped = True
+            for process in self._processes:
+                process.kill()
+
+    def close(self) -> None:
+        """Remove all copies; may be called twice."""
+        self.stop()
+        with self._lock:
+            copies, self._copies = self._copies, None
+        if copies is not None:
+            copies.close()
+
+    def _open_copies(self) -> LocalCopies:
+        with self._lock:
+            if self._copies is None:
+                copies = LocalCopies()
+                copies.open()
+                self._copies = copies
+            return self._copies
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise UnavailableError("Server exiting")
+
+    def _ask(self, question: Question) -> Answer:
+        if importlib.util.find_spec(PACKAGE) is None:
+            raise InternalError(f"signatures of models need the package model-signing: {INSTALL}")
+        with self._lock:
+            self._check_running()
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, IMPORT_FOLDER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            self._processes.add(process)
+        try:
+            output, errors = process.communicate(msgspec.json.encode(question))
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+        self._check_running()
+        if process.returncode:
+            text = errors.decode(errors="replace")[-_MAX_ERROR_CHARACTERS:]
+            raise InternalError(
+                f"the process that verifies signatures ended with {process.returncode}: {text}"
+            )
+        return msgspec.json.decode(output, type=Answer)
+
+
+def _check_signature_file(folder: Path, signature: str, expected: str) -> None:
+    if not is_inside(signature):
+        raise InvalidArgumentError(
+            f"expected the path of a signature in the model's folder, got '{signature}'"
+        )
+    try:
+        status = (folder / signature).lstat()
+    except OSError as error:
+        raise InvalidArgumentError(f"{expected}, got no such file: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidArgumentError(f"{expected}, got something that is no file")
+    if status.st_size > MAX_SIGNATURE_BYTES:
+        raise InvalidArgumentError(
+            f"{expected}, got a file of {status.st_size} bytes; at most {MAX_SIGNATURE_BYTES} "
+            "are read"
+        )
+
+
+def _remove_unsigned(folder: Path, signed: set[str]) -> None:
+    """Remove the files that the signer has left out, such as those of version control."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if path.relative_to(folder).as_posix() not in signed:
+                path.unlink()
