@@ -127,15 +127,17 @@ def test_number_of_files_and_depth_are_bounded(model, target, monkeypatch):
     assert "expected at most 0 folders in each other" in refusal(model, target.parent / "models")
 
 
-def test_files_that_the_signer_left_out_are_not_in_the_copy(model, verifier, tmp_path):
+def test_files_that_the_signer_left_out_are_not_in_the_copy(model, verifier, tmp_path, caplog):
+    caplog.set_level("INFO")
     signer = KeySigner(tmp_path)
     (model / ".gitignore").write_text("ignored by the signer")
     signer.sign(model)
     place = verifier.private_copy(ModelPlace(model.parent, model))
-    verifier.verify(place, Signers(keys=(str(signer.public),)))
+    verifier.verify("m", place, Signers(keys=(str(signer.public),)))
 
     found = sorted(path.name for path in place.directory.rglob("*") if path.is_file())
     assert found == ["config.pbtxt", "model.py", "model.sig"]
+    assert f"model 'm' is valid; it was signed by the key '{signer.public}'" in caplog.text
 
 
 def test_copy_is_private_and_gone_after_it_was_given_up(model, verifier):
@@ -153,7 +155,7 @@ def test_copy_is_private_and_gone_after_it_was_given_up(model, verifier):
 def test_missing_signature_names_what_was_expected(model, verifier):
     place = verifier.private_copy(ModelPlace(model.parent, model))
     with pytest.raises(InvalidArgumentError) as caught:
-        verifier.verify(place, Signers(keys=("/k.pub",)))
+        verifier.verify("m", place, Signers(keys=("/k.pub",)))
 
     assert caught.value.message == (
         "expected a valid signature by the key '/k.pub' in 'model.sig', got no such file: "
@@ -165,7 +167,7 @@ def test_missing_signature_names_what_was_expected(model, verifier):
 def test_signature_has_to_be_in_the_folder(model, verifier, signature):
     place = verifier.private_copy(ModelPlace(model.parent, model))
     with pytest.raises(InvalidArgumentError) as caught:
-        verifier.verify(place, Signers(keys=("/k.pub",)), signature)
+        verifier.verify("m", place, Signers(keys=("/k.pub",)), signature)
 
     assert f"got '{signature}'" in caught.value.message
 
@@ -178,7 +180,7 @@ def test_nothing_is_verified_by_a_server_that_stops(model, verifier):
     with pytest.raises(UnavailableError):
         verifier.private_copy(ModelPlace(model.parent, model))
     with pytest.raises(UnavailableError):
-        verifier.verify(place, Signers(keys=("/k.pub",)))
+        verifier.verify("m", place, Signers(keys=("/k.pub",)))
 
 
 def test_missing_package_is_named(model, verifier, monkeypatch):
@@ -186,6 +188,6 @@ def test_missing_package_is_named(model, verifier, monkeypatch):
     (place.directory / "model.sig").write_text("{}")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InternalError) as caught:
-        verifier.verify(place, Signers(keys=("/k.pub",)))
+        verifier.verify("m", place, Signers(keys=("/k.pub",)))
 
     assert "pip install 'pytriton[signing]'" in caught.value.message

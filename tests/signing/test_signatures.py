@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 
 import pytest
 
@@ -46,6 +47,7 @@ def test_signature_by_a_key_counts(model, tmp_path):
     )
     assert answer.problem == ""
     assert answer.files == ("1/model.py", "config.pbtxt")
+    assert answer.signer == f"the key '{signer.public}'"
     assert (model / "model.sig").is_file()
 
 
@@ -213,6 +215,16 @@ def test_file_that_is_no_signature_is_refused(content, reason):
         read_bundle(content)
 
     assert reason in str(caught.value)
+
+
+def test_names_of_files_that_are_no_utf8_are_shown_in_another_way(model, tmp_path):
+    signer = KeySigner(tmp_path)
+    signer.sign(model)
+    (model / os.fsdecode(b"\xff.py")).write_text("")
+
+    assert "Extra files found in model 'm': \\udcff.py" in problem(
+        model, keys=(str(signer.public),)
+    )
 
 
 def test_broken_file_is_a_problem_and_no_failure(model):

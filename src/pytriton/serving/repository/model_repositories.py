@@ -149,7 +149,8 @@ class ModelRepositories:
         if running:
             await asyncio.wait(running)
         await self._models.stop(timeout_s)
-        await asyncio.to_thread(self._loads.verifier.close)
+        if self._loads.verifier.has_copies:
+            await asyncio.to_thread(self._loads.verifier.close)
 
     # ModelControl
 

@@ -154,7 +154,7 @@ def read_source(
     original = place
     try:
         if verifier.settings.is_required:
-            place = _verified(place, verifier, override, is_temporary=is_temporary)
+            place = _verified(name, place, verifier, override, is_temporary=is_temporary)
             override = None
         config = _read_config(name, place, settings, override)
         if _asks_for_signature(config) and not place.is_private:
@@ -175,7 +175,12 @@ def read_source(
 
 
 def _verified(
-    place: ModelPlace, verifier: SignatureVerifier, override: str | None, *, is_temporary: bool
+    name: str,
+    place: ModelPlace,
+    verifier: SignatureVerifier,
+    override: str | None,
+    *,
+    is_temporary: bool,
 ) -> ModelPlace:
     """Returns a private copy of a model whose signature is valid, as the server requires it."""
     if override is not None and not is_temporary:
@@ -186,7 +191,7 @@ def _verified(
         )
     place = verifier.private_copy(place)
     try:
-        verifier.verify(place, verifier.settings.signers)
+        verifier.verify(name, place, verifier.settings.signers)
         if override is not None:
             _check_sent_config(place, override)
     except ServerError as error:
@@ -400,7 +405,7 @@ def run_agents(
     for agent in config.model_repository_agents.agents:
         if agent.name == SIGNATURE:
             demand = read_agent(agent.parameters, verifier.settings.signers)
-            verifier.verify(place, demand.signers, demand.signature)
+            verifier.verify(config.name, place, demand.signers, demand.signature)
             continue
         if agent.name != CHECKSUM:
             raise InvalidArgumentError(

@@ -56,6 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: str = ""  # why the signature does not count; empty if it does
     files: tuple[str, ...] = ()  # that are signed, relative to the folder
+    signer: str = ""  # who has signed, for people
 
 
 class RefusedError(Exception):
@@ -164,7 +165,7 @@ def _verify_by_any(
     for candidate in candidates:
         refusal = _refusal_by(bundle, candidate, signers, folder, signature)
         if not refusal:
-            return Answer(files=files)
+            return Answer(files=files, signer=_signer(bundle, candidate))
         refusals.append(refusal)
         if refusal.startswith(_DIFFERENCE):  # the signer was right, so no other one can be
             break
@@ -257,13 +258,16 @@ def _reason(error: Exception, bundle: SignedBundle) -> str:
     if not text:  # an InvalidSignature has none
         text = "it does not fit the signed statement"
     if bundle.kind == "certificate":
-        return f"a signature with {_signer(bundle)}: {text}"
+        return f"a signature with {_signer(bundle, '')}: {text}"
     return f"{_SIGNED_BY[bundle.kind]} that does not count: {text}"
 
 
-def _signer(bundle: SignedBundle) -> str:
+def _signer(bundle: SignedBundle, candidate: str) -> str:
+    """Returns who has signed, in words; the candidate is the key or the identity that fits."""
     from cryptography import x509  # noqa: PLC0415
 
+    if bundle.kind != "certificate":
+        return f"the key '{candidate}'" if bundle.kind == "key" else f"'{candidate}'"
     try:
         certificate = x509.load_der_x509_certificate(bundle.certificates[0])
     except (ValueError, IndexError):
@@ -289,6 +293,7 @@ def _as_hexadecimal(match: re.Match[str]) -> str:
 
 
 def _shortened(text: str) -> str:
+    text = text.encode(errors="backslashreplace").decode()  # names of files may be no UTF-8
     if len(text) <= _MAX_REASON_CHARACTERS:
         return text
     return text[:_MAX_REASON_CHARACTERS] + "..."

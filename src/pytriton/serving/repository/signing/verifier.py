@@ -7,6 +7,7 @@ All methods may take long, so they are called in threads.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import stat
 import subprocess
@@ -27,6 +28,8 @@ from pytriton.serving.repository.signing.verification import (
     Answer,
     Question,
 )
+
+logger = logging.getLogger(__name__)
 
 PACKAGE = "model_signing"
 INSTALL = "pip install 'pytriton[signing]'"
@@ -78,8 +81,13 @@ class SignatureVerifier:
         self.settings = settings
         self._lock = threading.Lock()
         self._copies: LocalCopies | None = None
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by their ids
         self._is_stopped = False
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether it has a folder with copies, which `close` removes."""
+        return self._copies is not None
 
     def private_copy(self, place: ModelPlace) -> ModelPlace:
         """Returns a place that nobody else can change, with the files of the given one."""
@@ -94,7 +102,7 @@ class SignatureVerifier:
         return PrivatePlace(copy.directory.parent, copy.directory, copy, place)
 
     def verify(
-        self, place: ModelPlace, signers: Signers, signature: str = DEFAULT_SIGNATURE
+        self, name: str, place: ModelPlace, signers: Signers, signature: str = DEFAULT_SIGNATURE
     ) -> None:
         """Verify a private place, and remove the files that its signature does not cover.
 
@@ -109,12 +117,17 @@ class SignatureVerifier:
         if answer.problem:
             raise InvalidArgumentError(f"{expected}, got {answer.problem}")
         _remove_unsigned(place.directory, {*answer.files, os.path.normpath(signature)})
+        logger.info(
+            "the signature of model '%s' is valid; it was signed by %s",
+            name,
+            answer.signer,
+        )
 
     def stop(self) -> None:
         """End what is being verified; nothing is verified from now on."""
         with self._lock:
             self._is_stopped = True
-            for process in self._processes:
+            for process in self._processes.values():
                 process.kill()
 
     def close(self) -> None:
@@ -148,12 +161,12 @@ class SignatureVerifier:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            self._processes.add(process)
+            self._processes[process.pid] = process
         try:
             output, errors = process.communicate(msgspec.json.encode(question))
         finally:
             with self._lock:
-                self._processes.discard(process)
+                del self._processes[process.pid]
         self._check_running()
         if process.returncode:
             text = errors.decode(errors="replace")[-_MAX_ERROR_CHARACTERS:]
