@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,7 +15,8 @@ from pytriton.serving.repository.reading.layout import ModelPlace, RenamedPlace
 from pytriton.serving.repository.signing import copying
 from pytriton.serving.repository.signing.copying import copy_folder
 from pytriton.serving.repository.signing.signers import Signers, SigningSettings
-from pytriton.serving.repository.signing.verifier import SignatureVerifier
+from pytriton.serving.repository.signing.verification import Answer
+from pytriton.serving.repository.signing.verifier import MAX_PROCESSES, SignatureVerifier
 from tests.e2e.waiting import eventually
 from tests.signing.authorities import KeySigner
 
@@ -191,3 +194,29 @@ def test_missing_package_is_named(model, verifier, monkeypatch):
         verifier.verify("m", place, Signers(keys=("/k.pub",)))
 
     assert "pip install 'pytriton[signing]'" in caught.value.message
+
+
+def test_processes_that_verify_are_bounded(model, verifier, monkeypatch):
+    places = [verifier.private_copy(ModelPlace(model.parent, model)) for _ in range(6)]
+    for place in places:
+        (place.directory / "model.sig").write_text("{}")
+    waiting, most, go = [], [], threading.Event()
+
+    def ask(question):
+        waiting.append(question)
+        most.append(len(waiting))
+        go.wait(60)
+        waiting.remove(question)
+        return Answer()
+
+    monkeypatch.setattr(verifier, "_ask_process", ask)
+    with ThreadPoolExecutor(6) as pool:
+        signers = Signers(keys=("/k.pub",))
+        loads = [pool.submit(verifier.verify, "m", place, signers) for place in places]
+        assert eventually(lambda: len(waiting) == MAX_PROCESSES)
+        go.set()
+        for load in loads:
+            load.result()
+
+    assert max(most) <= MAX_PROCESSES
+    assert len(most) == 6

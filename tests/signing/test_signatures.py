@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import random
 
 import pytest
 
@@ -225,6 +226,22 @@ def test_names_of_files_that_are_no_utf8_are_shown_in_another_way(model, tmp_pat
     assert "Extra files found in model 'm': \\udcff.py" in problem(
         model, keys=(str(signer.public),)
     )
+
+
+def test_damaged_signatures_are_read_or_refused(model, tmp_path):
+    content = CertificateSigner(tmp_path).sign(model).read_bytes()
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(2000):
+        damaged = bytearray(content)
+        at = chance.randrange(len(damaged))
+        damaged[at : at + chance.choice([0, 1, 20])] = chance.randbytes(chance.choice([0, 1, 3]))
+        try:
+            read_bundle(bytes(damaged))
+        except RefusedError:
+            refused += 1
+
+    assert refused > 0
 
 
 def test_broken_file_is_a_problem_and_no_failure(model):

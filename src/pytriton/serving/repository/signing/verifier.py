@@ -31,6 +31,7 @@ from pytriton.serving.repository.signing.verification import (
 
 logger = logging.getLogger(__name__)
 
+MAX_PROCESSES = 2  # at a time: each has 85 MB and takes a core for a second
 PACKAGE = "model_signing"
 INSTALL = "pip install 'pytriton[signing]'"
 _BOOTSTRAP = (
@@ -83,6 +84,7 @@ class SignatureVerifier:
         self._copies: LocalCopies | None = None
         self._processes: dict[int, subprocess.Popen[bytes]] = {}  # by their ids
         self._is_stopped = False
+        self._slots = threading.BoundedSemaphore(MAX_PROCESSES)
 
     @property
     def has_copies(self) -> bool:
@@ -153,6 +155,10 @@ class SignatureVerifier:
     def _ask(self, question: Question) -> Answer:
         if importlib.util.find_spec(PACKAGE) is None:
             raise InternalError(f"signatures of models need the package model-signing: {INSTALL}")
+        with self._slots:
+            return self._ask_process(question)
+
+    def _ask_process(self, question: Question) -> Answer:
         with self._lock:
             self._check_running()
             process = subprocess.Popen(
