@@ -20,36 +20,45 @@ from tests.workload.sessions import ClientPlan, Judge, Session, Writers
 class _Transport:
     """A transport that drops what is written after its end, where asyncio's raises an error."""
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, world: ChaosWorld) -> None:
         self._transport = transport
+        self._world = world
         self._has_ended = False
+        self.written_s = world.now()  # when something was last written
 
     def write(self, data: bytes) -> None:
         if not self._has_ended:
+            self.written_s = self._world.now()
             self._transport.write(data)
 
     def write_eof(self) -> None:
         self._has_ended = True
-        self._transport.write_eof()
+        with contextlib.suppress(OSError):  # the other side has reset the connection
+            self._transport.write_eof()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
-class _Watched(asyncio.Protocol):
-    """Passes on what a transport says, and remembers when the other side was last heard."""
+class Watched(asyncio.Protocol):
+    """Passes on what a transport says, and remembers until when the other side lived for sure.
+
+    What it has sent may wait for this client for a while, and it may have ended since then. But it
+    was sent after what this client had written before.
+    """
 
     def __init__(self, protocol: Any, world: ChaosWorld) -> None:
         self._protocol = protocol
         self._world = world
-        self._heard_s = 0.0
+        self._lived_s = 0.0
 
     def connection_made(self, transport: Any) -> None:
-        self._heard_s = self._world.now()
-        self._protocol.connection_made(_Transport(transport))
+        self._transport = _Transport(transport, self._world)
+        self._lived_s = self._transport.written_s
+        self._protocol.connection_made(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self._world.now()
+        self._lived_s = self._transport.written_s
         self._protocol.data_received(data)
 
     def eof_received(self) -> Any:
@@ -62,7 +71,7 @@ class _Watched(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._world.on_silence(self._heard_s)
+        self._world.on_silence(self._lived_s)
         self._protocol.connection_lost(error)
         self._world.on_silence(None)
 
@@ -78,7 +87,7 @@ class ChaosWorld(AsyncioWorld):
         self.on_silence: Callable[[float | None], None] = lambda _: None
 
     def connect(self, port: Port, protocol: Any) -> None:
-        super().connect(port, _Watched(protocol, self))
+        super().connect(port, Watched(protocol, self))
 
 
 # Clients of all kinds. Models are loaded and unloaded by faults, which know when that is over.

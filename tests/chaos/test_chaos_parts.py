@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import types
+from unittest import mock
 
 import pytest
 
+from tests.chaos.clients import Watched
 from tests.chaos.judge import ChaosOracle
 from tests.chaos.processes import Process, Role, parse_stat, role_of
 from tests.chaos.report import Finding, SceneReport, scene_text
@@ -245,6 +248,22 @@ def test_connection_that_was_silent_is_lost_by_an_earlier_fault():
 
     assert oracle.findings == []
     assert oracle.table()["http infer"]["lost by fault"] == 1
+
+
+def test_lost_connection_is_silent_since_the_request_that_was_answered_last():
+    clock, silences = Clock(), []
+    world = types.SimpleNamespace(now=clock, on_silence=silences.append)
+    client = Watched(mock.Mock(), world)
+    client.connection_made(mock.Mock())
+    transport = client._protocol.connection_made.call_args.args[0]
+    clock.now_s = 1.0
+    transport.write(b"first")
+    clock.now_s = 3.0  # the answer waited for the client, and its server ended meanwhile
+    client.data_received(b"answer")
+    transport.write(b"second")
+    client.connection_lost(None)
+
+    assert silences == [1.0, None]
 
 
 @pytest.mark.parametrize(
