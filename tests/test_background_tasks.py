@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that nobody else holds."""
+"""Tasks that nobody else holds, and work that has a thread if there is one."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 
-from pytriton.base.background_tasks import BackgroundTasks, wait_through
+import pytest
+
+from pytriton.base.background_tasks import BackgroundTasks, run_beside, wait_through
 
 
 def test_task_is_kept_until_it_has_ended():
@@ -61,3 +64,31 @@ def test_end_of_tasks_can_be_waited_for_in_spite_of_cancellations():
         assert task.done()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_work_runs_here_if_there_is_no_thread(monkeypatch, has_threads):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    threads = []
+
+    async def scenario():
+        with monkeypatch.context() as patches:  # the end of the loop itself needs a thread
+            if not has_threads:
+                patches.setattr(threading.Thread, "start", refuse)
+            await run_beside(lambda: threads.append(threading.current_thread()))
+
+    asyncio.run(scenario())
+
+    assert len(threads) == 1
+    assert (threads[0] is threading.main_thread()) is not has_threads
+
+
+def test_error_of_work_beside_is_raised():
+    with pytest.raises(RuntimeError, match="of the work"):
+        asyncio.run(run_beside(_fail))
+
+
+def _fail() -> None:
+    raise RuntimeError("of the work")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background tasks, which are referenced until they end, and a time limit for awaited work."""
+"""Background tasks, which are referenced until they end, and ways to await other work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import Awaitable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from typing import Any, TypeVar
 
 
@@ -52,6 +52,19 @@ async def wait_through(tasks: Collection[asyncio.Future[Any]]) -> None:
     while not all(task.done() for task in tasks):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait(tasks)
+
+
+async def run_beside(work: Callable[[], object]) -> None:
+    """Run what waits in a thread, or here if the system has none left.
+
+    It is for the end of a server, when nobody but signals needs the event loop.
+    """
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, work)
+    except RuntimeError:  # as `threading` reports it
+        work()
+    else:
+        await running
 
 
 _T = TypeVar("_T")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytriton.base.background_tasks import run_beside
 from pytriton.base.errors import InternalError, InvalidArgumentError, ServerError, UnavailableError
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.repository.loading.ensemble_loader import StepsError
@@ -150,7 +151,7 @@ class ModelRepositories:
             await asyncio.wait(running)
         await self._models.stop(timeout_s)
         if self._loads.verifier.has_copies:
-            await asyncio.to_thread(self._loads.verifier.close)
+            await run_beside(self._loads.verifier.close)
 
     # ModelControl
 

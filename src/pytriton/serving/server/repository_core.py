@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytriton.base.background_tasks import wait_through
+from pytriton.base.background_tasks import run_beside, wait_through
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.executor.launcher import WorkerLauncher
 from pytriton.serving.repository.loading.ensemble_loader import ensemble_maker
@@ -190,7 +190,7 @@ class RepositoryCore(Core):
         await self._launcher.close()
         for loader in self.loaders.values():
             await loader.close()
-        await asyncio.to_thread(self._finder.close)
+        await run_beside(self._finder.close)
 
 
 def _reserved_names() -> frozenset[str]:
