@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import TRITON_ACCESS_HEADER, Triton
 from tests.e2e import http_client
+from tests.e2e.waiting import DEADLINE_S
 
 
 class Host:
@@ -54,6 +56,21 @@ class Host:
 
     def get(self, path: str) -> http_client.Answer:
         return http_client.call(self.port, path, headers=self.token)
+
+    def settle(self) -> None:
+        """Wait until every front end, and after it the core, has handled what came before."""
+        connections = [
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+            for _ in range(8)  # open at the same time, so that each front end gets some
+        ]
+        for connection in connections:
+            connection.connect()
+        for connection in connections:
+            connection.request("GET", "/v2/models/stats", headers=self.token)
+        for connection in connections:
+            with connection.getresponse() as answer:
+                assert answer.status == 200
+            connection.close()
 
     def statistics(self, name: str) -> dict[str, Any]:
         """The account of a model."""
