@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import io
 import logging
+import subprocess
 import sys
 import threading
 
@@ -265,3 +266,28 @@ def test_line_that_is_shown_in_another_way_is_sent(kept, capsys):
         "Traceback of it",
     )
     assert capsys.readouterr().err == ""
+
+
+def test_thread_may_print_while_streams_are_released():
+    # In a process of its own: a stream that `print` still used ended the whole process.
+    source = """
+import threading
+from pytriton.base.log_capture import capture_lines, release_lines
+from pytriton.base.log_outbox import LogOutbox
+
+outbox, is_over = LogOutbox(lambda sent: None), threading.Event()
+
+def print_often():
+    while not is_over.is_set():
+        print("", end="", flush=True)
+
+printing = threading.Thread(target=print_often)
+printing.start()
+for _ in range(20_000):
+    capture_lines(outbox)
+    release_lines(outbox)
+is_over.set()
+printing.join()
+outbox.close(30)
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)

@@ -79,6 +79,9 @@ class LineSource:
 _current: ContextVar[LineSource | None] = ContextVar("pytriton_line_source", default=None)
 _open: dict[LogOutbox, None] = {}  # of the servers that this process is connected to
 _lock = threading.Lock()
+# The last one of each name. `print` holds no reference to the stream that it writes to (before
+# Python 3.14), so one that a thread may be writing to must outlive `release_lines`.
+_captured: dict[str, CapturedStream] = {}
 
 
 def set_line_source(source: LineSource | None) -> None:
@@ -147,7 +150,10 @@ def _capture_streams() -> None:
     for name in _STREAMS:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, CapturedStream):
-            setattr(sys, name, CapturedStream(stream, name))
+            captured = _captured.get(name)
+            if captured is None or captured.stream is not stream:
+                captured = _captured[name] = CapturedStream(stream, name)
+            setattr(sys, name, captured)
 
 
 def release_lines(outbox: LogOutbox) -> None:
