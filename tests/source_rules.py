@@ -25,7 +25,10 @@ BESIDE_THE_CHAIN = {
     "pb_utils": LEAVES,
     "python_backend": LEAVES | {"pb_utils", "transport"},
     "native_backend": LEAVES | {"pb_utils", "python_backend", "transport"},
-    "worker_process": LEAVES | {"pb_utils", "python_backend", "native_backend", "transport"},
+    "worker_process": LEAVES
+    | {"pb_utils", "python_backend", "native_backend", "transport", "sandbox"},
+    # Confines worker processes; the system calls of that, and nothing of models.
+    "sandbox": LEAVES,
     # Backends of ours, whose code is a model.py that the worker imports.
     "framework_backends": LEAVES | {"pb_utils"},
     # The library for programs in C: it has Python in it, and the C API around the engine.
@@ -55,6 +58,7 @@ BESIDE_THE_CHAIN = {
 }
 EXTRA = {
     "functions": frozenset({"decorators", "proxy"}),
+    "repository": frozenset({"sandbox"}),
     "server": frozenset({"protocol", "cluster"}),
     "triton": frozenset(
         {

@@ -391,6 +391,20 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "parameter RAY_START_TIMEOUT_S of a model takes precedence.", is_positive=True,
             field="ray.start_timeout_s", inprocess="ray_start_timeout"),
     ),
+    "Sandbox": (
+        _text("sandbox", "off",
+            "off, on or strict. on: each process that runs a model of a repository sees only its "
+            "own files, has no network, and has limits; strict: as on, and the server does not "
+            "start where the machine lacks a part of that. Grants for all models follow after "
+            "commas: network, "
+            "unix, control, read=<path>, write=<path>, device=<path>, env=<name>, memory=<size>, "
+            "processes=<count>, files=<count>, scratch=<size>. The parameter SANDBOX of a model "
+            "has the same form. This and the following are not options of Triton.",
+            "<mode>[,<grant>...]"),
+        _each("sandbox-allow", "",
+            "What models may ask for with their parameter SANDBOX, beyond --sandbox: a grant, a "
+            "higher limit, or off. May be repeated.", "<grant>[,<grant>...]"),
+    ),
     "Response cache": (
         _each("cache-config", "",
             "local,size=<bytes> caches responses of models whose configuration allows it.",

@@ -127,6 +127,9 @@ class TritonConfig:
             the address of a ZIP archive that Ray fetches.
         ray_start_timeout: maximum seconds until an actor runs, for models of `model_repository`
             that do not say it; default 120.
+        sandbox: off, on or strict, with grants after commas: whether the processes of models of
+            `model_repository` see only their own files and have no network; default off.
+        sandbox_allow: grants that these models may ask for with their parameter SANDBOX.
         response_cache_byte_size: size of the local response cache, the same as
             `cache_config=["local,size=<bytes>"]`; not a field.
 
@@ -209,6 +212,8 @@ class TritonConfig:
     ray_instance_port: int | None = None
     ray_working_dir: str | pathlib.Path | None = None
     ray_start_timeout: float | None = None
+    sandbox: str | None = None
+    sandbox_allow: list[str] | None = None
     response_cache_byte_size: dataclasses.InitVar[int | None] = None
 
     def __post_init__(self, response_cache_byte_size: int | None) -> None:

@@ -18,7 +18,8 @@ import time
 from collections import deque
 from typing import IO, TYPE_CHECKING
 
-from pytriton.runtime.executor.python_process import WORKER_SCRIPT, fallback_paths
+from pytriton.base.package import WORKER_SCRIPT
+from pytriton.runtime.executor.python_process import fallback_paths
 from pytriton.runtime.executor.remote.starter import LAST_OUTPUT
 from pytriton.runtime.executor.worker import Placement, describe_exit
 from pytriton.runtime.transport.handshake import pytriton_version

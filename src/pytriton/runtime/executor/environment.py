@@ -32,6 +32,7 @@ from collections.abc import Mapping
 from typing import IO, cast
 
 import msgspec
+from msgspec import structs
 
 from pytriton.base.errors import InternalError
 
@@ -417,6 +418,7 @@ class PythonEnvironment(msgspec.Struct, frozen=True):
 
     interpreter: str
     variables: dict[str, str]
+    is_unpacked: bool = False  # it is a folder that the server has made, of an archive
 
 
 class EnvironmentStore:
@@ -457,7 +459,8 @@ class EnvironmentStore:
                         f"The {PARAMETER} '{path}' is an archive. For a model that runs on Ray, "
                         "unpack it in a folder that all nodes share, and name that folder."
                     )
-                return _describe_folder(self._unpacked(path))
+                unpacked = _describe_folder(self._unpacked(path))
+                return structs.replace(unpacked, is_unpacked=True)
         except OSError as error:
             raise InternalError(f"The {PARAMETER} '{path}' cannot be read: {error}") from error
         if not os.access(path, os.X_OK):

@@ -17,10 +17,12 @@ import msgspec
 
 from pytriton.base.background_tasks import wait_through
 from pytriton.base.errors import InternalError, UnavailableError, resource_error
+from pytriton.base.sandbox import without_secrets
 from pytriton.runtime.executor.python_process import (
     START_SETTING,
     can_fork_workers,
     fallback_paths,
+    own_packages,
     start_worker,
     start_zygote,
 )
@@ -108,7 +110,7 @@ class RunningZygote:
         self._pending[call] = pending
         descriptors = [each.fileno() for each in pending.theirs]
         try:
-            if self._link.send(ForkWorker(call, spec.title, spec.environment), descriptors):
+            if self._link.send(_fork_request(call, spec), descriptors):
                 self._loop.add_writer(self._link.fileno(), self._on_writable)
         except OSError:
             self._on_gone()
@@ -226,6 +228,14 @@ class RunningZygote:
             worker.exited.set_result("killed, as the process that had forked it ended")
 
 
+def _fork_request(call: int, spec: WorkerSpec) -> ForkWorker:
+    if spec.sandbox is None:
+        return ForkWorker(call, spec.title, spec.environment)
+    # Code of another Python runs only in the sandbox, so nobody asks for its version before that.
+    interpreter = spec.interpreter or ("" if can_fork_workers() else sys.executable)
+    return ForkWorker(call, spec.title, spec.environment, spec.sandbox, interpreter, own_packages())
+
+
 def two_socket_pairs() -> tuple[_Sockets, _Sockets]:
     """Returns a worker's channel and fork socket: the server's ends, and the worker's ends."""
     channel, worker_channel = socket_pair()
@@ -260,7 +270,8 @@ class WorkerLauncher:
         self.recovery = Recovery()  # a machine does not come back while its server runs
         self._loop = loop
         self._first_zygote = zygote
-        self._zygotes: dict[tuple[str, ...], RunningZygote] = {}  # by the modules that they preload
+        # By the modules that they preload, and whether their workers have sandboxes.
+        self._zygotes: dict[tuple[tuple[str, ...], bool], RunningZygote] = {}
         self._spawned: dict[LocalWorker, None] = {}
         self._fallback_paths: dict[str, Sequence[str]] = {sys.executable: ()}
         self._is_closed = False
@@ -273,7 +284,7 @@ class WorkerLauncher:
             UnavailableError: The launcher was closed, or the machine lacks resources.
         """
         try:
-            if spec.interpreter is None and can_fork_workers():
+            if spec.sandbox is not None or (spec.interpreter is None and can_fork_workers()):
                 return await self._fork(spec)
             return await self._spawn(spec)
         except (OSError, MemoryError, RuntimeError) as error:
@@ -287,7 +298,7 @@ class WorkerLauncher:
         if self._spawned:
             await asyncio.wait([worker.exited for worker in self._spawned])
         if self._first_zygote is not None:
-            self._start_zygote(())
+            self._start_zygote((), is_enclosing=False)
         for zygote in self._zygotes.values():
             await zygote.close()
 
@@ -297,9 +308,10 @@ class WorkerLauncher:
     async def _fork(self, spec: WorkerSpec) -> LocalWorker:
         for _ in range(_FORK_ATTEMPTS):
             self._require_open()
-            zygote = self._zygotes.get(spec.preload)
+            is_enclosing = spec.sandbox is not None
+            zygote = self._zygotes.get((spec.preload, is_enclosing))
             if zygote is None or not zygote.is_open:
-                zygote = self._start_zygote(spec.preload)
+                zygote = self._start_zygote(spec.preload, is_enclosing=is_enclosing)
             try:
                 return await zygote.fork(spec)
             except ZygoteGoneError:
@@ -309,15 +321,21 @@ class WorkerLauncher:
             f"ended {_FORK_ATTEMPTS} times"
         )
 
-    def _start_zygote(self, preload: tuple[str, ...]) -> RunningZygote:
+    def _start_zygote(self, preload: tuple[str, ...], *, is_enclosing: bool) -> RunningZygote:
         first = self._first_zygote
-        if first is not None and not preload:
+        if is_enclosing:
+            # Not one that was forked off the server: a worker can read all memory that it inherits.
+            start = functools.partial(
+                start_zygote, preload=preload, environment=without_secrets(os.environ)
+            )
+            zygote = RunningZygote(self._loop, start)
+        elif first is not None and not preload:
             self._first_zygote = None
             zygote = RunningZygote(self._loop, lambda: first)
         else:
             zygote = RunningZygote(self._loop, functools.partial(start_zygote, preload=preload))
         zygote.start()
-        self._zygotes[preload] = zygote
+        self._zygotes[preload, is_enclosing] = zygote
         return zygote
 
     async def _spawn(self, spec: WorkerSpec) -> LocalWorker:

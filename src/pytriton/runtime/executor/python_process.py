@@ -11,7 +11,7 @@ import sys
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pytriton.base.errors import InternalError, resource_error
-from pytriton.base.package import IMPORT_FOLDER, PACKAGE_FOLDER
+from pytriton.base.package import IMPORT_FOLDER, WORKER_SCRIPT
 from pytriton.runtime.transport.link import close_in_forked_children, stream_pair
 from pytriton.runtime.transport.memory import is_portable_forced
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from pytriton.runtime.executor.worker import ChildProcess
 
-WORKER_SCRIPT = str(PACKAGE_FOLDER / "runtime" / "worker_process" / "__main__.py")
 # The parent folder of this package replaces the working directory as the first entry of sys.path,
 # so that no file of the user is imported in place of a module of ours. Modules are no garbage:
 # looking for some while and after they are imported takes a tenth of a start.
@@ -78,8 +77,12 @@ def start_zygote(
     preload: Sequence[str] = (),
     *,
     takes_output: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> StartedZygote:
-    """Start the zygote whose `main` is in `module`; it imports `preload` for its workers."""
+    """Start the zygote whose `main` is in `module`; it imports `preload` for its workers.
+
+    Without `environment`, it has that of this process.
+    """
     ours, theirs = stream_pair()
     with theirs:
         command = [sys.executable, "-c", _ZYGOTE_BOOTSTRAP, IMPORT_FOLDER, module]
@@ -94,6 +97,7 @@ def start_zygote(
             stdout=subprocess.PIPE if takes_output else None,
             stderr=subprocess.STDOUT if takes_output else None,
             pass_fds=[theirs.fileno()],
+            env=environment,
         )
     return StartedZygote(process, ours, process.stdout)
 
@@ -167,4 +171,9 @@ def fallback_paths(interpreter: str) -> list[str]:
         raise InternalError(f"The Python '{interpreter}' does not run: {error}") from error
     if asked.stdout.split() != [str(part) for part in sys.version_info[:2]]:
         return []
+    return own_packages()
+
+
+def own_packages() -> list[str]:
+    """Returns the folders in which this Python finds packages that were installed."""
     return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]

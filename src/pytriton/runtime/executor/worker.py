@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from pytriton.base.errors import InternalError, ServerError, UnavailableError, resource_error
+from pytriton.base.sandbox import SandboxPolicy
 from pytriton.runtime.transport.memory import is_portable_forced
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 
@@ -93,6 +94,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     # imported them, unless they have an interpreter of their own.
     preload: tuple[str, ...] = ()
     placement: Placement | None = None  # None: on this machine
+    sandbox: SandboxPolicy | None = None  # None: it has no sandbox
     # The model that it is an instance of, for people who look at a cluster.
     model: str = ""
     version: int = 0

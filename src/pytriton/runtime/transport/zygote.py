@@ -16,14 +16,16 @@ import select
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
 from pytriton.base.errors import UnavailableError
+from pytriton.base.sandbox import SandboxPolicy
 from pytriton.runtime.transport.link import RecordLink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
 
@@ -33,6 +35,11 @@ class ForkWorker(msgspec.Struct, tag="fork", array_like=True):
     call: int
     title: str  # of the process
     environment: dict[str, str] = {}  # variables to set
+    sandbox: SandboxPolicy | None = None  # None: it has no sandbox
+    # Another Python that the worker executes when it is in its sandbox, and where that finds our
+    # packages.
+    interpreter: str = ""
+    fallback_paths: list[str] = []
 
 
 class Forked(msgspec.Struct, tag="forked", array_like=True):
@@ -71,6 +78,29 @@ def set_process_title(title: str) -> None:
     setproctitle.setproctitle(title)
 
 
+class Enclosure(Protocol):
+    """The sandbox of a worker, before and after the fork; see `pytriton.runtime.sandbox`."""
+
+    @property
+    def outputs(self) -> Sequence[int]:
+        """The descriptors to read what the worker prints."""
+
+    def open(self) -> None:
+        """Make what the worker needs; raises OSError."""
+
+    def on_forked(self) -> None:
+        """Close what only the worker needs."""
+
+    def enter(self, kept: Sequence[int]) -> str:
+        """Confine the worker, in the worker; returns why that is not possible, or ""."""
+
+    def forward(self, descriptor: int) -> bool:
+        """Print what the worker has printed; returns False when nothing more will come."""
+
+    def close(self) -> int | None:
+        """Remove all of it after the worker has ended; returns the process that still does."""
+
+
 class Fork(NamedTuple):
     """The arguments of a forked worker."""
 
@@ -78,14 +108,28 @@ class Fork(NamedTuple):
     fork_descriptor: int
     title: str
     environment: dict[str, str]
+    enclosure: Enclosure | None = None
+    interpreter: str = ""
+    fallback_paths: Sequence[str] = ()
 
 
 class ForkServer:
-    """Forks on request. In the forked process, `serve` returns the worker's arguments."""
+    """Forks on request. In the forked process, `serve` returns the worker's arguments.
 
-    def __init__(self, link: ZygoteLink) -> None:
+    `enclose` makes the sandboxes of workers that are to have one.
+    """
+
+    def __init__(
+        self, link: ZygoteLink, enclose: Callable[[SandboxPolicy], Enclosure] | None = None
+    ) -> None:
         self._link = link
+        self._enclose = enclose
         self._workers: set[int] = set()
+        self._enclosures: dict[int, Enclosure] = {}  # by worker
+        self._outputs: dict[int, Enclosure] = {}  # by the descriptor that is read
+        self._has_enclosed = False
+        self._removers: set[int] = set()  # processes that remove scratch folders
+        self._poll = select.poll()
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         for end in (self._wakeup_reader, self._wakeup_writer):
             end.setblocking(False)
@@ -96,12 +140,13 @@ class ForkServer:
         # socket is not: poll returns at once.
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _on_sigchld)
-        poll = select.poll()
+        poll = self._poll
         poll.register(self._link.fileno(), select.POLLIN)
         poll.register(self._wakeup_reader.fileno(), select.POLLIN)
         try:
             while True:
                 ready = {descriptor for descriptor, _ in poll.poll()}
+                self._forward(ready)
                 if self._wakeup_reader.fileno() in ready:
                     self._reap()
                 if self._link.fileno() in ready and (fork := self._handle_requests()) is not None:
@@ -127,9 +172,19 @@ class ForkServer:
         except UnavailableError:
             self._link.send(Forked(message.call, 0, errno.EMFILE))
             return None
-        fork = Fork(channel, fork_socket, message.title, message.environment)
         sys.stdout.flush()  # or the child would write the same text again
+        enclosure = None
         try:
+            enclosure = self._opened(message)
+            fork = Fork(
+                channel,
+                fork_socket,
+                message.title,
+                message.environment,
+                enclosure,
+                message.interpreter,
+                message.fallback_paths,
+            )
             pid = self.fork_process(fork)
         except OSError as error:
             self._link.send(Forked(message.call, 0, error.errno or 0))
@@ -140,13 +195,67 @@ class ForkServer:
         # The worker's ends must be open in the worker only: their end tells that it has ended.
         os.close(channel)
         os.close(fork_socket)
+        if enclosure is not None:
+            enclosure.on_forked()
         if pid > 0:
             self._workers.add(pid)
             # Here and in the child: whoever comes first, the group is there before it is killed.
             with contextlib.suppress(OSError):  # the child has done it, or has ended
                 os.setpgid(pid, pid)
+            if enclosure is not None:
+                self._keep(pid, enclosure)
             self._link.send(Forked(message.call, pid))
+        elif enclosure is not None:
+            self._remove(enclosure)
         return None
+
+    # Sandboxes
+
+    def _opened(self, message: ForkWorker) -> Enclosure | None:
+        if message.sandbox is None:
+            return None
+        if self._enclose is None:
+            raise ValueError("expected a process without a sandbox, as this one forks no others")
+        enclosure = self._enclose(message.sandbox)
+        enclosure.open()
+        self._has_enclosed = True
+        return enclosure
+
+    def _keep(self, pid: int, enclosure: Enclosure) -> None:
+        self._enclosures[pid] = enclosure
+        for descriptor in enclosure.outputs:
+            self._outputs[descriptor] = enclosure
+            self._poll.register(descriptor, select.POLLIN)
+
+    def _forward(self, ready: set[int]) -> None:
+        for descriptor in sorted(ready & self._outputs.keys()):
+            if not self._outputs[descriptor].forward(descriptor):
+                self._poll.unregister(descriptor)
+                del self._outputs[descriptor]
+
+    def _remove(self, enclosure: Enclosure) -> None:
+        for descriptor in enclosure.outputs:
+            if self._outputs.pop(descriptor, None) is not None:
+                self._poll.unregister(descriptor)
+        remover = enclosure.close()
+        if remover is not None:
+            self._removers.add(remover)
+
+    def _kill_orphans(self) -> None:
+        """Kill processes of ended workers that have left the group of their worker.
+
+        Workers in sandboxes adopt them while they run, and this process does after that. Those of
+        such a process come here when it has ended, and are found then.
+        """
+        pid = os.getpid()
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123  once for each end of a process
+                children = {int(child) for child in file.read().split()}
+        except OSError:  # a kernel without that file
+            return
+        for child in sorted(children - self._workers - self._removers):
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGKILL)
 
     def fork_process(self, fork: Fork) -> int:
         """Fork, as `os.fork`; a simulated process has no copy, and is started with `fork`."""
@@ -167,11 +276,16 @@ class ForkServer:
                 pass
         # Signals of the same kind are merged, so one may stand for several children. WNOWAIT leaves
         # each a zombie, whose pid nobody else gets.
-        while self._workers:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None:
+        while self._workers or self._has_enclosed:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # there are none, not even orphans
                 return
+            if ended is None:
+                break
             self._reap_one(ended.si_pid)
+        if self._has_enclosed:
+            self._kill_orphans()
 
     def _reap_one(self, pid: int) -> None:
         # Kill the group before the pid can be reused: the worker may have started processes.
@@ -179,8 +293,11 @@ class ForkServer:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
+        self._removers.discard(pid)
         if pid in self._workers:
             self._workers.discard(pid)
+            if (enclosure := self._enclosures.pop(pid, None)) is not None:
+                self._remove(enclosure)
             self._link.send(Exited(pid, status))
 
     def _kill(self) -> None:
@@ -188,6 +305,8 @@ class ForkServer:
         for pid in list(self._workers):
             with contextlib.suppress(OSError):
                 self._reap_one(pid)
+        if self._has_enclosed:
+            self._kill_orphans()
 
 
 def _on_sigchld(number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,9 @@ def main(arguments: list[str] | None = None) -> None:
         if not getattr(sys.flags, "safe_path", False):
             del sys.path[0]
         sys.path.append(str(Path(__file__).resolve().parents[3]))
-    sys.path.extend(path for path in options.fallback_path if path not in sys.path)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if options.fallback_version in (None, version):
+        sys.path.extend(path for path in options.fallback_path if path not in sys.path)
     try:
         # Not at the top of the file, because only now the package can be found.
         process = importlib.import_module("pytriton.runtime.worker_process.process")
@@ -41,6 +43,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--title", default="pytriton worker")
     parser.add_argument(
         "--fallback-path", action="append", default=[], help="searched last for modules; repeatable"
+    )
+    parser.add_argument(
+        "--fallback-version", metavar="X.Y", help="of Python, for which these paths are"
     )
     remote = parser.add_argument_group("in place of inherited sockets")
     remote.add_argument(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
+from pytriton.base.package import WORKER_SCRIPT
 from pytriton.base.request_ids import add_to_log_records
 from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.output import (
@@ -23,7 +24,7 @@ from pytriton.runtime.python_backend.output import (
 )
 from pytriton.runtime.python_backend.worker import ModelWorker
 from pytriton.runtime.transport.arena import Arena
-from pytriton.runtime.transport.frames import Initialize, WorkerLogLine
+from pytriton.runtime.transport.frames import Initialize, Initialized, WorkerLogLine
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.zygote import set_process_title
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pytriton.base.log_lines import SentLines
     from pytriton.runtime.native_backend import worker as native_worker
     from pytriton.runtime.transport.channel import Channel
+    from pytriton.runtime.transport.zygote import Fork
     from pytriton.runtime.worker_process import function_worker
 else:  # they are a quarter of a zygote's imports, and most servers never use them
     function_worker = LazyModule("pytriton.runtime.worker_process.function_worker")
@@ -45,14 +47,42 @@ _SERVER_GONE = 1  # exit status
 
 
 def run_worker(
-    channel_descriptor: int, fork_descriptor: int, title: str, environment: Mapping[str, str]
+    channel_descriptor: int,
+    fork_descriptor: int,
+    title: str,
+    environment: Mapping[str, str],
+    refusal: str = "",
 ) -> None:
-    """Make this process a worker, and run its model until the server ends it."""
+    """Make this process a worker, and run its model until the server ends it.
+
+    With a refusal, which says why nothing of the model may run here, it only tells that.
+    """
     for descriptor in (channel_descriptor, fork_descriptor):
         os.set_inheritable(descriptor, False)
     prepare(title, environment)
     channel = MemoryChannel(socket.socket(fileno=channel_descriptor), Arena())
-    serve(channel, socket.socket(fileno=fork_descriptor))
+    serve(channel, socket.socket(fileno=fork_descriptor), refusal=refusal)
+
+
+def execute_worker(fork: Fork) -> str:
+    """Replace this process, which is in its sandbox, by a worker of another Python.
+
+    Returns only if that is not possible, with the reason.
+    """
+    os.environ.update(fork.environment)
+    os.environ.pop("PYTHONHOME", None)  # it is for the server's own Python
+    channel, fork_socket = fork.channel_descriptor, fork.fork_descriptor
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    command = [fork.interpreter, WORKER_SCRIPT, "--title", fork.title]
+    command += ["--channel-fd", str(channel), "--fork-fd", str(fork_socket)]
+    command += [f"--fallback-path={path}" for path in fork.fallback_paths]
+    command.append(f"--fallback-version={version}")
+    for descriptor in (channel, fork_socket):
+        os.set_inheritable(descriptor, True)
+    try:
+        os.execv(fork.interpreter, command)  # noqa: S606  no shell is wanted
+    except OSError as error:
+        return f"The Python '{fork.interpreter}' cannot be executed in its sandbox: {error}"
 
 
 def prepare(title: str, environment: Mapping[str, str]) -> None:
@@ -79,12 +109,15 @@ def _seed_numpy() -> None:
 
 
 def serve(
-    channel: Channel, fork_socket: socket.socket | None, status_if_lost: int = _SERVER_GONE
+    channel: Channel,
+    fork_socket: socket.socket | None,
+    status_if_lost: int = _SERVER_GONE,
+    refusal: str = "",
 ) -> None:
     """Run the model that the server names over this channel, until the server ends it."""
     connection = ServerConnection.of_worker(channel)
     try:
-        _run_model(connection, fork_socket)
+        _run_model(connection, fork_socket, refusal)
     except (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError):
         # Without a server the model's work is of no use, so the process ends at once.
         os._exit(status_if_lost)
@@ -94,9 +127,14 @@ def serve(
     end_output()
 
 
-def _run_model(connection: ServerConnection, fork_socket: socket.socket | None) -> None:
+def _run_model(
+    connection: ServerConnection, fork_socket: socket.socket | None, refusal: str
+) -> None:
     frame = connection.next_job().frame
     assert isinstance(frame, Initialize), f"expected Initialize first, got {frame}"
+    if refusal:
+        connection.outbox.send(lambda _: Initialized(error=refusal))
+        return
     if frame.polling_cores > 1:
         connection.mailbox.poll_for_jobs(frame.polling_cores)
     if frame.log.is_kept and frame.function is None:  # functions elsewhere return all they print

@@ -19,12 +19,21 @@ import triton_python_backend_utils  # noqa: F401
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
-from pytriton.runtime.worker_process.process import remove_first_path, run_worker
+from pytriton.runtime.worker_process.process import (
+    execute_worker,
+    remove_first_path,
+    run_worker,
+)
 
 if TYPE_CHECKING:
     import argparse
-else:  # one that is forked off the server has no arguments
+
+    from pytriton.base.sandbox import SandboxPolicy
+    from pytriton.runtime.sandbox import enclosure
+    from pytriton.runtime.transport.zygote import Enclosure
+else:  # one that is forked off the server has no arguments, and no workers in sandboxes
     argparse = LazyModule("argparse")
+    enclosure = LazyModule("pytriton.runtime.sandbox.enclosure")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -68,10 +77,18 @@ def _serve(control: socket.socket) -> None:
     # here and in every fork.
     gc.freeze()
     gc.enable()  # it is off while a process imports its modules
-    fork = ForkServer(ZygoteLink(control)).serve()
+    fork = ForkServer(ZygoteLink(control), _enclose).serve()
     if fork is None:
         os._exit(0)  # to take the modules apart would only take time
-    run_worker(*fork)
+    descriptors = (fork.channel_descriptor, fork.fork_descriptor)
+    refusal = "" if fork.enclosure is None else fork.enclosure.enter(descriptors)
+    if fork.interpreter and not refusal:
+        refusal = execute_worker(fork)
+    run_worker(*descriptors, fork.title, fork.environment, refusal)
+
+
+def _enclose(policy: SandboxPolicy) -> Enclosure:
+    return enclosure.Enclosure(policy)
 
 
 def _ignore_signals() -> None:

@@ -15,10 +15,12 @@ import msgspec
 
 from pytriton.base.background_tasks import run_beside, wait_through
 from pytriton.base.lazy_module import LazyModule
+from pytriton.constants import PYTRITON_HOME
 from pytriton.runtime.executor.launcher import WorkerLauncher
 from pytriton.serving.repository.loading.ensemble_loader import ensemble_maker
 from pytriton.serving.repository.loading.plans import WORKERS
 from pytriton.serving.repository.loading.python_loader import PythonLoader
+from pytriton.serving.repository.loading.sandboxes import Sandboxes
 from pytriton.serving.repository.model_repositories import ModelRepositories
 from pytriton.serving.repository.reading.backend_choice import BackendFolders, user_backend_folder
 from pytriton.serving.repository.reading.instances import visible_gpu_ids
@@ -63,6 +65,8 @@ async def make_core(
             bound the models of its steps; else it cannot be loaded without them.
         wrap_finder: Returns a finder in place of that of the repositories, if it should be another.
     """
+    sandboxes = Sandboxes(options.sandbox, kept_out_of_sandboxes(options))
+    await asyncio.to_thread(sandboxes.start)
     gpu_ids = await asyncio.to_thread(visible_gpu_ids)
     settings = repository_settings(options, gpu_ids)
     finder = await _open_finder(options, settings)
@@ -70,7 +74,7 @@ async def make_core(
         finder = wrap_finder(finder)
     if awaits_bound_models:
         settings = msgspec.structs.replace(settings, awaits_bound_models=True)
-    return RepositoryCore(options, loop, settings, finder, zygote)
+    return RepositoryCore(options, loop, settings, finder, zygote, sandboxes)
 
 
 async def _open_finder(options: ServerOptions, settings: RepositorySettings) -> PlaceFinder:
@@ -104,6 +108,7 @@ class RepositoryCore(Core):
         settings: RepositorySettings,
         finder: PlaceFinder,
         zygote: StartedZygote | None = None,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
         super().__init__(options, loop)
         self.awaits_bound_models = settings.awaits_bound_models
@@ -120,6 +125,7 @@ class RepositoryCore(Core):
             turns=self.turns,
             log=self.log.feed,
             cluster=self.cluster_launcher,
+            sandboxes=sandboxes,
         )
         self.loaders: Mapping[str, BackendLoader] = {WORKERS: python}
         begin_trace = None if self.tracing is None else self.tracing.begin_call
@@ -195,6 +201,14 @@ class RepositoryCore(Core):
 
 def _reserved_names() -> frozenset[str]:
     return families.server_family_names()  # imported with the first custom metric
+
+
+def kept_out_of_sandboxes(options: ServerOptions) -> list[str]:
+    """Returns the paths of the server that no worker in a sandbox sees unless it is granted."""
+    paths = [path for path in options.repository.paths if not is_remote(path)]
+    if (tls := options.grpc_tls) is not None:
+        paths += [tls.server_key, tls.server_cert, *([tls.root_cert] if tls.root_cert else ())]
+    return [*paths, str(PYTRITON_HOME), str(Path("~").expanduser())]
 
 
 def repository_settings(server: ServerOptions, gpu_ids: Sequence[int]) -> RepositorySettings:

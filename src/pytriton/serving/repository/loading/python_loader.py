@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.rate_limiter import InstanceLimits, Turns
     from pytriton.serving.repository.loading.instance_scaler import ScalingSettings
     from pytriton.serving.repository.loading.plans import InstancePlan, VersionPlan
+    from pytriton.serving.repository.loading.sandboxes import Sandbox, Sandboxes
     from pytriton.serving.repository.services.model_services import ModelServices
 
 # By backend of ours. The seven processes of a test that each imported torch were ready after 39 s;
@@ -105,6 +106,7 @@ class PythonLoader:
         turns: Turns | None = None,
         log: LogFeed | None = None,
         cluster: Callable[[], Awaitable[Launcher]] = no_cluster,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
         self._launcher = launcher
         self._cluster = cluster  # returns the launcher of models that run on Ray
@@ -118,6 +120,7 @@ class PythonLoader:
         self._turns = turns
         self.log = LogFeed() if log is None else log
         self._environments = EnvironmentStore()
+        self._sandboxes = sandboxes
         self._cleaning: asyncio.Future[None] | None = None
 
     async def load(self, plan: VersionPlan) -> PythonVersion:
@@ -129,11 +132,12 @@ class PythonLoader:
         check_code(plan, code)
         self._backend_files.setdefault(code.backend, str(code.path))
         environment = await self._environment(plan)
+        sandbox = await self._sandbox(plan, environment)
         launcher = await self._cluster() if plan.on_ray else self._launcher
         config = plan.config
         source = await asyncio.to_thread(_read_source, code)
         if self._completes_config and source.may_complete:
-            config = await self._complete(plan, code, environment, launcher)
+            config = await self._complete(plan, code, environment, launcher, sandbox)
         scaling = check_completed(plan, config)
         spec = spec_from_config(
             config, plan.version, plan.labels, plan.initial_states, plan.namespace
@@ -147,6 +151,7 @@ class PythonLoader:
             config_json=config_to_json(config),
             code=code,
             environment=environment,
+            sandbox=sandbox,
             launcher=launcher,
             limits=limits_of(plan, scaling),
             memory=MemoryTrimmer(self._loop),
@@ -178,6 +183,8 @@ class PythonLoader:
         if self._cleaning is not None:
             await self._cleaning
         await asyncio.to_thread(self._environments.close)
+        if self._sandboxes is not None:
+            await asyncio.to_thread(self._sandboxes.close)
 
     async def _start_all(self, version: PythonVersion, plan: VersionPlan) -> None:
         """Start all instances; if one fails, all are stopped."""
@@ -208,12 +215,26 @@ class PythonLoader:
             unpacks=not plan.on_ray,
         )
 
+    async def _sandbox(
+        self, plan: VersionPlan, environment: PythonEnvironment | None
+    ) -> Sandbox | None:
+        if self._sandboxes is None:
+            return None
+        return await asyncio.to_thread(self._sandboxes.make, plan, environment)
+
+    def _services(self, plan: VersionPlan, name: str, sandbox: Sandbox | None) -> ModelServices:
+        services = self._make_services(plan, name)
+        if sandbox is not None:
+            services.may_control = sandbox.has_control
+        return services
+
     async def _complete(
         self,
         plan: VersionPlan,
         code: BackendCode,
         environment: PythonEnvironment | None,
         launcher: Launcher,
+        sandbox: Sandbox | None,
     ) -> Any:
         """Let the model complete its configuration, in a separate process."""
         name = f"{plan.name}_auto_complete"
@@ -234,10 +255,11 @@ class PythonLoader:
                     environment,
                     preloaded_modules(code),
                     None if placement is None else completion_placement(placement),
+                    sandbox,
                 ),
                 self._initialize_frame(plan, code, arguments, []),
                 self._loop,
-                self._make_services(plan, name),
+                self._services(plan, name, sandbox),
             )
         )
         return completed_config(plan.config, text) if text else plan.config
@@ -250,9 +272,12 @@ class PythonLoader:
         environment: PythonEnvironment | None,
         preload: tuple[str, ...],
         placement: Placement | None,
+        sandbox: Sandbox | None,
     ) -> WorkerSpec:
         if environment is not None:
             variables = {**environment.variables, **variables}
+        if sandbox is not None:
+            variables = {**sandbox.variables, **variables}
         return WorkerSpec(
             instance_name=name,
             title=f"triton_python_backend_stub {name}",
@@ -260,6 +285,7 @@ class PythonLoader:
             interpreter=environment.interpreter if environment is not None else None,
             preload=preload,
             placement=placement,
+            sandbox=None if sandbox is None else sandbox.policy,
             model=plan.name,
             version=plan.version,
             namespace=plan.namespace,
@@ -292,7 +318,7 @@ class PythonLoader:
     async def _try_instance(
         self, launch: _VersionLaunch, instance_plan: InstancePlan
     ) -> PythonInstance:
-        services = self._make_services(launch.plan, instance_plan.name)
+        services = self._services(launch.plan, instance_plan.name, launch.sandbox)
         added = SequenceInputs(launch.spec) if launch.spec.sequence is not None else None
         run = WarmupRun(self._loop, added)
         instance = await PythonInstance.launch(
@@ -304,6 +330,7 @@ class PythonLoader:
                 launch.environment,
                 preloaded_modules(launch.code),
                 instance_plan.placement,
+                launch.sandbox,
             ),
             self._instance_frame(launch, instance_plan),
             launch.labels,
@@ -366,6 +393,7 @@ class _VersionLaunch(msgspec.Struct, kw_only=True):
     config_json: bytes
     code: BackendCode
     environment: PythonEnvironment | None
+    sandbox: Sandbox | None
     launcher: Launcher
     limits: list[InstanceLimits]  # of all instances that it may have at a time
     memory: MemoryTrimmer

@@ -84,6 +84,7 @@ class ModelServices:
     ) -> None:
         self.instance: CallingInstance | None = None
         self.is_loading = True  # until the instance is in service
+        self.may_control = True  # a model in a sandbox needs a grant to load and unload models
         self._shared = shared
         self._identifier = identifier_of(namespace, model_name)
         self._namespace = namespace
@@ -167,7 +168,14 @@ class ModelServices:
         else:
             logger.warning("%s: %s failed: %s", self._instance_name, action, error.message)
 
+    def _require_control(self) -> None:
+        if not self.may_control:
+            raise InvalidArgumentError(
+                "a model in a sandbox may load and unload models only if it is granted 'control'"
+            )
+
     async def _load_model(self, name: str, config: str, files: dict[str, bytes]) -> None:
+        self._require_control()
         dependencies = self._shared.load_dependencies
         with (
             dependencies.add_named(self._identifier, name)
@@ -178,6 +186,7 @@ class ModelServices:
         await self._wait_until_known()
 
     async def _unload_model(self, name: str, unload_dependents: bool) -> None:
+        self._require_control()
         await self._shared.control.unload(name, unload_dependents=unload_dependents)
         await self._wait_until_known()
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from pytriton.base.errors import InvalidArgumentError
 from pytriton.base.log_switches import LogSwitches
+from pytriton.base.sandbox import SandboxSettings, parse_choice, read_sandbox_settings
 from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.base.settings import RayOptions
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
@@ -166,6 +168,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     shadow: ShadowOptions = ShadowOptions()
     repository: RepositoryOptions = RepositoryOptions()
     ray: RayOptions = RayOptions()  # of models that run there
+    sandbox: SandboxSettings = SandboxSettings()  # of the processes that run models
     exit_on_error: bool = True
     exit_timeout_s: int = 30
     exit_grace_s: float = 0.0  # not ready any more, but still accepting requests
@@ -243,6 +246,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             shadow=_shadow(flags),
             repository=read_repository_options(flags),
             ray=read_ray_options(flags),
+            sandbox=_sandbox(flags),
             cache_bytes=_cache_bytes(flags),
             trace_settings=_trace_settings(flags),
             frontend_processes=read_frontend_processes(flags, surroundings),
@@ -299,6 +303,16 @@ def _shadow(flags: Flags) -> ShadowOptions:
     if options.url is not None and not _ADDRESS.fullmatch(options.url):
         raise bad_value("shadow_url", "an address such as grpc://host:8001", options.url)
     return options
+
+
+def _sandbox(flags: Flags) -> SandboxSettings:
+    name = "sandbox"
+    try:
+        parse_choice(flags.value(name))  # first, so that the error names the right flag
+        name = "sandbox_allow"
+        return read_sandbox_settings(flags.value("sandbox"), flags.value(name))
+    except InvalidArgumentError as error:
+        raise FlagError(name, f"--{name.replace('_', '-')}: {error.message}") from None
 
 
 def _tls(flags: Flags) -> TlsOptions | None:
