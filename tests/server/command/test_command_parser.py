@@ -47,6 +47,8 @@ OWN_VALUES = {
     "ray-address": "auto",
     "ray-working-dir": "/tmp",
     "sagemaker-safe-port-range": "1-3",
+    "sandbox": "on,network,memory=4GiB",
+    "sandbox-allow": "off,read=/data",
     "trace-config": "rate=5",
 }
 PORTS = ["--http-port=1", "--grpc-port=2", "--metrics-port=3"]

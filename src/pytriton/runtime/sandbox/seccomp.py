@@ -158,6 +158,7 @@ ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32 = 0x40000000  # in the numbers of a second interface of x86_64, which nobody uses
 _NEGATIVE = 0x80000000
+_EVERYBODY = 0xFFFFFFFF  # the process -1
 
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 # Audit, firewall, events of devices, generic. The C library asks only for routes, which are 0.
@@ -237,7 +238,9 @@ def rules(
         Rule("socket", errno.EACCES, _socket_checks(has_network=has_network, has_unix=has_unix)),
         Rule("socketpair", errno.EACCES, [Check(0, (_AF_UNIX,))]),
     ]
-    if not has_signal_scope:
+    if has_signal_scope:  # the kernel reports success if it has signalled nobody of all
+        listed.append(Rule("kill", checks=[Check(0, forbidden=(_EVERYBODY,))]))
+    else:
         group = -pid & 0xFFFFFFFF
         listed += [Rule(name, checks=[Check(0, (*own, group), pid)]) for name in _SIGNALS]
         listed += [Rule("pidfd_send_signal"), Rule("fcntl", checks=[Check(1, forbidden=_OWNERS)])]
