@@ -254,7 +254,7 @@ ENDING = {
 ATTACKS = {**FILES, **SOCKETS, **PROCESSES, **KERNEL}
 
 _MODEL = """
-import json, os, resource, signal, socket, sys, threading, time
+import json, os, resource, signal, socket, sys, tempfile, threading, time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -274,6 +274,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([output])
 
     def attack(self, facts):
+        os.chdir(tempfile.mkdtemp())
 """
 _CONFIG = """
 backend: "python"

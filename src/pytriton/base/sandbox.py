@@ -129,13 +129,13 @@ def parse_choice(text: str) -> SandboxChoice:
     Raises:
         InvalidArgumentError: It is none; the text says what was expected.
     """
-    mode, _, rest = text.strip().partition(",")
+    mode, comma, rest = text.strip().partition(",")
     mode = mode.strip().lower()
     if mode not in (OFF, ON, STRICT):
         raise InvalidArgumentError(f"Expected {GRAMMAR}; got '{text}'")
-    if mode == OFF and rest:
+    if mode == OFF and comma:
         raise InvalidArgumentError(f"Expected nothing after 'off' for a sandbox, got '{rest}'")
-    return SandboxChoice(mode, parse_grants(rest.split(",") if rest else ()))
+    return SandboxChoice(mode, parse_grants(rest.split(",") if comma else ()))
 
 
 def parse_grants(words: Iterable[str]) -> Grants:

@@ -399,7 +399,8 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "commas: network, "
             "unix, control, read=<path>, write=<path>, device=<path>, env=<name>, memory=<size>, "
             "processes=<count>, files=<count>, scratch=<size>. The parameter SANDBOX of a model "
-            "has the same form. This and the following are not options of Triton.",
+            "has the same form. The environment variable PYTRITON_SANDBOX sets another default. "
+            "This and the following are not options of Triton.",
             "<mode>[,<grant>...]"),
         _each("sandbox-allow", "",
             "What models may ask for with their parameter SANDBOX, beyond --sandbox: a grant, a "

@@ -135,12 +135,10 @@ def _mount(policy: SandboxPolicy, scratch: str, kernel: Kernel) -> None:
 
 def use_scratch(scratch: str) -> None:
     """Let libraries write their temporary and personal files to the scratch folder."""
-    temporary = str(Path(scratch) / "tmp")
-    os.environ.update(TMPDIR=temporary, HOME=f"{scratch}/home")
+    os.environ.update(TMPDIR=str(Path(scratch) / "tmp"), HOME=f"{scratch}/home")
     for name in _HOME_VARIABLES:
         os.environ.pop(name, None)
     tempfile.tempdir = None  # the module remembers the place of the process that was forked
-    os.chdir(temporary)
 
 
 def limit_resources(policy: SandboxPolicy, *, has_users: bool) -> None:

@@ -77,7 +77,9 @@ class Enclosure:
         for stream, writer in zip(_STREAMS, self._writers, strict=True):
             os.dup2(writer, stream)
         for name, stream in (("stdout", 1), ("stderr", 2)):
-            setattr(sys, name, _reopened(getattr(sys, name), stream))
+            reopened = _reopened(getattr(sys, name), stream)
+            setattr(sys, name, reopened)
+            setattr(sys, f"__{name}__", reopened)  # one that nobody has is closed
         try:
             for group in self._groups:
                 (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")

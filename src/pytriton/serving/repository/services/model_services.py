@@ -87,6 +87,7 @@ class ModelServices:
         self.may_control = True  # a model in a sandbox needs a grant to load and unload models
         self._shared = shared
         self._identifier = identifier_of(namespace, model_name)
+        self._model_name = model_name
         self._namespace = namespace
         self._instance_name = instance_name
         self._metrics = metrics = WorkerMetrics(shared.metrics)
@@ -168,8 +169,10 @@ class ModelServices:
         else:
             logger.warning("%s: %s failed: %s", self._instance_name, action, error.message)
 
-    def _require_control(self) -> None:
-        if not self.may_control:
+    def _require_control(self, name: str = "", *, with_others: bool = True) -> None:
+        """Refuse to load and unload models, except that a model may unload itself alone."""
+        is_itself = name == self._model_name and not with_others
+        if not (self.may_control or is_itself):
             raise InvalidArgumentError(
                 "a model in a sandbox may load and unload models only if it is granted 'control'"
             )
@@ -186,7 +189,7 @@ class ModelServices:
         await self._wait_until_known()
 
     async def _unload_model(self, name: str, unload_dependents: bool) -> None:
-        self._require_control()
+        self._require_control(name, with_others=unload_dependents)
         await self._shared.control.unload(name, unload_dependents=unload_dependents)
         await self._wait_until_known()
 

@@ -15,6 +15,7 @@ from pytriton.serving.server.options.flags import Flags, bad_value
 
 PAGE_TOKEN_VARIABLE = "PYTRITON_PAGE_TOKEN"  # noqa: S105  the name of a variable
 FRONTENDS_VARIABLE = "PYTRITON_FRONTEND_PROCESSES"
+SANDBOX_VARIABLE = "PYTRITON_SANDBOX"
 
 # Vertex AI sets these in every container (its "custom container requirements").
 HTTP_PORT_VARIABLE = "AIP_HTTP_PORT"
@@ -56,7 +57,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, cores: int) -> Surroundings:
         """Returns those of this process, which may use so many cores."""
-        names = ("AIP_", "SAGEMAKER_TRITON_", PAGE_TOKEN_VARIABLE)
+        names = ("AIP_", "SAGEMAKER_TRITON_", PAGE_TOKEN_VARIABLE, SANDBOX_VARIABLE)
         return cls(
             cores=cores,
             frontend_processes=os.environ.get(FRONTENDS_VARIABLE),

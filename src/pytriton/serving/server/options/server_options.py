@@ -31,6 +31,7 @@ from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.options.endpoints import (
     ONE_CORE,
     PAGE_TOKEN_VARIABLE,
+    SANDBOX_VARIABLE,
     EndpointOptions,
     SageMakerOptions,
     Surroundings,
@@ -246,7 +247,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             shadow=_shadow(flags),
             repository=read_repository_options(flags),
             ray=read_ray_options(flags),
-            sandbox=_sandbox(flags),
+            sandbox=_sandbox(flags, variables),
             cache_bytes=_cache_bytes(flags),
             trace_settings=_trace_settings(flags),
             frontend_processes=read_frontend_processes(flags, surroundings),
@@ -305,12 +306,13 @@ def _shadow(flags: Flags) -> ShadowOptions:
     return options
 
 
-def _sandbox(flags: Flags) -> SandboxSettings:
+def _sandbox(flags: Flags, variables: Mapping[str, str]) -> SandboxSettings:
     name = "sandbox"
+    text = flags.value(name, variables.get(SANDBOX_VARIABLE) or None)
     try:
-        parse_choice(flags.value(name))  # first, so that the error names the right flag
+        parse_choice(text)  # first, so that the error names the right flag
         name = "sandbox_allow"
-        return read_sandbox_settings(flags.value("sandbox"), flags.value(name))
+        return read_sandbox_settings(text, flags.value(name))
     except InvalidArgumentError as error:
         raise FlagError(name, f"--{name.replace('_', '-')}: {error.message}") from None
 
