@@ -49,7 +49,8 @@ FILES = {
     "reads_through_the_root_of_a_process": """
         escaped = open(f"/proc/{facts['server']}/root{facts['key']}").read()
     """,
-    "reads_through_a_file_handle": _CALL + """
+    "reads_through_a_file_handle": _CALL
+    + """
         handle = ctypes.create_string_buffer(b'\\x80\\0\\0\\0' + bytes(200))
         number = ctypes.c_int()
         call((303, 264), -100, facts['key'].encode(), handle, ctypes.byref(number), 0)
@@ -107,15 +108,20 @@ SOCKETS = {
         sock = socket.socket(socket.AF_UNIX)
         escaped = sock.connect('\\0' + facts['abstract_socket']) or 'connected'
     """,
-    "asks_the_kernel_about_routes": "escaped = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
+    "asks_the_kernel_about_routes": """
+        escaped = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    """,
     "reads_packets": "escaped = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
-    "uses_a_ring_of_the_kernel": _CALL + """
+    "uses_a_ring_of_the_kernel": _CALL
+    + """
         escaped = call((425, 425), 4, ctypes.create_string_buffer(120))
     """,
 }
 PROCESSES = {
-    "traces_the_server": _CALL + "escaped = call((101, 117), 16, facts['server'], 0, 0) or 'traced'",
-    "reads_the_memory_of_the_server": _CALL + """
+    "traces_the_server": _CALL
+    + "escaped = call((101, 117), 16, facts['server'], 0, 0) or 'traced'",
+    "reads_the_memory_of_the_server": _CALL
+    + """
         area = ctypes.create_string_buffer(8)
         vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), 8)
         escaped = call((310, 270), facts['server'], vector, 1, vector, 1, 0)
@@ -130,7 +136,8 @@ PROCESSES = {
     "lists_the_descriptors_of_its_parent": """
         escaped = os.listdir(f'/proc/{os.getppid()}/fd')
     """,
-    "takes_a_descriptor_of_the_server": _CALL + """
+    "takes_a_descriptor_of_the_server": _CALL
+    + """
         pidfd = os.pidfd_open(facts['server'])
         escaped = call((438, 438), pidfd, 0, 0)
     """,
@@ -154,24 +161,28 @@ PROCESSES = {
     "unloads_a_model": "escaped = pb_utils.unload_model('echo') or 'unloaded'",
 }
 KERNEL = {
-    "mounts": _CALL + """
+    "mounts": _CALL
+    + """
         escaped = call((165, 40), b'none', os.getcwd().encode(), b'tmpfs', 0, None) or 'mounted'
     """,
     "gets_namespaces": _CALL + "escaped = call((272, 97), 0x10000000) or 'a namespace'",
     "changes_its_root": "escaped = os.chroot('.') or 'changed'",
     "uses_keyrings": _CALL + "escaped = call((250, 219), 0, -3, 0)",
     "loads_a_kernel_module": _CALL + "escaped = call((175, 105), None, 0, b'')",
-    "loads_a_program_into_the_kernel": _CALL + """
+    "loads_a_program_into_the_kernel": _CALL
+    + """
         escaped = call((321, 280), 0, ctypes.create_string_buffer(72), 72)
     """,
-    "watches_the_processor": _CALL + """
+    "watches_the_processor": _CALL
+    + """
         event = ctypes.create_string_buffer(b'\\1\\0\\0\\0\\x70\\0\\0\\0', 112)
         escaped = call((298, 241), event, 0, -1, -1, 0)
     """,
     "gains_privileges": """
         status = dict(line.split(':\\t') for line in open('/proc/self/status').read().splitlines()
                       if ':\\t' in line)
-        escaped = (status['NoNewPrivs'] != '1', int(status['CapEff'], 16), int(status['CapBnd'], 16))
+        capabilities = int(status['CapEff'], 16) | int(status['CapBnd'], 16)
+        escaped = (status['NoNewPrivs'] != '1', capabilities)
         if any(escaped):
             raise AssertionError(escaped)
         raise PermissionError('there are none')

@@ -175,7 +175,7 @@ def test_groups_are_made_beside_that_of_the_server(tmp_path, groups):
 
 
 def test_folders_of_version_1_are_found_by_controller(tmp_path, groups):
-    os.symlink(tmp_path, tmp_path / "pids")
+    (tmp_path / "pids").symlink_to(tmp_path)
 
     found = find_groups(memberships(tmp_path, "8:pids:/groups\n3:cpuset:/\n"), tmp_path)
 

@@ -32,10 +32,10 @@ def surroundings(tmp_path_factory):
     (folder / "home").mkdir()
     (folder / "home" / "id").write_text(SECRET)
     (folder / "server.key").write_text(SECRET)
-    memory = pathlib.Path("/dev/shm") / f"client-{uuid.uuid4().hex}"  # noqa: S108  what clients use
+    memory = pathlib.Path("/dev/shm") / f"client-{uuid.uuid4().hex}"
     memory.write_text(SECRET)
     abstract = uuid.uuid4().hex
-    path = pathlib.Path(f"/tmp/pytriton-test-{abstract}")  # noqa: S108  paths of sockets are short
+    path = pathlib.Path(f"/tmp/pytriton-test-{abstract}")
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_UNIX) as unix,
@@ -206,7 +206,5 @@ def test_scratch_folders_and_groups_are_removed(start_server, tmp_path):
 
 
 def _groups(folder, server):
-    zygotes = [zygote.pid for zygote in server.zygotes()]
-    return [
-        str(path) for pid in zygotes for path in pathlib.Path(folder).glob(f"pytriton-worker-{pid}-*")
-    ]
+    names = [f"pytriton-worker-{zygote.pid}-*" for zygote in server.zygotes()]
+    return [str(path) for name in names for path in pathlib.Path(folder).glob(name)]

@@ -102,4 +102,8 @@ def test_grants_and_the_machine_are_in_the_policy():
 
 
 def test_places_inside_of_others_are_left_out():
-    assert without_nested(["/usr/lib", "/usr", "/usrx", "/a/b/c", "/a/b"]) == ["/a/b", "/usr", "/usrx"]
+    assert without_nested(["/usr/lib", "/usr", "/usrx", "/a/b/c", "/a/b"]) == [
+        "/a/b",
+        "/usr",
+        "/usrx",
+    ]

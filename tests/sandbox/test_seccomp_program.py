@@ -88,7 +88,7 @@ def test_call_that_hides_others_looks_as_on_an_older_kernel(judge, name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings", "verdict"),
+    "arguments, settings, verdict",
     [
         ((1,), {}, ACCESS),
         ((2, 1, 0), {}, ACCESS),
@@ -184,7 +184,7 @@ def test_calls_of_other_interfaces_are_not_made():
 
 
 @pytest.mark.parametrize(
-    ("column", "file", "prefix"),
+    "column, file, prefix",
     [
         (0, "x86_64-linux-gnu/asm/unistd_64.h", "__NR_"),
         (1, "asm-generic/unistd.h", "__NR(?:3264)?_"),

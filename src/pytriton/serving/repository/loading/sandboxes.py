@@ -11,6 +11,7 @@ import glob
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,6 +68,7 @@ class Sandboxes:
         self._find = find
         self._machine: SandboxMachine | None = None
         self._folder: TemporaryFolder | None = None
+        self._lock = threading.Lock()  # versions are loaded in threads side by side
 
     def start(self) -> None:
         """Look which parts this machine has, and tell which it lacks, if workers have sandboxes.
@@ -111,28 +113,33 @@ class Sandboxes:
             kept_out=self._kept_out,
             listing=_list,
             resolve=_real,
-            found=[path for each in places.SYSTEM_PATTERNS for path in sorted(glob.glob(each))],  # noqa: PTH207  patterns of absolute paths
-            found_devices=[
-                path
-                for each in places.DEVICE_PATTERNS
-                for path in sorted(glob.glob(each))  # noqa: PTH207  as above
-            ],
+            found=_found(places.SYSTEM_PATTERNS),
+            found_devices=_found(places.DEVICE_PATTERNS),
             scratch_folder=str(folder.path),
         )
+        for path in (*grants.readable, *grants.writable, *grants.devices):
+            if not os.path.lexists(path):
+                logger.warning(
+                    "the sandbox of model '%s' is granted '%s', which does not exist; its workers "
+                    "will not see it, even if it is made later",
+                    plan.name,
+                    path,
+                )
         variables = {name: os.environ[name] for name in grants.variables if name in os.environ}
         return Sandbox(policy, variables, grants.has_control)
 
     def _open(self) -> tuple[SandboxMachine, TemporaryFolder]:
-        if self._machine is None:
-            machine = self._find()
-            self._report(machine)
-            self._machine = machine
-        if self._folder is None:
-            for path in remove_abandoned(_PREFIX):
-                logger.info("removed '%s', left behind by a server that was killed", path)
-            remove_abandoned_groups(self._machine.groups.values())
-            self._folder = TemporaryFolder.create(_PREFIX)
-        return self._machine, self._folder
+        with self._lock:
+            if self._machine is None:
+                machine = self._find()
+                self._report(machine)
+                self._machine = machine
+            if self._folder is None:
+                for path in remove_abandoned(_PREFIX):
+                    logger.info("removed '%s', left behind by a server that was killed", path)
+                remove_abandoned_groups(self._machine.groups.values())
+                self._folder = TemporaryFolder.create(_PREFIX)
+            return self._machine, self._folder
 
     def _report(self, machine: SandboxMachine) -> None:
         missing = missing_parts(machine)
@@ -186,6 +193,10 @@ def _describe(machine: SandboxMachine) -> str:
 
 def _real(path: str) -> str:
     return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111  texts, not paths
+
+
+def _found(patterns: Sequence[str]) -> list[str]:
+    return [path for each in patterns for path in sorted(glob.glob(each))]  # noqa: PTH207  of absolute paths
 
 
 def _list(folder: str) -> list[str]:
