@@ -21,7 +21,6 @@ from tests.sandbox.conftest import require, this_machine
 
 pytestmark = pytest.mark.e2e
 SECRET = "the-secret-of-the-operator"
-NEEDS_MOUNTS = {"reads_the_shared_memory_of_a_client"}
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +117,6 @@ def ask(server, surroundings):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_of_a_model_is_contained(ask, server, name):
-    if name in NEEDS_MOUNTS and not this_machine().has_mounts:
-        pytest.skip("without mounts of its own, a worker has no /dev/shm, with another error")
     before = _files(server) if name in FILES else None
 
     report = ask(name)
@@ -200,7 +197,7 @@ def test_scratch_folders_and_groups_are_removed(start_server, tmp_path):
 
     assert server.end() == 0
 
-    assert len(during) == 2
+    assert len(during) >= 2
     assert list(temporary.iterdir()) == []
     assert not any(os.path.exists(group) for group in groups)  # noqa: PTH110  texts
 
