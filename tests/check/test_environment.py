@@ -7,6 +7,7 @@ import sys
 import psutil
 import pytest
 
+from pytriton.base.sandbox import SandboxMachine
 from pytriton.tools.check import environment
 from pytriton.tools.check.environment import is_port_free, report_environment
 from pytriton.tools.check.report import CheckReport, State
@@ -46,6 +47,31 @@ def test_this_environment_is_one_to_serve_in():
 
 def test_system_is_named_in_quotes():
     assert findings("Checking OS version")["OS version"].value.startswith('"')
+
+
+def test_parts_that_sandboxes_lack_are_told(monkeypatch):
+    monkeypatch.setattr(environment, "probe", lambda: SandboxMachine(system="Linux", landlock=3))
+
+    found = findings("Checking sandboxes of models")
+
+    assert found["without seccomp"].state is State.NOTE
+    assert found["without a mount namespace"].state is State.FACT
+    assert "--sandbox" not in found
+
+
+def test_machine_with_all_parts_of_sandboxes_is_told(monkeypatch):
+    machine = SandboxMachine(
+        system="Linux",
+        landlock=7,
+        has_filters=True,
+        has_mounts=True,
+        groups={"pids": "/p", "memory": "/m"},
+    )
+    monkeypatch.setattr(environment, "probe", lambda: machine)
+
+    (finding,) = section("Checking sandboxes of models").findings
+
+    assert str(finding.value) == "on and strict work here"
 
 
 def test_limits_of_a_container_are_told(monkeypatch):

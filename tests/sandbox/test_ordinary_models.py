@@ -128,7 +128,7 @@ def test_output_of_a_model_in_a_sandbox_is_printed_by_the_server(server):
 
 
 @pytest.mark.skipif(bool(no_compiler()), reason=no_compiler() or "-")
-def test_backend_in_c_runs_in_a_sandbox(start_server):
+def test_backend_in_c_runs_in_a_sandbox(start_server, tmp_path):
     require("landlock", "seccomp")
     text = (
         'backend: "identity"\nmax_batch_size: 8\n'
@@ -138,11 +138,13 @@ def test_backend_in_c_runs_in_a_sandbox(start_server):
     server = start_server(
         {"identity": {"config.pbtxt": text, "1/file": ""}},
         flags=["--sandbox=on", f"--backend-directory={backend_directory()}"],
+        environment={"PYTRITON_HOME": str(tmp_path / "empty")},  # nothing was compiled before
     ).await_ready()
 
     answer = infer(server.http_port, "identity", {"FP32": np.array([[1, 2]], np.float32)})
 
     assert answer["OUT_FP32"].tolist() == [[1, 2]]
+    assert "which is slower" not in server.output
 
 
 @pytest.mark.part("backends")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import os
 import shlex
@@ -49,6 +50,19 @@ def load_compiled(source: Path, folder: Path = PYTRITON_HOME / "compiled_code") 
         try:
             return ctypes.CDLL(str(path))
         except OSError:  # a file that a crash of the machine has cut short
+            _compile(source, path)
+            return ctypes.CDLL(str(path))
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EROFS):  # as in a sandbox
+            return _load_unkept(source)
+        raise CompiledCodeError(str(error)) from error
+
+
+def _load_unkept(source: Path) -> ctypes.CDLL:
+    """Compile a file for this process alone, which may not write to the user's folder."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{source.stem}.so"
             _compile(source, path)
             return ctypes.CDLL(str(path))
     except OSError as error:

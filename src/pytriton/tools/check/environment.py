@@ -20,7 +20,9 @@ from typing import TypeVar
 import psutil
 
 import pytriton
+from pytriton.base.sandbox import missing_parts
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
+from pytriton.runtime.sandbox.probe import probe
 from pytriton.tools.check.report import CheckReport, Finding, State
 
 _Value = TypeVar("_Value", int, float)
@@ -219,6 +221,7 @@ def report_environment(report: CheckReport) -> None:
         "Checking psutil stats": _resources,
         "Checking GPU": _gpu,
         "Checking compiler and C libraries": _libraries,
+        "Checking sandboxes of models": _sandboxes,
         "Checking default ports": _ports,
         "Checking environment variables": _variables,
     }
@@ -313,6 +316,16 @@ def _libraries() -> Iterator[Finding]:
     yield Finding("gcc", f"{compiler}; not needed, nothing is compiled")
     libc = " ".join(platform.libc_ver()).strip() or "not glibc"
     yield Finding("C library", f"{libc}; any will do")
+
+
+def _sandboxes() -> Iterator[Finding]:
+    machine = probe()
+    missing = missing_parts(machine)
+    if not any(part.is_essential for part in missing):
+        yield Finding("--sandbox", "on and strict work here")
+    for part in missing:
+        state = State.NOTE if part.is_essential else State.FACT
+        yield Finding(f"without {part.name}", part.consequence, state)
 
 
 def _output_of(*command: str) -> tuple[int | None, str]:
