@@ -111,6 +111,19 @@ def test_last_output_of_a_worker_is_printed_when_it_has_ended(tmp_path, capfd):
     assert made.outputs == ()
 
 
+def test_output_that_nobody_takes_is_lost(monkeypatch):
+    """The process that forks workers must not end with the reader of its output."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
+
+    module._write(writer, bytes(1 << 20))
+    os.close(reader)
+    module._write(writer, b"more")
+
+    os.close(writer)
+
+
 def test_worker_whose_sandbox_cannot_be_applied_says_why(tmp_path, monkeypatch):
     made = Enclosure(SandboxPolicy(scratch_folder=str(tmp_path)), NotedKernel())
     made.open()

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pytriton.base.messages import InferRequest
+from pytriton.base.sandbox import Grants, SandboxChoice, SandboxSettings
 from pytriton.base.settings import RayOptions
 from pytriton.base.triton_config import TritonConfig
 from pytriton.exceptions import PyTritonValidationError
@@ -128,6 +129,8 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         ray_instance_port=7,
         ray_working_dir=tmp_path,
         ray_start_timeout=60.5,
+        sandbox="on,network",
+        sandbox_allow=["off"],
     ).to_dict()
 
     assert None not in config.values()
@@ -171,6 +174,9 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
             rate_limit=True,
             rate_limit_resources=(RateLimitResource(name="R", count=4),),
             executor="ray",
+        ),
+        sandbox=SandboxSettings(
+            default=SandboxChoice("on", Grants(has_network=True)), allows_off=True
         ),
         ray=RayOptions(
             address="head:6379",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ _STREAMS = (1, 2)
 _READ_BYTES = 64 << 10
 # Of a worker that has ended: what a pipe holds at most, and what its processes may add meanwhile.
 _LAST_READS = 64
+_PIPE_BYTES = 4096  # a pipe that is said to have room takes as many
+_PATIENCE_S = 1.0  # with a reader of our own output that does not read
 # By controller, the files of limits in versions 2 and 1 of control groups.
 LIMIT_FILES = {
     "pids": ("pids.max", "pids.max"),
@@ -98,9 +101,7 @@ class Enclosure:
             data = os.read(descriptor, _READ_BYTES)
         except BlockingIOError:
             return None
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._streams[descriptor], view) :]
+        _write(self._streams[descriptor], data)
         return data
 
     def close(self) -> int | None:
@@ -119,6 +120,16 @@ class Enclosure:
 
     def __repr__(self) -> str:
         return f"<Enclosure {self._scratch}>"
+
+
+def _write(stream: int, data: bytes) -> None:
+    """Write to a stream of this process; what nobody takes is lost, as other output is then."""
+    view = memoryview(data)
+    with contextlib.suppress(OSError):  # it is closed, or its disk is full
+        # Another process may have made the stream one that does not block.
+        while view and select.select([], [stream], [], _PATIENCE_S)[1]:
+            with contextlib.suppress(BlockingIOError):  # there is less room than this
+                view = view[os.write(stream, view[:_PIPE_BYTES]) :]
 
 
 def _reopened(stream: TextIO, descriptor: int) -> TextIO:
