@@ -20,7 +20,8 @@ PARAMETER = "SANDBOX"
 OFF, ON, STRICT = "off", "on", "strict"
 GRAMMAR = (
     "off, on or strict, with grants after commas: network, unix, control, read=<path>, "
-    "write=<path>, device=<path>, env=<name>, memory=<size>, processes=<count>, files=<count>, scratch=<size>"
+    "write=<path>, device=<path>, env=<name>, memory=<size>, processes=<count>, files=<count>, "
+    "scratch=<size>"
 )
 # Threads count, too. OpenBLAS and torch start one for each core, some libraries several.
 DEFAULT_PROCESSES = 4096
