@@ -7,14 +7,17 @@ import gc
 import os
 import socket
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytriton.base.errors import InternalError, NotFoundError, UnavailableError
+from pytriton.runtime.executor import call_server
 from pytriton.runtime.transport.arena import SEGMENT_BYTES, Arena
 from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.frames import (
+    STANDARD_ERROR,
     CallCredit,
     CancelCall,
     InferCallFrame,
@@ -272,6 +275,46 @@ def test_what_is_no_socket_does_not_come_in(rig, caplog):
     with pytest.raises(BrokenPipeError):  # nobody holds the other end any more
         os.write(write, b"x")
     os.close(write)
+
+
+def test_socket_of_another_kind_does_not_come_in(rig, caplog):
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    socket.send_fds(rig.far_fork_socket, [b"in"], [far.fileno()])
+    near.close()
+    far.close()
+    rig.turn()
+
+    assert rig.instance._fork_listener.callers == 0
+    assert "a socket of another kind" in caplog.text
+
+
+def test_number_of_forked_processes_is_bounded(rig, monkeypatch, caplog):
+    monkeypatch.setattr(call_server, "MAX_CALLERS", 2)
+    kept = []
+    for _ in range(4):
+        theirs, sent = socket_pair()
+        kept.append(theirs)
+        with sent:
+            socket.send_fds(rig.far_fork_socket, [b"in"], [sent.fileno()])
+        rig.turn()
+
+    assert rig.instance._fork_listener.callers == 2
+    assert caplog.text.count("a worker's fork socket passed more than 2 sockets") == 1
+    for theirs in kept:
+        theirs.close()
+
+
+def test_only_one_pipe_is_read_as_standard_error(rig, caplog):
+    reader, writer = os.pipe()
+    with Path(os.devnull).open("rb") as file:
+        for descriptor in (file.fileno(), reader, reader):
+            socket.send_fds(rig.far_fork_socket, [STANDARD_ERROR + b"m"], [descriptor])
+            rig.turn()
+
+    assert len(rig.instance._fork_listener._errors) == 1
+    assert "a worker's fork socket passed more than one pipe" in caplog.text
+    os.close(reader)
+    os.close(writer)
 
 
 def test_worker_that_closes_its_door_still_calls(rig):

@@ -246,6 +246,40 @@ ENDING = {
         escaped = 'written'
         """,
     ),
+    "passes_many_sockets_to_the_server": (
+        "on,files=4096",
+        """
+        import stat
+        ours = [fd for fd in range(3, 12) if os.path.exists(f'/proc/self/fd/{fd}')]
+        ours = [fd for fd in ours if stat.S_ISSOCK(os.fstat(fd).st_mode)]
+        pairs = [socket.socketpair(socket.AF_UNIX, facts['kind']) for _ in range(1500)]
+        for descriptor in reversed(ours):
+            sock = socket.socket(fileno=os.dup(descriptor))
+            try:
+                for near, far in pairs:
+                    socket.send_fds(sock, [b'x'], [far.fileno()])
+            except OSError:
+                pass
+        self.pairs = pairs
+        escaped = 'passed'
+        """,
+    ),
+    "passes_files_as_standard_error": (
+        "on",
+        """
+        import stat
+        files = [open('/dev/zero'), open('a', 'w'), open('/dev/null')]
+        for descriptor in range(3, 12):
+            try:
+                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    sock = socket.socket(fileno=os.dup(descriptor))
+                    for file in files:
+                        socket.send_fds(sock, [facts['standard_error'].encode()], [file.fileno()])
+            except OSError:
+                pass
+        escaped = 'passed'
+        """,
+    ),
     "passes_descriptors_to_the_server": (
         "on",
         """

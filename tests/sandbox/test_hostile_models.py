@@ -13,6 +13,9 @@ import numpy as np
 import psutil
 import pytest
 
+from pytriton.runtime.executor.call_server import MAX_CALLERS
+from pytriton.runtime.transport.frames import STANDARD_ERROR
+from pytriton.runtime.transport.link import socket_pair
 from tests.e2e.http_client import InferFailedError, infer
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import model
@@ -102,6 +105,8 @@ def ask(server, surroundings):
         facts = {
             **surroundings,
             "server": server.pid,
+            "kind": _kind_of_channels(),
+            "standard_error": STANDARD_ERROR.decode() + "model",
             "http_port": server.http_port,
             "repository": str(server.repository),
             "other_weights": str(server.repository / "other" / "1" / "weights"),
@@ -127,6 +132,12 @@ def test_attack_of_a_model_is_contained(ask, server, name):
         assert _files(server) == before
 
 
+def _kind_of_channels():
+    near, far = socket_pair()
+    with near, far:
+        return int(near.type)
+
+
 def _files(server):
     folder = server.repository / "other"
     return {path: (path.stat().st_mode, path.read_bytes()) for path in folder.rglob("*.py")}
@@ -144,6 +155,7 @@ def test_attack_of_a_model_ends_at_a_limit(ask, name):
 
 @pytest.mark.parametrize("name", ENDING)
 def test_attack_of_a_model_ends_its_own_worker_at_most(ask, server, name):
+    before = server.descriptor_count()
     try:
         report = ask(name)
     except InferFailedError as failed:
@@ -153,6 +165,7 @@ def test_attack_of_a_model_ends_its_own_worker_at_most(ask, server, name):
     allowed = ("contained: ",) if name == "fills_the_memory" else ("contained: ", "escaped: ")
     assert report.startswith(allowed), report
     assert server.infer("echo", 6.0) == [6.0]
+    assert server.descriptor_count() < before + MAX_CALLERS + 100
 
 
 DAEMON = """

@@ -184,6 +184,19 @@ def test_tensor_that_is_given_up_is_passed_on_without_a_copy(trio):
     assert trio.arenas["middle"].reserved_bytes == 0
 
 
+def test_tensor_that_is_given_up_is_copied_for_a_reader_in_a_sandbox(trio):
+    """It would map the whole segment of the owner, which has tensors of others."""
+    trio.send(1)
+    (array,) = take_all(trio.from_owner)
+    give_up(bytes_of(array))
+    trio.to_reader._keeps_to_arena = True
+    pass_on(trio, bytes_of(array))
+    (read,) = take_all(trio.reader)
+
+    assert (read == 1).all()
+    assert trio.arenas["middle"].reserved_bytes == SEGMENT_BYTES
+
+
 def test_tensor_that_is_not_given_up_is_copied(trio):
     trio.send(1)
     (array,) = take_all(trio.from_owner)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _MESSAGE_BYTES = 4096  # contents do not matter, unless they begin with `STANDARD_ERROR`
 _MAX_SOCKETS = 16  # per message
+MAX_CALLERS = 1024  # forked processes of one worker: each takes a descriptor of the server
 _READ_BYTES = 1 << 16  # as much as a pipe holds
 _LAST_READS = 4  # of a worker that has ended; processes that it left behind may write on
 _STDERR = 2
@@ -261,11 +263,15 @@ class ForkListener:
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
+        *,
+        is_enclosed: bool = False,
     ) -> None:
         self._socket = sock
         self._memory = memory
         self._loop = loop
         self._services = services
+        self._is_enclosed = is_enclosed  # the worker, and so its processes, are in a sandbox
+        self._has_refused = False
         self._callers: dict[ForkedCaller, None] = {}
         self._errors: list[ReturnedErrors] = []
         sock.setblocking(False)
@@ -308,6 +314,10 @@ class ForkListener:
             self._loop.remove_reader(self._socket.fileno())
 
     def _read_errors(self, descriptor: int, model: str) -> None:
+        if self._errors or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            self._refuse("more than one pipe as its standard error, or something else")
+            return
         errors = ReturnedErrors(descriptor, model, self._loop, self._services)
         self._errors.append(errors)
         errors.start()
@@ -318,10 +328,25 @@ class ForkListener:
             sock = socket.socket(fileno=descriptor)
         except OSError:
             os.close(descriptor)
-            logger.warning("a worker's fork socket passed a file descriptor that is not a socket")
+            self._refuse("a file descriptor that is not a socket")
             return
-        caller = ForkedCaller(sock, self._memory, self._loop, self._services, self._callers)
+        if (sock.family, sock.type) != (self._socket.family, self._socket.type):
+            sock.close()
+            self._refuse("a socket of another kind")
+            return
+        if len(self._callers) >= MAX_CALLERS:
+            sock.close()
+            self._refuse(f"more than {MAX_CALLERS} sockets")
+            return
+        channel = MemoryChannel(sock, self._memory.arena, to_sandbox=self._is_enclosed)
+        caller = ForkedCaller(channel, self._memory, self._loop, self._services, self._callers)
         caller.open()
+
+    def _refuse(self, what: str) -> None:
+        """Tell once what a worker has passed that it should not."""
+        if not self._has_refused:
+            self._has_refused = True
+            logger.warning("a worker's fork socket passed %s; the server has closed it", what)
 
 
 class ReturnedErrors:
@@ -392,14 +417,14 @@ class ForkedCaller:
 
     def __init__(
         self,
-        sock: socket.socket,
+        channel: MemoryChannel,
         memory: MemoryTrimmer,
         loop: asyncio.AbstractEventLoop,
         services: WorkerServices,
         callers: dict[ForkedCaller, None],
     ) -> None:
         self._channel = LoopChannel(
-            MemoryChannel(sock, memory.arena),
+            channel,
             loop,
             memory,
             "a forked process",

@@ -194,7 +194,8 @@ class RunningZygote:
 
         if descriptor is not None:
             exited.add_done_callback(lambda _: os.close(descriptor))
-        return LocalWorker(spec.instance_name, pid, sockets, kill, exited)
+        is_enclosed = spec.sandbox is not None
+        return LocalWorker(spec.instance_name, pid, sockets, kill, exited, is_enclosed=is_enclosed)
 
     def _on_worker_exited(self, message: Exited) -> None:
         worker = self._workers.pop(message.pid, None)

@@ -93,7 +93,9 @@ class PythonInstance(FramedInstance):
         self._group = worker.open_group(memory, loop, services, self._on_rank_lost)
         self._fork_listener: ForkListener | None = None
         if worker.fork_socket is not None:
-            self._fork_listener = ForkListener(worker.fork_socket, memory, loop, services)
+            self._fork_listener = ForkListener(
+                worker.fork_socket, memory, loop, services, is_enclosed=worker.is_enclosed
+            )
         self._initialized: asyncio.Future[Initialized] = loop.create_future()
         self._has_started = False
         self._is_stopping = False

@@ -109,6 +109,7 @@ class WorkerHandle(Protocol):
 
     instance_name: str
     node: str  # where it runs, for people; "" on this machine
+    is_enclosed: bool  # it is in a sandbox
     pid: int
     exited: asyncio.Future[str]  # its result is the reason as text
     is_to_blame: bool  # False if it ended because another process ended
@@ -166,6 +167,7 @@ class LocalWorker:
     """A process of this machine; see `WorkerHandle`."""
 
     node: str = ""
+    is_enclosed: bool  # it is in a sandbox
     loss: str = "it closed its connection"
     exit_timeout_s: float = 1.0  # a busy machine is slow to tell how a process ended
 
@@ -176,8 +178,11 @@ class LocalWorker:
         sockets: tuple[socket.socket, socket.socket],
         kill: Callable[[], None],
         exited: asyncio.Future[str],
+        *,
+        is_enclosed: bool = False,
     ) -> None:
         self.instance_name = instance_name
+        self.is_enclosed = is_enclosed
         self.pid = pid
         self.channel, self.fork_socket = sockets
         self.exited = exited
@@ -186,7 +191,7 @@ class LocalWorker:
 
     def open_channel(self, arena: Arena) -> Channel:
         """See `WorkerHandle`."""
-        return MemoryChannel(self.channel, arena)
+        return MemoryChannel(self.channel, arena, to_sandbox=self.is_enclosed)
 
     def open_group(self, *_: object) -> RankGroup | None:
         """See `WorkerHandle`."""

@@ -291,10 +291,17 @@ class MemoryChannel:
 
     Large tensors are in `arena`. If the peer is a front end, it only reads the blocks that it gets,
     and it reads its own blocks no more once it has sent them, so both kinds are forwarded between
-    front ends and instances without a copy.
+    front ends and instances without a copy. A peer in a sandbox gets blocks of `arena` only.
     """
 
-    def __init__(self, sock: socket.socket, arena: Arena, *, to_front_end: bool = False) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        arena: Arena,
+        *,
+        to_front_end: bool = False,
+        to_sandbox: bool = False,
+    ) -> None:
         self.link = make_link(sock)
         self.fileno = sock.fileno  # -1 after `close`
         self.set_blocking = sock.setblocking
@@ -304,12 +311,13 @@ class MemoryChannel:
         self.queue_dropped_segments = self.tracker.queue_dropped_segments
         arena.senders.add(self.tracker)
         self._forwards = to_front_end
+        self._keeps_to_arena = to_sandbox
         self.releases_at_once = False
         self._send_lock = threading.Lock()
 
     def payload(self) -> Payload:
         """See `Channel`."""
-        return Payload(self.arena, forwards=self._forwards)
+        return Payload(self.arena, forwards=self._forwards, keeps_to_arena=self._keeps_to_arena)
 
     def send(self, frame: Frame, payload: Payload | None = None) -> bool:
         """See `Channel`."""

@@ -55,6 +55,9 @@ class Payload(msgspec.Struct, eq=False):
     # Whether tensors in blocks may be sent by reference at all. Not if they are read again later:
     # the receiver may write to them.
     lends: bool = True
+    # Whether only blocks of `arena` are sent by reference. A receiver maps whole segments, and one
+    # in a sandbox must not see what else is in those of other models.
+    keeps_to_arena: bool = False
     inline: list[Buffer] = []  # the bytes of the tensors inside the message
     inline_size: int = 0
     blocks: list[Block | RemoteBlock] = []  # the blocks that the message refers to
@@ -143,6 +146,8 @@ class Payload(msgspec.Struct, eq=False):
         # that nobody else uses, `BlockTracker.make_update` keeps track itself.
         if isinstance(block, Block) and arena.owns(block):
             return True
+        if self.keeps_to_arena:
+            return False
         return block.is_unshared or (self.forwards and isinstance(block, RemoteBlock))
 
     def _lend(self, block: Block | RemoteBlock) -> int:

@@ -219,6 +219,7 @@ class RemoteWorker:
 
     # Ends are told by other processes, so they take longer than those of this machine.
     exit_timeout_s: float = 0.1
+    is_enclosed = False
 
     def __init__(
         self,
