@@ -98,6 +98,7 @@ class InferRequest(msgspec.Struct, eq=False):
     uses_regions: bool = False
     path: RequestPath = RequestPath.UNCOUNTED
     operation: str = ""  # of OpenAI's routes, in the words of OpenTelemetry: chat, for example
+    principal: str = ""  # who sent it; empty: nobody that the server knows
 
     # Set when the request is validated against its model.
     rows: int = 1  # batch dimension; 1 if the model has none
@@ -113,6 +114,7 @@ class MemberFields(msgspec.Struct, frozen=True, gc=False):
     timeout_us: int = 0
     correlation_id: int | str = 0  # of a sequence
     flags: int = 0  # 1: the first request of its sequence, 2: the last
+    principal: str = ""  # who sent it; empty: nobody that the server knows
 
     @classmethod
     def of(cls, request: InferRequest) -> MemberFields:
@@ -124,6 +126,7 @@ class MemberFields(msgspec.Struct, frozen=True, gc=False):
             request.timeout_us,
             request.correlation_id,
             request.flags,
+            request.principal,
         )
 
     def with_id(self, request_id: str) -> MemberFields:
@@ -135,6 +138,7 @@ class MemberFields(msgspec.Struct, frozen=True, gc=False):
             self.timeout_us,
             self.correlation_id,
             self.flags,
+            self.principal,
         )
 
 

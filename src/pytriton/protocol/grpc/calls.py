@@ -91,6 +91,7 @@ class CallHead(msgspec.Struct, gc=False):
     http_status: int | None = None  # the answer if the request is not gRPC
     error: GrpcError | None = None
     columns: Any = None  # for the layer above: what may serve requests with this head at once
+    principal: str = ""  # for the layer above: who sends them; empty: nobody that is known
 
 
 def parse_call(head: Http2RequestHead) -> CallHead:

@@ -73,7 +73,7 @@ _UNREAD = {HTTP_RESTRICTED: ForbiddenError, 503: UnavailableError}  # kinds by s
 class Resolved:
     """The handler and the route of allowed requests with one head."""
 
-    __slots__ = ("forms", "handler", "layout", "route")
+    __slots__ = ("forms", "handler", "layout", "principal", "route")
 
     def __init__(
         self,
@@ -86,6 +86,7 @@ class Resolved:
         # How the body is read; otherwise why such requests always take the ordinary way.
         self.layout = layout
         self.forms: FormTable | None = None  # those that were learned for the model
+        self.principal = ""  # who sends such requests; empty: nobody that the server knows
 
 
 class Resolve(Protocol):
