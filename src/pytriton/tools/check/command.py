@@ -30,8 +30,9 @@ from pytriton.tools.check.utils import DEFAULT_LOG_FORMAT
 from pytriton.utils.option_parser import OptionParser
 
 if TYPE_CHECKING:
-    from pytriton.tools.check import serving
+    from pytriton.tools.check import openness, serving
 else:  # broken or missing packages must not hide the other findings
+    openness = LazyModule("pytriton.tools.check.openness")
     serving = LazyModule("pytriton.tools.check.serving")
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,10 @@ def run(
     arguments: Sequence[str], show: Callable[[str], None], complain: Callable[[str], None]
 ) -> int:
     """Run a check, whose name is the first argument; 1 unless everything works."""
-    options = _parser(arguments[0]).parse_args(arguments[1:])
+    parser = _parser(arguments[0])
+    options = parser.parse_args(arguments[1:])
+    if options.secure:
+        return _check_openness(options, parser, show)
     try:
         if not options.json:
             show(_WARNING)
@@ -67,6 +71,28 @@ def run(
     except OSError as error:
         complain(f"The report cannot be written: {error}")
         return 1
+    return 0 if outcome.is_ok else 1
+
+
+def _check_openness(
+    options: argparse.Namespace, parser: OptionParser, show: Callable[[str], None]
+) -> int:
+    """Report what a running server lets strangers do; 1 if that is too much."""
+    try:
+        targets = openness.find_targets(
+            options.url, options.grpc_url, options.metrics_url, options.ca_file
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    report = CheckReport(_show_nothing if options.json else show)
+    openness.check_openness(targets, report)
+    outcome = CheckOutcome("check", report, None, None, None)
+    if options.json:
+        show(json.dumps(outcome.to_json(), indent=2))
+    else:
+        count, notes = report.count(State.FAILED), report.count(State.NOTE)
+        verdict = f"{count} things are open, see [FAILED]" if count else "Nothing is open"
+        show(f"{verdict}; worth a look: {notes}." if notes else f"{verdict}.")
     return 0 if outcome.is_ok else 1
 
 
@@ -260,7 +286,8 @@ def _parser(name: str) -> OptionParser:
     checks = "\n".join(f"  {check:<24}{text}" for check, text in CHECKS.items())
     parser = OptionParser(
         prog=f"pytriton {name}",
-        usage="%(prog)s [-w FOLDER] [--no-zip] [--json]",
+        usage="%(prog)s [-w FOLDER] [--no-zip] [--json]"
+        + (" | --secure [-u ADDRESS]" if name == "check" else ""),
         description="Find out whether serving models works on this machine.",
         epilog=f"checks:\n{checks}\n\nexit code: 0 where everything works, 1 otherwise, "
         "130 after Ctrl-C",
@@ -280,6 +307,25 @@ def _parser(name: str) -> OptionParser:
         "or if this is given, and is removed",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    if name != "check":
+        parser.set_defaults(secure=False)
+        return parser
+    group = parser.add_argument_group("what a running server lets strangers do")
+    group.add_argument(
+        "--secure",
+        action="store_true",
+        help="ask a server, without a credential, what is open; exit code 1 if too much is",
+    )
+    group.add_argument(
+        "-u", "--url", default="localhost", metavar="ADDRESS", help="of HTTP (localhost:8000)"
+    )
+    for port in ("grpc", "metrics"):
+        group.add_argument(
+            f"--{port}-url",
+            metavar="ADDRESS",
+            help=f"of {port}; default is what your own server tells, or a port after that of HTTP",
+        )
+    group.add_argument("--ca-file", metavar="FILE", help="certificates to trust")
     return parser
 
 
