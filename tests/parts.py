@@ -49,6 +49,7 @@ PARTS = (CORE, *FOLDERS)
 # What only some parts install, by the names of modules.
 PACKAGES = {
     "boto3": {"cloud"},
+    "cyclonedx": {"deploy"},
     "fsspec": {"cloud"},
     "helm_python": {"deploy"},
     "ipykernel": {"docs"},
