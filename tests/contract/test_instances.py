@@ -61,7 +61,7 @@ def channel(way, monkeypatch):
     if name == "stream":
         monkeypatch.setattr(WorkerBench, "is_remote", True)
         for module in (benches, bound_model, worker, function_bench):
-            monkeypatch.setattr(module, "MemoryChannel", lambda sock, _: StreamChannel(sock))
+            monkeypatch.setattr(module, "MemoryChannel", lambda sock, _, **_words: StreamChannel(sock))
 
 
 @pytest.fixture
