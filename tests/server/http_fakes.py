@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler
 from pytriton.serving.server.http.reader import HttpRequest
@@ -45,7 +46,7 @@ class ScriptedHandler(HttpHandler):
     """Echoes a request at once; `/later` and `/fail` do what they are called."""
 
     def __init__(self, limits: ClientLimits, loop: FakeLoop) -> None:
-        super().__init__(limits, loop, "0.0.0.0")
+        super().__init__(limits, loop, OriginPolicy("0.0.0.0"))
         self.requests: list[HttpRequest] = []
         self.later: list[Later] = []
 

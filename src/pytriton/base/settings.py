@@ -266,6 +266,39 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             f"Require this header for these groups of requests. May be repeated. {_APIS}",
             "<group>[,<group>...]:<header>=<value>"),
     ),
+    "Browsers": (
+        _each("cors-allow-origins", "",
+            "Origins whose pages may use this server from a browser (CORS), such as "
+            "https://app.example.com, https://*.example.com or http://localhost:*, with commas "
+            "between them; a single * means all. May be repeated. Default: none. None of these "
+            "five is an option of Triton.", "<origin>,..."),
+        _each("cors-allow-headers", "",
+            "Headers that these pages may send, such as x-tenant or x-*, instead of those that "
+            "clients of this server send. May be repeated.", "<name>,..."),
+        _switch("cors-allow-credentials", "false",
+            "Let these pages send cookies and HTTP authentication of their users; not with *.",
+            field="browsers.allow_credentials"),
+        _integer("cors-max-age-secs", "600",
+            "Seconds for which a browser need not ask again what a page may send.",
+            field="browsers.max_age_s"),
+        _each("allowed-hosts", "",
+            "Names that clients may use for this server, such as models.example.com or "
+            "*.example.com, beyond localhost, the machine's name and IP addresses; others are "
+            "refused. * allows all. May be repeated. Default: a server that listens on its own "
+            "machine allows no others, and one without tokens refuses browsers that use others.",
+            "<name>,..."),
+    ),
+    "Limits": (
+        _integer("max-connections-per-address", "0",
+            "Maximum number of connections that clients of one address may have to each port, for "
+            "IPv6 of one /64 network; 0 means no limit. Neither of these is an option of Triton.",
+            field="limits.max_connections_per_address"),
+        _integer("max-request-memory", "",
+            "Bytes of memory for the bodies of all requests that are being received or served; "
+            "beyond them, large requests are refused for a while. 0 means no limit. Default: half "
+            "of the memory that the machine or its container has.",
+            field="limits.max_request_memory_bytes"),
+    ),
     "gRPC": (
         _switch("allow-grpc", "true", "Serve gRPC.", field="grpc.allow"),
         _text("grpc-address", "0.0.0.0", "Address to listen on.", "<address>",

@@ -62,6 +62,18 @@ class TritonConfig:
         http_thread_count: threads for HTTP; here the number of processes, at most 8 and at most the
             number of cores, if `frontend_processes` is not given.
         http_restricted_api: groups of endpoints that require a header, `<APIs>:<key>=<value>`.
+        cors_allow_origins: origins whose pages may use this server from a browser, such as
+            https://app.example.com, https://*.example.com or http://localhost:*, or a single *.
+        cors_allow_headers: headers that these pages may send, instead of those that clients send.
+        cors_allow_credentials: whether these pages may send cookies; not with *; default False.
+        cors_max_age_secs: seconds for which a browser need not ask again; default 600.
+        allowed_hosts: names that clients may use for this server, beyond localhost, the machine's
+            name and IP addresses; others are refused; * allows all. Default: a server that listens
+            on its own machine allows no others, one without tokens refuses browsers that use others.
+        max_connections_per_address: maximum connections of one address to each port; default 0, no
+            limit.
+        max_request_memory: bytes of memory for the bodies of all requests under way; 0 means no
+            limit; default is half of the memory of the machine or of its container.
         allow_grpc: whether gRPC requests are served; default True.
         grpc_address: address to listen on for gRPC; default 0.0.0.0.
         grpc_port: port for gRPC; default 8001.
@@ -160,6 +172,13 @@ class TritonConfig:
     http_max_input_size: int | None = None
     http_thread_count: int | None = None
     http_restricted_api: str | None = None
+    cors_allow_origins: list[str] | None = None
+    cors_allow_headers: list[str] | None = None
+    cors_allow_credentials: bool | None = None
+    cors_max_age_secs: int | None = None
+    allowed_hosts: list[str] | None = None
+    max_connections_per_address: int | None = None
+    max_request_memory: int | None = None
     allow_grpc: bool | None = None
     grpc_address: str | None = None
     grpc_port: int | None = None

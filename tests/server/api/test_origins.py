@@ -115,8 +115,8 @@ def test_loopback_port_refuses_other_names(address, method, host):
     found = refusal(OriginPolicy(address), method, host=host.encode())
 
     assert found == (
-        "this port listens on this machine only: expected localhost, the machine's name or an IP "
-        f"address as Host, got Host '{host}'"
+        "this port listens on this machine only: expected localhost, the machine's name, an IP "
+        f"address or one of --allowed-hosts as Host, got Host '{host}'"
     )
 
 

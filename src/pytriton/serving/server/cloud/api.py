@@ -23,6 +23,7 @@ from pytriton.serving.server.http.routes import HttpEndpoint, Route
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.handler import HttpExchange
 
@@ -106,7 +107,7 @@ class CloudApi(HttpHandler):
 
     Args:
         api: The endpoints of the HTTP port.
-        address: The address that this port listens on.
+        origins: Whose requests this port answers.
         routes: The provider's routes.
         binary: The pattern of the Content-Type of requests with binary tensors.
         own: The endpoints that only the provider has, by name.
@@ -116,13 +117,13 @@ class CloudApi(HttpHandler):
     def __init__(
         self,
         api: HttpApi,
-        address: str,
+        origins: OriginPolicy,
         routes: CloudRoutes,
         binary: re.Pattern[bytes],
         own: Mapping[str, Handle],
         connection: type[HttpConnection] = HttpConnection,
     ) -> None:
-        super().__init__(api.limits, api.loop, address)
+        super().__init__(api.limits, api.loop, origins)
         self._api = api
         self._routes = routes
         self._binary = binary
@@ -150,6 +151,8 @@ class CloudApi(HttpHandler):
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
+        if self.answer_preflight(connection, request.head):
+            return None
         try:
             found = self._find(request.head)
             if isinstance(found, RequestHead):

@@ -30,7 +30,7 @@ def make_cloud_api(
         models = SageMakerModels(api, engine)
         return CloudApi(
             api,
-            options.sagemaker.address,
+            options.origin_policy(options.sagemaker.address),
             sagemaker.SageMakerRoutes(options.sagemaker_options),
             sagemaker.BINARY_TYPE,
             {"models": models.models, "model": models.model},
@@ -39,8 +39,8 @@ def make_cloud_api(
     assert service is ClientService.VERTEX_AI, service
     metrics = VertexAiMetrics(api, engine, is_allowed=options.metrics.allow)
     routes = vertex_ai.VertexAiRoutes(options.vertex_ai_options, engine.ready_models)
-    address = options.vertex_ai.address
-    return CloudApi(api, address, routes, vertex_ai.BINARY_TYPE, {"metrics": metrics.answer})
+    origins = options.origin_policy(options.vertex_ai.address)
+    return CloudApi(api, origins, routes, vertex_ai.BINARY_TYPE, {"metrics": metrics.answer})
 
 
 class VertexAiMetrics:

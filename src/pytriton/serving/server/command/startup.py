@@ -184,6 +184,14 @@ def _warn_of_open_control(options: ServerOptions) -> None:
     """Warn if any client can load models: in explicit mode it can send files, that is, code."""
     if options.repository.model_control_mode != "explicit":
         return
+    has_token = any(_CONTROL_API in group.apis for group in options.http_restricted)
+    if options.browsers.allow_origins and not has_token:
+        logger.warning(
+            "Pages of the origins %s may load models, and a model is code: restrict it with "
+            "--http-restricted-api=%s:<key>=<value>",
+            ", ".join(options.browsers.allow_origins),
+            _CONTROL_API,
+        )
     for endpoint, groups, flag in (
         (options.http, options.http_restricted, "http-restricted-api"),
         (options.sagemaker, options.http_restricted, "http-restricted-api"),

@@ -109,7 +109,7 @@ class HttpApi(HttpHandler):
         codec: CodecPool | None = None,
         shared_memory: ClientSharedMemory | None = None,
     ) -> None:
-        super().__init__(options.limits, loop, options.http.address)
+        super().__init__(options.limits, loop, options.origin_policy(options.http.address))
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._router = Router()
@@ -198,6 +198,8 @@ class HttpApi(HttpHandler):
 
     def _resolve(self, connection: HttpConnection, head: RequestHead) -> Resolved | None:
         """Find the method that answers an allowed request; otherwise respond with an error."""
+        if self.answer_preflight(connection, head):
+            return None
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
             resolve = self.other_apis.get(first_segment(head.target))
@@ -212,6 +214,8 @@ class HttpApi(HttpHandler):
             return None
         headers = self.service.headers
         is_plain = headers is None or headers.fits_columns(head)
+        if self.origins.has_cors and b"origin" in head.headers:
+            is_plain = False  # answers of columns all have the same headers
         layout = small_body_layout(head) if is_plain else RequestPath.HEADERS
         resolved = Resolved(self._handlers[endpoint.handler], route, layout)
         if endpoint.handler == "infer" and isinstance(layout, BodyLayout):

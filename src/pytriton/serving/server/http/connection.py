@@ -62,6 +62,9 @@ class Expectation(NamedTuple):
     """The client waits for `100 Continue` before it sends the body of its next request."""
 
 
+_NO_CONTENT = 204
+_UNAVAILABLE = 503
+RETRY_AFTER = b"Retry-After: 1\r\n"  # seconds; memory and connections become free at any time
 JSON_TYPE = b"application/json"
 BINARY_TYPE = b"application/octet-stream"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -99,12 +102,15 @@ def error_body(message: str) -> bytes:
     return b'{"error":%b}' % dump_json(message)
 
 
-def refusal(status: int, message: str) -> bytes:
-    """Returns the last response on a connection."""
+def refusal(status: int, message: str, headers: bytes = b"") -> bytes:
+    """Returns the last response on a connection; `headers` are whole lines."""
     body = error_body(message)
-    return b"%bContent-Type: %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
+    if status == _UNAVAILABLE:
+        headers += RETRY_AFTER
+    return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
         STATUS_LINES[status],
         JSON_TYPE,
+        headers,
         len(body),
         body,
     )
@@ -118,6 +124,8 @@ def response_head(
         headers += b"Connection: close\r\n"
     elif is_http_10:
         headers += b"Connection: keep-alive\r\n"
+    if status == _NO_CONTENT:  # RFC 9110, 8.6: it has no length
+        return b"%b%b\r\n" % (STATUS_LINES[status], headers)
     text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
     return text % (STATUS_LINES[status], content_type, headers, size)
 
@@ -172,6 +180,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
         self._is_processing_scheduled = False
         self._is_streaming = False
+
+        # The answers to pages of other origins have more headers, if some are allowed.
+        self._cors = handler.origins if handler.origins.has_cors else None
 
         self.is_writing_paused = False  # the write buffer is full, as the client reads slowly
         self._timeouts = ClientTimeouts(handler.limits)
@@ -313,6 +324,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         size = sum(map(len, parts))
         closes = self._closes_after(head := request.head)
+        if self._cors is not None and head.method != b"OPTIONS":  # those say it themselves
+            headers += self._cors.answer_headers(head.headers.get)
         text = response_head(
             status, content_type, headers, size, closes=closes, is_http_10=head.is_http_10
         )
@@ -360,6 +373,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._is_streaming = True
         head, closes = request.head, self._closes_after(request.head, is_stream=True)
+        if self._cors is not None:
+            headers += self._cors.answer_headers(head.headers.get)
         is_chunked = not head.is_http_10
         text = stream_head(status, content_type, headers, closes=closes, is_chunked=is_chunked)
         self._transport.write(text)
@@ -425,7 +440,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _send_refusal(self, status: int, message: str) -> None:
         logger.debug("HTTP error %d: %s", status, message)
-        self._transport.write(refusal(status, message))
+        headers = b""
+        if self._cors is not None:
+            headers = self._cors.answer_headers(self._reader.head.headers.get)
+        self._transport.write(refusal(status, message, headers))
         self._linger()
 
     def _linger(self) -> None:

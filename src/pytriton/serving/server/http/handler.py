@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytriton.serving.server.api.origins import OriginPolicy
 from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead, private_memory
 from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
@@ -18,6 +17,7 @@ from pytriton.serving.server.process.clients import ConnectionSet
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.options.server_options import ClientLimits
 
 
@@ -66,9 +66,11 @@ class HttpHandler:
     then calls `HttpExchange.abandon`.
     """
 
-    def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop, address: str) -> None:
+    def __init__(
+        self, limits: ClientLimits, loop: asyncio.AbstractEventLoop, origins: OriginPolicy
+    ) -> None:
         self.limits = limits
-        self.origins = OriginPolicy(address)
+        self.origins = origins
         self.loop = loop
         self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
         # All connections share it: what is read is parsed, or copied, before the next read.
@@ -92,6 +94,17 @@ class HttpHandler:
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
         return private_memory(head.content_length)
+
+    def answer_preflight(self, connection: HttpConnection, head: RequestHead) -> bool:
+        """Answer a browser that asks what a page may send; returns whether the request does."""
+        answer = self.origins.preflight(head.headers.get) if head.method == b"OPTIONS" else None
+        if answer is None:
+            return False
+        if answer.message:
+            connection.respond_error(answer.status, answer.message, answer.headers)
+        else:
+            connection.respond(answer.status, (), b"", answer.headers)
+        return True
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> None:
         """Called when a request is refused after its head, before its body was read to its end."""

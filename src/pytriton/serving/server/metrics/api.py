@@ -80,7 +80,8 @@ class MetricsApi(HttpHandler):
         cluster: Callable[[], ClusterStatus | None] = _no_cluster,
         accepting: Callable[[], Iterable[SampleFamily]] = tuple,
     ) -> None:
-        super().__init__(_limits(options), loop, options.metrics.address)
+        origins = options.origin_policy(options.metrics.address, has_cors=False)
+        super().__init__(_limits(options), loop, origins)
         self._engine = engine
         self._custom = custom
         self._cluster = cluster

@@ -26,7 +26,9 @@ from pytriton.serving.server.api.authorization import (
     RestrictedGroup,
     RestrictedProtocol,
     parse_restricted_groups,
+    required_headers,
 )
+from pytriton.serving.server.api.origins import BrowserOptions, OriginPolicy
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.options.endpoints import (
     ONE_CORE,
@@ -139,6 +141,9 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_stall_timeout_s: float = 60.0  # without progress while a body is received
     write_stall_timeout_s: float = 300.0  # without progress while a response is sent
     http_idle_timeout_s: float = 3600.0  # between two requests of a connection; 0: no limit
+    # Of one client, but for the last, which is for all clients of the server together.
+    max_connections_per_address: int = 0  # to one port; 0: no limit
+    max_request_memory_bytes: int | None = None  # 0: no limit; None: a share of the machine's
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +171,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     page: PageOptions = PageOptions()  # it is served on the metrics port
     landing_page: str = "browsers"  # or none, or all: who gets something at / of the HTTP port
     limits: ClientLimits = ClientLimits()
+    browsers: BrowserOptions = BrowserOptions()
     shadow: ShadowOptions = ShadowOptions()
     repository: RepositoryOptions = RepositoryOptions()
     ray: RayOptions = RayOptions()  # of models that run there
@@ -190,6 +196,21 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every client may be told the names of models."""
         groups = (*self.http_restricted, *self.grpc_restricted)
         return not any("metadata" in group.apis for group in groups)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody who reaches the HTTP port may do everything there."""
+        return not self.http_restricted
+
+    def origin_policy(self, address: str, *, has_cors: bool = True) -> OriginPolicy:
+        """Returns what browsers may do on the port that listens on an address."""
+        return OriginPolicy(
+            address,
+            self.browsers,
+            has_cors=has_cors,
+            is_open=self.is_open,
+            more_headers=required_headers(self.http_restricted, RestrictedProtocol.HTTP),
+        )
 
     def services(self) -> dict[ClientService, EndpointOptions]:
         """Returns the endpoints of all services, in the order in which they are opened."""
@@ -244,6 +265,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             metrics_options=read_metrics_options(flags),
             page=_page(flags, variables, http_restricted),
             limits=_limits(flags),
+            browsers=_browsers(flags),
             shadow=_shadow(flags),
             repository=read_repository_options(flags),
             ray=read_ray_options(flags),
@@ -285,6 +307,15 @@ def _limits(flags: Flags) -> ClientLimits:
             "http_max_input_size", "Error: --http-max-input-size must be greater than 0."
         )
     return ClientLimits(http_max_input_bytes=size, **flags.record("limits"))
+
+
+def _browsers(flags: Flags) -> BrowserOptions:
+    return BrowserOptions(
+        **flags.record("browsers"),
+        allow_origins=flags.value("cors_allow_origins"),
+        allow_headers=flags.value("cors_allow_headers"),
+        allowed_hosts=flags.value("allowed_hosts"),
+    ).parsed()
 
 
 def _access_log(flags: Flags) -> AccessLogOptions:
