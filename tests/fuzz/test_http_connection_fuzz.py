@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 
 from pytriton.serving.server.api.origins import OriginPolicy
+from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead, RequestReader
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.cost.counting import FIXED_WORK
@@ -177,10 +178,13 @@ class RecordingSink:
         assert head.content_length <= LIMITS.http_max_input_bytes
         return memoryview(bytearray(head.content_length))
 
+    def large_body_refusal(self, head: RequestHead) -> None:
+        return None
+
 
 def read_all(reads: list[bytes], cache: dict[bytes, RequestHead]) -> RecordingSink:
     sink = RecordingSink()
-    reader = RequestReader(sink, LIMITS, OriginPolicy("0.0.0.0"), cache)
+    reader = RequestReader(sink, LIMITS, OriginPolicy("0.0.0.0"), cache, RequestMemory())
     for read in reads:
         data = read
         while data and not reader.is_over:

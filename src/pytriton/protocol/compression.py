@@ -14,7 +14,7 @@ import numpy as np
 from pytriton.base.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pytriton.base.dtypes import Buffer
 
@@ -31,23 +31,33 @@ class UnknownEncodingError(UnsupportedError):
     """The Content-Encoding of a request is none of those in `ACCEPT_ENCODING`."""
 
 
-def decompress(body: Buffer, encoding: str, limit_bytes: int) -> Buffer:
+def decompress(
+    body: Buffer,
+    encoding: str,
+    limit_bytes: int,
+    on_inflated: Callable[[int], None] | None = None,
+) -> Buffer:
     """Decompress the body of a request, in about 3 ms for each MiB; other threads are not blocked.
 
     Like Triton, `gzip` and `deflate` accept either format. Memory is used only for data that was
-    inflated, whatever size a header declares.
+    inflated, whatever size a header declares. `on_inflated` is called with the size of each further
+    piece, and may raise what ends it.
 
     Raises:
         UnknownEncodingError: The encoding is not supported.
         InvalidArgumentError: The body is empty, damaged, incomplete or exceeds the limit.
     """
-    inflated = decompress_small(body, encoding, limit_bytes, limit_bytes)
+    inflated = decompress_small(body, encoding, limit_bytes, limit_bytes, on_inflated)
     assert inflated is not None, "only a body beyond the limit is not small"
     return inflated
 
 
 def decompress_small(
-    body: Buffer, encoding: str, limit_bytes: int, small_bytes: int
+    body: Buffer,
+    encoding: str,
+    limit_bytes: int,
+    small_bytes: int,
+    on_inflated: Callable[[int], None] | None = None,
 ) -> Buffer | None:
     """Like `decompress`, but returns None once the output exceeds `small_bytes`."""
     if encoding == "identity":
@@ -57,14 +67,19 @@ def decompress_small(
     if not body:
         raise InvalidArgumentError("nothing to be decompressed")
     try:
-        return _inflate(body, limit_bytes, small_bytes)
+        return _inflate(body, limit_bytes, small_bytes, on_inflated)
     except zlib.error as error:
         raise InvalidArgumentError(
             f"expected a request body in {encoding} format, got data that does not inflate: {error}"
         ) from None
 
 
-def _inflate(body: Buffer, limit_bytes: int, small_bytes: int) -> memoryview | None:
+def _inflate(
+    body: Buffer,
+    limit_bytes: int,
+    small_bytes: int,
+    on_inflated: Callable[[int], None] | None = None,
+) -> memoryview | None:
     most = min(limit_bytes, small_bytes)
     # Pages that are not written use no memory; joining pieces would block all other threads.
     memory = np.empty(min(most, _MAX_RATIO * len(body) + _STEP_BYTES), np.uint8).data
@@ -78,6 +93,8 @@ def _inflate(body: Buffer, limit_bytes: int, small_bytes: int) -> memoryview | N
             )
         if end > small_bytes:
             return None
+        if on_inflated is not None:
+            on_inflated(len(piece))
         memory[size:end] = piece
         size = end
     return memory[:size]

@@ -10,8 +10,9 @@ import enum
 import struct
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from pytriton.base.errors import UnavailableError
 from pytriton.protocol.grpc.status import GrpcError, GrpcStatus
 
 if TYPE_CHECKING:
@@ -50,12 +51,34 @@ def encoding_for_level(level: CompressionLevel, accepted: Collection[str]) -> st
     return usable[-1]
 
 
+class MemoryLease(Protocol):
+    """The right to use memory for one message; UnavailableError is raised if there is none."""
+
+    def check_room(self, nbytes: int) -> None:
+        """Raise if there is no room now for so many bytes."""
+
+    def grow(self, nbytes: int) -> None:
+        """Use more memory."""
+
+    def attach(self, memory: Buffer) -> memoryview:
+        """Let the lease last as long as this memory; returns the view that others may use."""
+
+
+OpenLease = Callable[[], MemoryLease]
+
+
+def _as_status(error: UnavailableError) -> GrpcError:
+    return GrpcError(GrpcStatus.UNAVAILABLE, error.message)
+
+
 class Inflation:
     """Decompresses one message in pieces: a small one at once, the rest of a large one later."""
 
-    __slots__ = ("_at", "_data", "_decompressor", "_encoding", "_max_bytes", "_plain")
+    __slots__ = ("_at", "_data", "_decompressor", "_encoding", "_lease", "_max_bytes", "_plain")
 
-    def __init__(self, data: Buffer, encoding: str, max_bytes: int) -> None:
+    def __init__(
+        self, data: Buffer, encoding: str, max_bytes: int, lease: MemoryLease | None = None
+    ) -> None:
         if encoding not in _WINDOW_BITS:
             message = f"expected an uncompressed message with grpc-encoding {encoding}, got another"
             raise GrpcError(GrpcStatus.INTERNAL, message)
@@ -65,6 +88,7 @@ class Inflation:
         self._decompressor = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
         self._at = 0  # offset in `_data`
         self._plain = bytearray()
+        self._lease = lease
 
     def begin(self) -> bytearray | None:
         """Returns the message if it is small; None if `finish` has to be called."""
@@ -74,15 +98,23 @@ class Inflation:
             self._step(SMALL_BYTES)
         return self._end()
 
-    def finish(self) -> bytearray:
+    def finish(self) -> Buffer:
         """Returns the message. This may take long, but does not block other threads.
 
         Raises:
-            GrpcError: The message is damaged or too long.
+            GrpcError: The message is damaged or too long, or there is no memory for it.
         """
+        counted = 0
         while not self._decompressor.eof and self._has_input:
             self._step(PIECE_BYTES)
-        return self._end()
+            if self._lease is not None:
+                try:
+                    self._lease.grow(len(self._plain) - counted)
+                except UnavailableError as error:
+                    raise _as_status(error) from error
+                counted = len(self._plain)
+        message = self._end()
+        return message if self._lease is None else self._lease.attach(message)
 
     @property
     def _has_input(self) -> bool:
@@ -137,26 +169,35 @@ class MessageAssembler:
 
     A message that comes in parts is copied once: into the memory that `allocate` returns, or
     into a buffer that grows with the parts. No memory is used because of a declared size alone.
+    With `open_lease`, the memory of large messages is counted until it is freed.
     """
 
     __slots__ = (
         "_allocate",
         "_encoding",
         "_is_compressed",
+        "_lease",
         "_left",
         "_max_bytes",
         "_memory",
         "_message",
+        "_open_lease",
         "_prefix",
         "partial_messages",
     )
 
     def __init__(
-        self, max_bytes: int, encoding: str = IDENTITY, allocate: AllocateBuffer | None = None
+        self,
+        max_bytes: int,
+        encoding: str = IDENTITY,
+        allocate: AllocateBuffer | None = None,
+        open_lease: OpenLease | None = None,
     ) -> None:
         self._max_bytes = max_bytes
         self._encoding = encoding
         self._allocate = allocate
+        self._open_lease = open_lease
+        self._lease: MemoryLease | None = None  # of `_memory`
         self._prefix = b""  # the received part of an incomplete prefix
         self._message: bytearray | None = None  # the received part of an incomplete message
         self._memory: memoryview | None = None  # used instead of `_message` if it was allocated
@@ -182,6 +223,7 @@ class MessageAssembler:
 
     def buffer_updated(self, size: int) -> Message | None:
         """Count `size` bytes that were written to `buffer`; returns the message if complete."""
+        self._grow(size)
         self._left -= size
         return None if self._left else self._end_message()
 
@@ -204,13 +246,14 @@ class MessageAssembler:
             is_compressed, size = _unpack_prefix(data)
             if size == len(data) - PREFIX_BYTES <= self._max_bytes and not is_compressed:
                 # Nearly always, this is the only message of a unary call.
-                whole = memoryview(data) if size >= _MIN_VIEW_BYTES else data
-                return _copy_small(whole[PREFIX_BYTES:]), b""
+                if size >= _MIN_VIEW_BYTES:
+                    return self._hold(memoryview(data)[PREFIX_BYTES:]), b""
+                return _copy_small(data[PREFIX_BYTES:]), b""
             if not is_compressed and size <= min(self._max_bytes, len(data) - PREFIX_BYTES):
                 # One of several messages of a stream: half the time of the steps below.
                 view = memoryview(data)
                 end = PREFIX_BYTES + size
-                return _copy_small(view[PREFIX_BYTES:end]), view[end:]
+                return self._whole(view[PREFIX_BYTES:end]), view[end:]
         view = memoryview(data)
         message: Message | None = None
         while view and message is None:
@@ -241,16 +284,19 @@ class MessageAssembler:
             raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, message)
         self._is_compressed = bool(flag)
         if size <= len(view):
-            return self._decode(_copy_small(view[:size])), view[size:]
+            return self._decode(self._whole(view[:size])), view[size:]
         self._left = size
         self.partial_messages += 1
         self._message = bytearray()
         return None, view
 
     def _take_part(self, message: bytearray, part: memoryview) -> None:
-        if not message and self._memory is None and not self._is_compressed:
-            # This is the first part.
-            self._memory = self._allocate(self._left, part) if self._allocate else None
+        if not message and self._memory is None:  # this is the first part
+            if self._allocate is not None and not self._is_compressed:
+                self._memory = self._allocate(self._left, part)
+            if self._open_lease is not None and self._left >= _MIN_VIEW_BYTES:
+                self._begin_lease(self._open_lease())
+        self._grow(len(part))
         if self._memory is None:
             message += part
         else:
@@ -258,16 +304,47 @@ class MessageAssembler:
             self._memory[start : start + len(part)] = part
         self._left -= len(part)
 
+    def _begin_lease(self, lease: MemoryLease) -> None:
+        try:
+            lease.check_room(self._left)
+        except UnavailableError as error:
+            raise _as_status(error) from error
+        self._lease = lease
+        if self._memory is not None:
+            self._memory = lease.attach(self._memory)
+
+    def _grow(self, nbytes: int) -> None:
+        if self._lease is not None:
+            try:
+                self._lease.grow(nbytes)
+            except UnavailableError as error:
+                raise _as_status(error) from error
+
+    def _whole(self, message: memoryview) -> Buffer:
+        return bytes(message) if len(message) < _MIN_VIEW_BYTES else self._hold(message)
+
+    def _hold(self, message: memoryview) -> Buffer:
+        """Returns a large message that came at once; it is counted as long as it is used."""
+        if self._open_lease is None:
+            return message
+        self._lease = self._open_lease()
+        self._grow(len(message))
+        held, self._lease = self._lease.attach(message), None
+        return held
+
     def _end_message(self) -> Message:
-        message = self._message if self._memory is None else self._memory
+        message: Buffer | None = self._message if self._memory is None else self._memory
         assert message is not None
-        self._message = self._memory = None
+        if self._lease is not None and self._memory is None:
+            message = self._lease.attach(message)
+        self._message = self._memory = self._lease = None
         return self._decode(message)
 
     def _decode(self, message: Buffer) -> Message:
         if not self._is_compressed:
             return message
-        inflation = Inflation(message, self._encoding, self._max_bytes)
+        lease = None if self._open_lease is None else self._open_lease()
+        inflation = Inflation(message, self._encoding, self._max_bytes, lease)
         plain = inflation.begin()
         return inflation if plain is None else plain
 

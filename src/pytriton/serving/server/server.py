@@ -24,6 +24,7 @@ from pytriton.serving.server.api.authorization import (
     required_headers,
 )
 from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.metrics.api import MetricsApi
@@ -31,6 +32,7 @@ from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 from pytriton.serving.server.process.event_loop import ProcessorClock
+from pytriton.serving.server.process.resources import usable_memory
 from pytriton.serving.server.recording.setup import RequestCopies
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ class NetworkServer:
         zygote: StartedZygote | None = None,
     ) -> None:
         self.core = core
-        self.options = options = _with_page_token(options)
+        self.options = options = _with_request_memory(_with_page_token(options))
         self._loop = loop
         client = LocalClient(
             core.engine,
@@ -120,6 +122,7 @@ class NetworkServer:
         )
         client.look_again = core.look_again
         self._front_end: FrontEnd | FrontEndPool
+        self._request_memory = RequestMemory(options.request_memory_share)  # of this process
         pids: Callable[[], Sequence[int]] = tuple
         if options.frontend_processes:
             self._front_end = pool = front_end_pool.FrontEndPool(
@@ -128,6 +131,7 @@ class NetworkServer:
             pids = lambda: pool.pids  # noqa: E731  of now
         else:
             self._front_end = front_end = FrontEnd(client, options, loop, core.tracing)
+            self._request_memory = front_end.request_memory
             front_end.set_verbose(core.log.feed.switches.verbose)
             core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
         self._metrics = MetricsApi(
@@ -137,6 +141,7 @@ class NetworkServer:
             core.custom_metrics,
             core.cluster_status,
             self._server_families,
+            self._request_memory,
         )
         core.engine.costs.clock = ProcessorClock(pids).read
         self._copies = RequestCopies(core.engine, client.chunk_observers, options, loop)
@@ -307,6 +312,14 @@ def _with_page_token(options: ServerOptions) -> ServerOptions:
         return options
     page = msgspec.structs.replace(options.page, token=random_token())
     return msgspec.structs.replace(options, page=page)
+
+
+def _with_request_memory(options: ServerOptions) -> ServerOptions:
+    """Returns options with the bytes for request bodies, by default half of the memory."""
+    if options.limits.max_request_memory_bytes is not None:
+        return options
+    limits = msgspec.structs.replace(options.limits, max_request_memory_bytes=usable_memory() // 2)
+    return msgspec.structs.replace(options, limits=limits)
 
 
 def _bind(endpoint: EndpointOptions, name: str) -> socket.socket:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from pytriton.base.errors import ServerError
+from pytriton.serving.server.http.bodies import SMALL_BODY
 from pytriton.serving.server.http.connection import HttpConnection
 from pytriton.serving.server.http.handler import HttpHandler
 from pytriton.serving.server.http.infer import respond_server_error
@@ -123,7 +124,7 @@ class CloudApi(HttpHandler):
         own: Mapping[str, Handle],
         connection: type[HttpConnection] = HttpConnection,
     ) -> None:
-        super().__init__(api.limits, api.loop, origins)
+        super().__init__(api.limits, api.loop, origins, api.request_memory)
         self._api = api
         self._routes = routes
         self._binary = binary
@@ -139,6 +140,16 @@ class CloudApi(HttpHandler):
         if isinstance(found, RequestHead):
             return self._api.body_memory(found)
         return super().body_memory(head)
+
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        try:
+            found = self._find(head)
+        except ServerError:  # the request gets the error when it is complete
+            return None
+        if isinstance(found, RequestHead):
+            return self._api.large_body_refusal(found)
+        return (400, SMALL_BODY) if isinstance(found, OwnTarget) else found[:2]
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> None:
         """Note a request for a model that was refused before its body was read to its end."""

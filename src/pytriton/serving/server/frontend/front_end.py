@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.server.access_log.setup import open_access_log
+from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
@@ -57,14 +58,25 @@ class FrontEnd:
             is_allowed=options.allow_client_shared_memory,
             process_count=options.frontend_processes,
         )
+        # Of all protocols in this process; the budget is divided among processes.
+        self.request_memory = RequestMemory(options.request_memory_share)
         if tracing is not None:
             engine.chunk_observers.append(tracing.observe_chunk)
-        self._http = HttpApi(engine, options, loop, tracing, shared_memory=self._shared_memory)
+        self._http = HttpApi(
+            engine,
+            options,
+            loop,
+            tracing,
+            shared_memory=self._shared_memory,
+            request_memory=self.request_memory,
+        )
         # Found only where no route of the KServe protocol fits.
         self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
         if options.landing_page != "none":
             self._http.resolve_unknown = LandingRoutes(self._http, engine, options).resolve
-        self._grpc = GrpcApi(engine, options, loop, tracing, self._shared_memory)
+        self._grpc = GrpcApi(
+            engine, options, loop, tracing, self._shared_memory, self.request_memory
+        )
         self._access_log = open_access_log(options.access_log, loop)
         if self._access_log is not None:
             self._access_log.use_http(self._http)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.columns import CallTable
     from pytriton.serving.server.options.server_options import ServerOptions
@@ -103,7 +104,12 @@ class LoadCall(DocumentCall):
 
     def make_assembler(self) -> MessageAssembler:
         """Returns an assembler without the limit for small messages."""
-        return MessageAssembler(self.connection.max_message_bytes, self.head.encoding)
+        connection = self.connection
+        return MessageAssembler(
+            connection.max_message_bytes,
+            self.head.encoding,
+            open_lease=connection.work.memory.lease,
+        )
 
 
 def _reader_of(name: str) -> Callable[[Buffer], Any]:
@@ -129,6 +135,7 @@ class GrpcApi:
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None = None,
         shared_memory: ClientSharedMemory | None = None,
+        request_memory: RequestMemory | None = None,
     ) -> None:
         if shared_memory is None:
             shared_memory = local_shared_memory(
@@ -136,7 +143,7 @@ class GrpcApi:
             )
         self.connections: ConnectionSet[GrpcConnection] = ConnectionSet()
         self.tasks = BackgroundTasks(loop)
-        self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop))
+        self.work = CallWork(self.tasks, Background(loop, "grpc"), LoopBudget(loop), request_memory)
         self.keepalive = options.grpc_keepalive
         self.limits = options.limits
         self.max_message_bytes = options.limits.grpc_max_message_bytes

@@ -29,6 +29,7 @@ from pytriton.protocol.grpc import (
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, Message, pack_prefix
 from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput
 from pytriton.protocol.kserve_pb_response import message_size
+from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
 from pytriton.serving.server.api.status import GRPC_STATUS
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class GrpcCall:
             if not (self.is_full or self.is_busy):
                 self._read(data, end_stream=end_stream)
                 return
-            self._held = HeldData(b"", is_ended=False)
+            self._held = self._hold(b"", is_ended=False)
         self._held.add(data, is_ended=end_stream)
 
     def on_whole(self, body: bytes) -> None:
@@ -160,13 +161,16 @@ class GrpcCall:
                 if self.is_full or self.is_busy or (left <= 0 and rest):
                     if not (self.is_full or self.is_busy):
                         self.connection.call_soon(self.resume_input)
-                    self._held = HeldData(rest, is_ended=end_stream)
+                    self._held = self._hold(rest, is_ended=end_stream)
                     self.acknowledge(len(data) - len(rest))
                     return self._held
         # The rest of a large message is read into its memory, without a copy.
         self.connection.set_buffer(self.stream_id, assembler.buffer)
         self._end_part(assembler, len(data), end_stream=end_stream)
         return None
+
+    def _hold(self, data: Buffer, *, is_ended: bool) -> HeldData:
+        return HeldData(data, self.connection.work.memory.lease(), is_ended=is_ended)
 
     def resume_input(self) -> None:
         """Process held data if the call is not full any more."""
@@ -195,7 +199,7 @@ class GrpcCall:
         if message is not None and self.is_open:
             self._accept(message)
             if self.is_full or self.is_busy:
-                self._held = HeldData(b"", is_ended=end_stream)
+                self._held = self._hold(b"", is_ended=end_stream)
                 self.acknowledge(size)
                 return
         self._end_part(assembler, size, end_stream=end_stream)
@@ -438,13 +442,16 @@ def gather(parts: list[Buffer]) -> list[Buffer]:
 class HeldData:
     """Data in the order of its arrival, and whether the stream ends after it."""
 
-    __slots__ = ("is_ended", "parts")
+    __slots__ = ("_leases", "is_ended", "parts")
 
-    def __init__(self, data: Buffer, *, is_ended: bool) -> None:
+    def __init__(self, data: Buffer, lease: MemoryLease, *, is_ended: bool) -> None:
+        lease.grow(len(data))
+        self._leases = [lease]
         self.parts: deque[Buffer] = deque((data,) if data else ())
         self.is_ended = is_ended
 
     def add(self, data: Buffer, *, is_ended: bool) -> None:
+        self._leases[-1].grow(len(data))
         self.is_ended = is_ended
         last = self.parts[-1] if self.parts else b""
         if isinstance(last, bytearray) and len(last) < _HELD_PART_BYTES:
@@ -456,6 +463,7 @@ class HeldData:
         """Append data that came later."""
         self.is_ended = later.is_ended
         self.parts += later.parts
+        self._leases += later._leases
 
 
 class _FinalStatus(NamedTuple):
@@ -520,8 +528,13 @@ class CallWork:
     """Runs coroutines and thread jobs; an exception ends the call that it was raised for."""
 
     def __init__(
-        self, tasks: BackgroundTasks, background: Background, loop_budget: LoopBudget
+        self,
+        tasks: BackgroundTasks,
+        background: Background,
+        loop_budget: LoopBudget,
+        memory: RequestMemory | None = None,
     ) -> None:
+        self.memory = RequestMemory() if memory is None else memory
         self._tasks = tasks
         self.background = background
         self.loop_budget = loop_budget

@@ -11,6 +11,7 @@ from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,
     ServerError,
+    UnavailableError,
     UnsupportedError,
 )
 from pytriton.base.messages import RequestPath, TraceOrigin
@@ -30,7 +31,7 @@ from pytriton.serving.server.grpc.columns import CallTable
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
@@ -48,6 +49,11 @@ if TYPE_CHECKING:
 
 _monotonic_ns = time.monotonic_ns
 _LARGE_MESSAGE_BYTES = 64 << 10
+# The kinds of refusals of messages, by status.
+_UNREADABLE: Mapping[GrpcStatus, type[ServerError]] = {
+    GrpcStatus.RESOURCE_EXHAUSTED: TooLargeError,
+    GrpcStatus.UNAVAILABLE: UnavailableError,
+}
 # Typed tensors of a message up to this size are parsed at once, in a few milliseconds.
 SMALL_BYTES = 256 << 10
 
@@ -99,9 +105,14 @@ class InferService:
     def encoding(self, head: CallHead) -> str:
         return encoding_for_level(self.compression, head.accepted_encodings)
 
-    def assembler(self, head: CallHead, max_bytes: int) -> MessageAssembler:
+    def assembler(self, head: CallHead, connection: CallConnection) -> MessageAssembler:
         """Returns the assembler of a call's requests; large ones go to their model's memory."""
-        return MessageAssembler(max_bytes, head.encoding, self._allocate_buffer)
+        return MessageAssembler(
+            connection.max_message_bytes,
+            head.encoding,
+            self._allocate_buffer,
+            connection.work.memory.lease,
+        )
 
     def _allocate_buffer(self, size: int, start: memoryview) -> memoryview | None:
         """Allocate memory of the model that a large message is for; its first tensor is aligned.
@@ -149,8 +160,7 @@ class InferService:
 
     def note_unreadable(self, error: GrpcError) -> None:
         """Note that a message was too large, or damaged; its model is not known."""
-        is_too_large = error.status is GrpcStatus.RESOURCE_EXHAUSTED
-        kind = TooLargeError if is_too_large else InvalidArgumentError
+        kind = _UNREADABLE.get(error.status, InvalidArgumentError)
         note_unread(self.engine, kind, error.message)
 
     def submit(
@@ -220,7 +230,7 @@ class ModelInferCall(UnaryCall):
             head.columns = service.columns
 
     def make_assembler(self) -> MessageAssembler:
-        return self._service.assembler(self.head, self.connection.max_message_bytes)
+        return self._service.assembler(self.head, self.connection)
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
         """Process received data; a whole request may travel as a column."""

@@ -28,7 +28,7 @@ from pytriton.serving.server.api.refusals import (
     note_unread,
 )
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
-from pytriton.serving.server.http.bodies import Bodies
+from pytriton.serving.server.http.bodies import SMALL_BODY, Bodies
 from pytriton.serving.server.http.columns import BodyLayout, FormLearner, small_body_layout
 from pytriton.serving.server.http.generate import (
     GenerateEvents,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.server.api.background import Background
+    from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.codec.pool import CodecPool
     from pytriton.serving.server.http.bodies import Deferred, ReadInfer
     from pytriton.serving.server.http.columns import FormTable
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 _MAX_DIGITS = 19  # of a valid length
 _INFERENCE = frozenset({"infer", "generate", "generate_stream"})
+_WITH_LARGE_BODIES = _INFERENCE | {"repository_load"}
 _UNREAD = {HTTP_RESTRICTED: ForbiddenError, 503: UnavailableError}  # kinds by status
 
 
@@ -108,8 +110,10 @@ class HttpApi(HttpHandler):
         background: Background | None = None,
         codec: CodecPool | None = None,
         shared_memory: ClientSharedMemory | None = None,
+        request_memory: RequestMemory | None = None,
     ) -> None:
-        super().__init__(options.limits, loop, options.origin_policy(options.http.address))
+        origins = options.origin_policy(options.http.address)
+        super().__init__(options.limits, loop, origins, request_memory)
         self.tasks = BackgroundTasks(loop)
         self._engine = engine
         self._router = Router()
@@ -122,7 +126,12 @@ class HttpApi(HttpHandler):
             recording_token=options.page.token,
         )
         self._bodies = Bodies(
-            loop, self.tasks, options.limits.http_max_input_bytes, background, codec
+            loop,
+            self.tasks,
+            options.limits.http_max_input_bytes,
+            background,
+            codec,
+            self.request_memory,
         )
         pattern = options.http_header_forward_pattern
         headers = HeaderUse(pattern, tracing) if pattern or tracing is not None else None
@@ -160,6 +169,17 @@ class HttpApi(HttpHandler):
             is_number = announced.isdigit() and len(announced) <= _MAX_DIGITS
             memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
         return super().body_memory(head) if memory is None else memory
+
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no large body: only tensors and files are large."""
+        route = self._router.resolve(head.target)
+        if route is None or route.endpoint.handler not in self._handlers:
+            is_other = first_segment(head.target) in self.other_apis
+            return None if is_other else (404, "Not Found")
+        if route.endpoint.handler not in _WITH_LARGE_BODIES:
+            return 400, SMALL_BODY
+        refusal = self.authorization.refusal(route.endpoint.api, head.headers.get)
+        return None if refusal is None else (HTTP_RESTRICTED, refusal)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""

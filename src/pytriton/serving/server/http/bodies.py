@@ -17,6 +17,7 @@ from pytriton.protocol.generate import parse_generate
 from pytriton.protocol.kserve_json import parse_header_length, parse_infer
 from pytriton.protocol.repository import read_load
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES, Background, LoopBudget
+from pytriton.serving.server.api.request_memory import RequestMemory
 
 Answer = TypeVar("Answer")
 
@@ -41,6 +42,7 @@ else:
 
 # The limit for requests whose bodies only have a few options; larger ones are not parsed.
 MAX_SETTINGS_BYTES = 64 << 10
+SMALL_BODY = f"expected a body of at most {MAX_SETTINGS_BYTES} bytes for this request, got more"
 
 
 class Bodies:
@@ -57,7 +59,9 @@ class Bodies:
         max_bytes: int,
         background: Background | None = None,
         codec: CodecPool | None = None,
+        memory: RequestMemory | None = None,
     ) -> None:
+        self._memory = RequestMemory() if memory is None else memory
         self._tasks = tasks
         self._background = background or Background(loop, "http")
         self._loop = loop
@@ -98,7 +102,8 @@ class Bodies:
         json_length = len(body) if header_length is None else header_length
         if json_length > SMALL_BYTES:
             codec, max_bytes = self._codec, self._max_bytes
-            return partial(codec.infer, body, json_length, spec, max_bytes, model.body_memory)
+            allocate = partial(self._allocate, model)
+            return partial(codec.infer, body, json_length, spec, max_bytes, allocate)
         if json_length > MEDIUM_BYTES and not self._loop_budget.is_free():
             read = partial(parse_infer, body, header_length, spec)
             return partial(self._loop_budget.run, read)
@@ -116,10 +121,16 @@ class Bodies:
                 "Unsupported content-encoding, only 'identity' is supported."
             )
         if len(http.body) > SMALL_BYTES:
-            return partial(self._codec.generate, http.body, model.spec, model.body_memory)
+            allocate = partial(self._allocate, model)
+            return partial(self._codec.generate, http.body, model.spec, allocate)
         if len(http.body) > MEDIUM_BYTES and not self._loop_budget.is_free():
             return partial(self._loop_budget.run, partial(parse_generate, http.body, model.spec))
         return parse_generate(http.body, model.spec)
+
+    def _allocate(self, model: ServedModel, size: int, header_bytes: int) -> memoryview | None:
+        """Returns memory of a model for the tensors of a large JSON text, which will fill it."""
+        memory = model.body_memory(size, header_bytes)
+        return None if memory is None else memoryview(self._memory.hold(memory))
 
     def load(self, http: HttpRequest) -> LoadOverrides | Deferred[LoadOverrides]:
         body: Buffer = http.body
@@ -142,9 +153,7 @@ class Bodies:
         if body and b"content-encoding" in http.head.headers:
             body = self._inflated(http, MAX_SETTINGS_BYTES)
         if body is None or len(body) > MAX_SETTINGS_BYTES:
-            raise InvalidArgumentError(
-                f"expected a body of at most {MAX_SETTINGS_BYTES} bytes for this request, got more"
-            )
+            raise InvalidArgumentError(SMALL_BODY)
         return body
 
     def _inflated(self, http: HttpRequest, small_bytes: int = SMALL_BYTES) -> Buffer | None:
@@ -152,11 +161,19 @@ class Bodies:
         encoding = http.head.headers[b"content-encoding"].decode("latin-1")
         if len(http.body) > small_bytes:
             return None
-        return decompress_small(http.body, encoding, self._max_bytes, small_bytes)
+        inflated = decompress_small(http.body, encoding, self._max_bytes, small_bytes)
+        return None if inflated is None else self._hold(inflated, http)
 
     async def _inflate(self, http: HttpRequest) -> Buffer:
         encoding = http.head.headers[b"content-encoding"].decode("latin-1")
-        return await self._background.run(decompress, http.body, encoding, self._max_bytes)
+        lease = self._memory.lease()
+        inflated = await self._background.run(
+            decompress, http.body, encoding, self._max_bytes, lease.grow
+        )
+        return inflated if inflated is http.body else lease.attach(inflated)
+
+    def _hold(self, inflated: Buffer, http: HttpRequest) -> Buffer:
+        return inflated if inflated is http.body else self._memory.hold(inflated)
 
     # Responses
 

@@ -170,6 +170,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             handler.limits,
             handler.origins,
             handler.cached_heads,
+            handler.request_memory,
             is_timed=handler.is_timed,
         )
         self._is_reading_paused = False
@@ -282,6 +283,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request."""
         return self._handler.body_memory(head)
+
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        return self._handler.large_body_refusal(head)
 
     def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
         self._waiting.append(item)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead, private_memory
 from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
@@ -67,10 +68,15 @@ class HttpHandler:
     """
 
     def __init__(
-        self, limits: ClientLimits, loop: asyncio.AbstractEventLoop, origins: OriginPolicy
+        self,
+        limits: ClientLimits,
+        loop: asyncio.AbstractEventLoop,
+        origins: OriginPolicy,
+        request_memory: RequestMemory | None = None,
     ) -> None:
         self.limits = limits
         self.origins = origins
+        self.request_memory = RequestMemory() if request_memory is None else request_memory
         self.loop = loop
         self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
         # All connections share it: what is read is parsed, or copied, before the next read.
@@ -94,6 +100,13 @@ class HttpHandler:
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
         return private_memory(head.content_length)
+
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns status and reason if a request may have no large body; None if it may.
+
+        Most requests need no more than `LARGE_BODY_BYTES`. Those are refused with their head.
+        """
+        return None
 
     def answer_preflight(self, connection: HttpConnection, head: RequestHead) -> bool:
         """Answer a browser that asks what a page may send; returns whether the request does."""

@@ -18,10 +18,12 @@ import httptools
 import msgspec
 import numpy as np
 
+from pytriton.base.errors import UnavailableError
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 
 if TYPE_CHECKING:
     from pytriton.serving.server.api.origins import OriginPolicy
+    from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
     from pytriton.serving.server.options.server_options import ClientLimits
 
 logger = logging.getLogger(__name__)
@@ -84,6 +86,9 @@ class RequestSink(Protocol):
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
 
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no body above `LARGE_BODY_BYTES`; None if it may."""
+
 
 def private_memory(size: int) -> memoryview:
     """Allocate memory of this process; it uses no pages until data is received."""
@@ -99,12 +104,15 @@ class RequestReader:
         limits: ClientLimits,
         origins: OriginPolicy,
         cached_heads: dict[bytes, RequestHead],
+        memory: RequestMemory,
         *,
         is_timed: bool = False,
     ) -> None:
         self._sink = sink
         self._limits = limits
         self._origins = origins
+        self._memory = memory
+        self._lease: MemoryLease | None = None  # of a large body
         self._is_timed = is_timed
         self._began_ns = 0
         self._cached_heads = cached_heads
@@ -173,14 +181,14 @@ class RequestReader:
         """Count `nbytes` that were written to the memory from `get_buffer`."""
         assert self.large_body is not None
         self._body_bytes += nbytes
-        if self._body_bytes == len(self.large_body):
+        if self._lease_more(nbytes) and self._body_bytes == len(self.large_body):
             body, self.large_body = self.large_body, None
             self._end_request(body)
 
     def stop(self) -> None:
         """Stop reading, and release all memory."""
         self.is_over = True
-        self._parser = self.large_body = None
+        self._parser = self.large_body = self._lease = None
         self._body = self._partial = b""
 
     # Parsing
@@ -295,8 +303,9 @@ class RequestReader:
             _head_refusal(head, version, self._limits)
             or _host_refusal(head)
             or self._origin_refusal(head)
+            or (head.content_length > LARGE_BODY_BYTES and self._large_refusal(head))
         )
-        if refusal is not None:
+        if refusal:
             self._refuse(*refusal)
             return
         self._is_upgrade = parser.should_upgrade()
@@ -309,13 +318,25 @@ class RequestReader:
         problem = self._origins.refusal(head.method, head.headers.get)
         return None if problem is None else (HTTP_RESTRICTED, problem)
 
+    def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        refusal = self._sink.large_body_refusal(head)
+        if refusal is not None:
+            return refusal
+        problem = self._memory.refusal(head.content_length)
+        return None if problem is None else (503, problem)
+
     def on_body(self, body: bytes) -> None:
         if self.is_over:
             return
+        was_large = self._body_bytes > LARGE_BODY_BYTES
         self._body_bytes += len(body)
         # Content-Length was checked with the head; this is for chunked bodies.
         if self._body_bytes > self._limits.http_max_input_bytes:
             self._refuse(*_size_refusal(self.head, self._body_bytes, self._limits))
+        elif self._body_bytes > LARGE_BODY_BYTES >= self.head.content_length and not (
+            self._lease_more(len(body)) if was_large else self._begin_large_chunks()
+        ):
+            return
         elif not self._body:
             self._body = body
         else:
@@ -323,6 +344,25 @@ class RequestReader:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
+
+    def _begin_large_chunks(self) -> bool:
+        """Count a chunked body that has become large; returns whether it may."""
+        refusal = self._large_refusal(self.head)
+        if refusal is not None:
+            self._refuse(*refusal)
+            return False
+        self._lease = self._memory.lease()
+        return self._lease_more(self._body_bytes)
+
+    def _lease_more(self, nbytes: int) -> bool:
+        """Count bytes of a large body; returns whether there is memory for them."""
+        assert self._lease is not None
+        try:
+            self._lease.grow(nbytes)
+        except UnavailableError as error:
+            self._refuse(503, error.message)
+            return False
+        return True
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
@@ -336,13 +376,15 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         if not (self.is_over or self._is_upgrade):
-            self._end_request(self._body)
+            body = self._body if self._lease is None else self._lease.attach(self._body)
+            self._end_request(body)
 
     # Bodies and limits
 
     def _end_request(self, body: Any) -> None:
         head = self._delivered = self.head
         self._body = b""
+        self._lease = None
         self._body_bytes = self._large_bytes = 0
         self.is_mid_request = False
         if not head.keep_alive:
@@ -354,6 +396,10 @@ class RequestReader:
             large = self._sink.body_memory(self.head)
         except MemoryError:
             self._refuse(503, f"no memory for a request body of {self._large_bytes} bytes")
+            return
+        self._lease = self._memory.lease()
+        large = self._lease.attach(large)
+        if not self._lease_more(self._body_bytes):
             return
         large[: self._body_bytes] = self._body
         self.large_body = large

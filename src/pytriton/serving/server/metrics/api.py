@@ -15,6 +15,7 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.server.http.bodies import SMALL_BODY
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
 from pytriton.serving.server.metrics.exposition import (
     OPEN_TYPE,
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
+    from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.http.connection import HttpConnection
-    from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.http.reader import HttpRequest, RequestHead
     from pytriton.serving.server.metrics import cluster_families, families, otlp
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.families import MetricsPage
@@ -79,9 +81,10 @@ class MetricsApi(HttpHandler):
         custom: Callable[[], Iterable[SampleFamily]] = tuple,
         cluster: Callable[[], ClusterStatus | None] = _no_cluster,
         accepting: Callable[[], Iterable[SampleFamily]] = tuple,
+        request_memory: RequestMemory | None = None,
     ) -> None:
         origins = options.origin_policy(options.metrics.address, has_cors=False)
-        super().__init__(_limits(options), loop, origins)
+        super().__init__(_limits(options), loop, origins, request_memory)
         self._engine = engine
         self._custom = custom
         self._cluster = cluster
@@ -123,6 +126,12 @@ class MetricsApi(HttpHandler):
 
     async def _find_gpus(self, find: Callable[[], NvmlReader | None]) -> None:
         self._gpus = await call_driver(find)
+
+    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no large body: only what the page's form sends is."""
+        path = head.target.partition(b"?")[0]
+        is_form = self.other_paths is not None and self.other_paths.owns(path)
+        return None if is_form and head.method == b"POST" else (400, SMALL_BODY)
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a scrape."""

@@ -198,6 +198,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return not any("metadata" in group.apis for group in groups)
 
     @property
+    def request_memory_share(self) -> int:
+        """The bytes for request bodies in one of the processes that have ports; 0: no limit."""
+        # With front ends, the core has the port for metrics, and needs a share for the page's form.
+        processes = self.frontend_processes + 1
+        total = self.limits.max_request_memory_bytes or 0
+        return max(1, total // processes) if total else 0
+
+    @property
     def is_open(self) -> bool:
         """Whether everybody who reaches the HTTP port may do everything there."""
         return not self.http_restricted

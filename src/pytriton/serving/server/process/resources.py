@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of this process: the cores it may use, its file descriptors, its standard streams.
+"""Resources of this process: cores, memory, file descriptors, standard streams.
 
-A container limits processor time with a quota of its control group (cgroup), version 1 or 2, which
-`os.cpu_count` does not see. The parsers are pure; only `usable_cores` reads files.
+A container limits processor time and memory by its control group (cgroup), version 1 or 2, which
+`os.cpu_count` does not see. The parsers are pure; only functions with a `root` read files.
 
 Every client takes a descriptor. If clients could take all of them, the server could neither start
 a process for a model nor share memory with one, so some are reserved for the server.
@@ -41,8 +41,25 @@ def usable_cores(root: pathlib.Path = pathlib.Path("/")) -> int:
     return max(1, math.floor(min([float(_scheduled_cores()), *quotas])))
 
 
-def group_paths(text: str) -> tuple[str, str]:
-    """Returns the paths of a process's groups in version 2 and in version 1.
+def usable_memory(root: pathlib.Path = pathlib.Path("/")) -> int:
+    """Returns the bytes of memory that this process may use: of the machine, or of its groups."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    version_2, version_1 = group_paths(_read(root / "proc/self/cgroup"), "memory")
+    groups = root / _GROUPS
+    files = [folder / "memory.max" for folder in _with_parents(groups, version_2)]
+    folders = _with_parents(groups / "memory", version_1)
+    files += [folder / "memory.limit_in_bytes" for folder in folders]
+    return min([pages * page_bytes, *(bytes_of_limit(_read(file)) for file in files)])
+
+
+def bytes_of_limit(text: str) -> int:
+    """Returns the bytes of a `memory.max`; `sys.maxsize` if it is `max` or not there."""
+    text = text.strip()
+    return int(text) if text.isdecimal() else sys.maxsize
+
+
+def group_paths(text: str, controller: str = "cpu") -> tuple[str, str]:
+    """Returns the paths of a process's groups in version 2 and in version 1 for a controller.
 
     The text is that of /proc/self/cgroup. Each line is `number:controllers:path`; version 2 has the
     number 0 and no controllers. A path that is not there is the root, as in most containers.
@@ -55,7 +72,7 @@ def group_paths(text: str) -> tuple[str, str]:
             continue
         if number == "0" and not controllers:
             version_2 = path
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             version_1 = path
     return version_2, version_1
 

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A budget for the memory of request bodies, from their first byte until nobody reads them.
+
+Memory is counted as it is really taken: while data arrives or is inflated, and until the memory
+itself is freed, whoever holds it then: a queue, a model, or a process that it is shared with.
+Bodies up to `UNCOUNTED_BYTES` are not counted; connections limit how many of them there are.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytriton.base.errors import UnavailableError
+from pytriton.runtime.transport.arena import find_block
+
+if TYPE_CHECKING:
+    from pytriton.base.dtypes import Buffer
+
+UNCOUNTED_BYTES = 64 << 10
+
+
+class RequestMemory:
+    """The budget of one process; 0 bytes mean that there is no limit.
+
+    Any thread may use it. Its lock is never held while memory can be freed, because that may call
+    `__del__` of a lease, which only appends to a queue.
+    """
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self.limit_bytes = limit_bytes
+        self.refused_count = 0
+        self._used_bytes = 0
+        self._returned: deque[int] = deque()
+        self._lock = threading.Lock()
+        # Leases of memory that somebody still uses, each with what tells its end.
+        self._attached: dict[int, tuple[weakref.ref[Any], MemoryLease]] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """The number of bytes that are in use now."""
+        with self._lock:
+            self._collect()
+            return self._used_bytes
+
+    def lease(self) -> MemoryLease:
+        """Returns a lease of nothing, which grows with the memory that it is for."""
+        return MemoryLease(self)
+
+    def hold(self, memory: Buffer) -> Buffer:
+        """Count memory that was filled already until it is freed; returns it.
+
+        Raises:
+            UnavailableError: There is no room for it.
+        """
+        if len(memory) <= UNCOUNTED_BYTES:
+            return memory
+        lease = self.lease()
+        lease.grow(len(memory))
+        return lease.attach(memory)
+
+    def refusal(self, nbytes: int = 0) -> str | None:
+        """Returns why a body of this size is refused before it is read; None if it is not."""
+        if not self.limit_bytes or self.used_bytes + nbytes <= self.limit_bytes:
+            return None
+        self.refused_count += 1
+        return self._problem()
+
+    def take(self, nbytes: int) -> None:
+        """Count more bytes; UnavailableError if they are beyond the budget."""
+        with self._lock:
+            self._collect()
+            has_room = not self.limit_bytes or self._used_bytes + nbytes <= self.limit_bytes
+            if has_room:
+                self._used_bytes += nbytes
+        if not has_room:
+            self.refused_count += 1
+            raise UnavailableError(self._problem())
+
+    def give(self, nbytes: int) -> None:
+        """Count bytes that were freed, in whichever thread."""
+        self._returned.append(nbytes)
+
+    def attach(self, owner: Any, lease: MemoryLease) -> None:
+        """Keep a lease until the object is gone that owns its memory."""
+        watch = weakref.ref(owner, self._on_freed)
+        self._attached[id(watch)] = (watch, lease)
+
+    def _on_freed(self, watch: weakref.ref[Any]) -> None:
+        self._attached.pop(id(watch), None)  # the lease ends with it
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._used_bytes -= self._returned.popleft()
+
+    def _problem(self) -> str:
+        return (
+            f"no memory for this request now: request bodies use {self._used_bytes} of at most "
+            f"{self.limit_bytes} bytes (see --max-request-memory), try again later"
+        )
+
+    def __repr__(self) -> str:
+        return f"<RequestMemory {self._used_bytes} of {self.limit_bytes} bytes>"
+
+
+class MemoryLease:
+    """The memory of one body; it is given back when the lease is deleted."""
+
+    __slots__ = ("_memory", "nbytes")
+
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
+        self.nbytes = 0
+
+    def check_room(self, nbytes: int) -> None:
+        """Raise UnavailableError if there is no room now for so many bytes; takes nothing."""
+        problem = self._memory.refusal(nbytes)
+        if problem is not None:
+            raise UnavailableError(problem)
+
+    def grow(self, nbytes: int) -> None:
+        """Take more; UnavailableError if that is beyond the budget."""
+        self._memory.take(nbytes)
+        self.nbytes += nbytes
+
+    def attach(self, memory: Buffer) -> memoryview:
+        """Let the lease last as long as this memory; returns the view that others may use."""
+        found = find_block(memory)
+        if found is not None:
+            assert isinstance(memory, memoryview)
+            self._memory.attach(found[0], self)
+            return memory
+        view = memory if isinstance(memory, memoryview) else memoryview(memory)
+        if not isinstance(view.obj, np.ndarray):  # bytes cannot tell when they are freed
+            view = np.frombuffer(view, np.uint8).data
+        self._memory.attach(view.obj, self)
+        return view
+
+    def __del__(self) -> None:
+        if self.nbytes:
+            self._memory.give(self.nbytes)
