@@ -68,10 +68,10 @@ class TritonConfig:
         cors_allow_credentials: whether these pages may send cookies; not with *; default False.
         cors_max_age_secs: seconds for which a browser need not ask again; default 600.
         allowed_hosts: names that clients may use for this server, beyond localhost, the machine's
-            name and IP addresses; others are refused; * allows all. Default: a server that listens
-            on its own machine allows no others, one without tokens refuses browsers that use others.
-        max_connections_per_address: maximum connections of one address to each port; default 0, no
-            limit.
+            name and IP addresses; others are refused; * allows all. Without it, a server that
+            listens on its own machine allows no others, and one without tokens none to browsers.
+        max_connections_per_address: maximum connections of one address to each port; 0 means no
+            limit; default 0.
         max_request_memory: bytes of memory for the bodies of all requests under way; 0 means no
             limit; default is half of the memory of the machine or of its container.
         allow_grpc: whether gRPC requests are served; default True.

@@ -254,6 +254,7 @@ class Connections(FrameBase, tag="connections"):
     opening: int  # those that have no protocol yet, for example during a TLS handshake
     taken: int
     capacity: int  # how many clients its file descriptors suffice for
+    left: list[int] = []  # the numbers of clients that have left, if they are limited by address
 
 
 class Ping(FrameBase, tag="ping"):
@@ -262,10 +263,19 @@ class Ping(FrameBase, tag="ping"):
     number: int
 
 
+class LimitUse(msgspec.Struct, array_like=True, frozen=True):
+    """How near one process is to its limits, and how often clients met them."""
+
+    request_memory_bytes: int = 0
+    grpc_calls: int = 0  # the open ones of the connection that has the most
+    refusals: dict[str, int] = {}  # by limit
+
+
 class Pong(FrameBase, tag="pong"):
     """Front end to core: the answer to a `Ping`."""
 
     number: int
+    use: LimitUse = LimitUse()
 
 
 class LetClientsLeave(FrameBase, tag="let_clients_leave"):

@@ -8,7 +8,9 @@ import errno
 import functools
 import logging
 import socket
+import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +18,7 @@ import msgspec
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.security import random_token
+from pytriton.protocol.http2 import Http2Limits, frames
 from pytriton.runtime.transport.control import ServerAccess, Started
 from pytriton.serving.server.access_log.setup import check_destination
 from pytriton.serving.server.api.authorization import (
@@ -24,15 +27,17 @@ from pytriton.serving.server.api.authorization import (
     required_headers,
 )
 from pytriton.serving.server.api.local_client import LocalClient
-from pytriton.serving.server.api.request_memory import RequestMemory
+from pytriton.serving.server.api.origins import FOREIGN_PAGES
+from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
+from pytriton.serving.server.http.connection import refusal
 from pytriton.serving.server.metrics.api import MetricsApi
 from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
-from pytriton.serving.server.process.clients import Acceptor, ClientOpener
+from pytriton.serving.server.process.clients import Acceptor, AddressLimit, ClientOpener
 from pytriton.serving.server.process.event_loop import ProcessorClock
-from pytriton.serving.server.process.resources import usable_memory
+from pytriton.serving.server.process.resources import descriptors_in_use, usable_memory
 from pytriton.serving.server.recording.setup import RequestCopies
 
 if TYPE_CHECKING:
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
+    from pytriton.serving.server.metrics.machine import LimitReading
     from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page import api as page_api
@@ -71,6 +77,11 @@ _NAMES = {
     ClientService.SAGEMAKER: "Sagemaker",
     ClientService.VERTEX_AI: "Vertex AI",
 }
+# Limits of single requests and clients, whose use nobody sums up.
+_REFUSING_LIMITS = (
+    *("http_body_bytes", "http_header_bytes", "http_request_time", FOREIGN_PAGES),
+    *("grpc_message_bytes", "grpc_request_time", "grpc_connection"),
+)
 _FLUSH_S = 1.0  # for the last metrics to reach their readers
 
 
@@ -156,6 +167,8 @@ class NetworkServer:
         if options.has_page:
             self._metrics.other_paths = self._page
         self._acceptors: list[Acceptor] = []
+        self._addresses: dict[ClientService, AddressLimit] = {}
+        self._front_end.on_client_left = self._on_client_left
         self._ports: dict[ClientService, int] = {}
         self.metrics_port = 0
 
@@ -178,10 +191,26 @@ class NetworkServer:
         for service, endpoint in options.services().items():
             if endpoint.allow:
                 taker = self._front_end.taker(service)
-                self._ports[service] = self._listen(endpoint, taker, _NAMES[service])
+                self._addresses[service] = addresses = self._address_limit()
+                self._ports[service] = self._listen(
+                    endpoint,
+                    taker,
+                    _NAMES[service],
+                    addresses,
+                    refusal=self._connection_refusal(service),
+                )
         if options.metrics.allow:
             opener = ClientOpener(self._loop, self._metrics.make_connection)
-            self.metrics_port = self._listen(options.metrics, opener, "Metrics", is_essential=True)
+            addresses = self._address_limit()
+            opener.on_left = self._metrics.connections.on_left = addresses.leave
+            self.metrics_port = self._listen(
+                options.metrics,
+                opener,
+                "Metrics",
+                addresses,
+                refusal=self._connection_refusal(None),
+                is_essential=True,
+            )
             self._metrics.start()
         if options.has_page:
             self._sampler.start()
@@ -254,6 +283,36 @@ class NetworkServer:
         pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
         yield from machine_metrics.accepting_families(pauses, is_paused=is_paused)
+        yield from machine_metrics.limit_families(self._limit_readings())
+
+    def _limit_readings(self) -> Iterator[LimitReading]:
+        reading = machine_metrics.LimitReading
+        options, uses = self.options, self._front_end.limit_uses
+        refusals = Counter(self._metrics.refusals)
+        refusals[FOREIGN_PAGES] += self._metrics.origins.refused_count
+        for use in uses:
+            refusals.update(use.refusals)
+        memory_bytes = sum(use.request_memory_bytes for use in uses)
+        if options.frontend_processes:  # otherwise it is that of the front end
+            memory_bytes += self._request_memory.used_bytes
+            refusals[REQUEST_MEMORY] += self._request_memory.refused_count
+        most_bytes = options.limits.max_request_memory_bytes or None
+        yield reading(REQUEST_MEMORY, memory_bytes, most_bytes, refusals.pop(REQUEST_MEMORY, 0))
+        clients, capacity = sum(self.connection_counts), self._front_end.client_capacity
+        yield reading("connections", clients, None if capacity == sys.maxsize else capacity)
+        if self._acceptors:
+            used, most = descriptors_in_use(self._acceptors[0].descriptor)
+            yield reading("descriptors", used, most)
+        addresses = [acceptor.addresses for acceptor in self._acceptors]
+        most_clients = max((each.most for each in addresses), default=0)
+        refused = sum(each.refused_count for each in addresses)
+        limit = options.limits.max_connections_per_address
+        if limit:
+            yield reading("connections_per_address", most_clients, limit, refused)
+        calls = max((use.grpc_calls for use in uses), default=0)
+        yield reading("grpc_calls_per_connection", calls, Http2Limits().max_concurrent_streams)
+        for name in _REFUSING_LIMITS:
+            yield reading(name, refusals=refusals[name])
 
     def _make_page(self, client: LocalClient, started_s: float) -> PageApi:
         return page_api.PageApi(
@@ -270,16 +329,42 @@ class NetworkServer:
             started_s,
         )
 
+    def _address_limit(self) -> AddressLimit:
+        return AddressLimit(self.options.limits.max_connections_per_address)
+
+    def _on_client_left(self, service: ClientService, ticket: object) -> None:
+        self._addresses[service].leave(ticket)
+
+    def _connection_refusal(self, service: ClientService | None) -> bytes:
+        """Returns what a client gets whose address has too many connections; None: of metrics."""
+        limit = self.options.limits.max_connections_per_address
+        text = f"expected at most {limit} connections from one address, got more"
+        if service is not ClientService.GRPC:
+            return refusal(503, text)
+        if self.options.grpc_tls is not None:  # it would be no TLS
+            return b""
+        goaway = frames.goaway(0, frames.Http2ErrorCode.ENHANCE_YOUR_CALM, text.encode())
+        return frames.frame(frames.SETTINGS, 0, 0, b"") + goaway
+
     def _listen(
         self,
         endpoint: EndpointOptions,
         clients: ClientTaker,
         name: str,
+        addresses: AddressLimit,
         *,
+        refusal: bytes,
         is_essential: bool = False,
     ) -> int:
         sock = _bind(endpoint, name)
-        acceptor = Acceptor(self._loop, sock, clients, is_essential=is_essential)
+        acceptor = Acceptor(
+            self._loop,
+            sock,
+            clients,
+            is_essential=is_essential,
+            addresses=addresses,
+            refusal=refusal,
+        )
         acceptor.start()
         self._acceptors.append(acceptor)
         port: int = sock.getsockname()[1]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.authorization import HeaderLookup
 
 ANY = "*"
+FOREIGN_PAGES = "foreign_pages"  # the name in metrics of what is refused here
 # They change nothing. Browsers do not show their answers to pages of another origin.
 _READING = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 # The values of Sec-Fetch-Site (W3C, Fetch Metadata) for a page of this server, and for the user.
@@ -155,6 +156,7 @@ class OriginPolicy:
         more_headers: Iterable[str] = (),
     ) -> None:
         options = BrowserOptions() if options is None else options
+        self.refused_count = 0  # for metrics
         self._is_loopback = _is_loopback(address)
         hosts = frozenset(options.allowed_hosts)
         self._checks_hosts = ANY not in hosts and (self._is_loopback or is_open or bool(hosts))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
 
 UNCOUNTED_BYTES = 64 << 10
+REQUEST_MEMORY = "request_memory"  # the name of this limit in metrics
 
 
 class RequestMemory:

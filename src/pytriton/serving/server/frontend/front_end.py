@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pytriton.base.lazy_module import LazyModule
+from pytriton.runtime.transport.frontend_frames import LimitUse
 from pytriton.serving.server.access_log.setup import open_access_log
-from pytriton.serving.server.api.request_memory import RequestMemory
+from pytriton.serving.server.api.origins import FOREIGN_PAGES
+from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
 from pytriton.serving.server.grpc.api import GrpcApi, tls_context
@@ -16,6 +20,7 @@ from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.landing.routes import LandingRoutes
 from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.clients import ClientOpener
+from pytriton.serving.server.process.resources import client_limit
 from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory, LocalRegions
 
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.connection import GrpcConnection
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.process.clients import ConnectionSet
     from pytriton.serving.server.shared_memory.shared_memory import RegionControl
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 else:
@@ -86,6 +92,8 @@ class FrontEnd:
         self._verbose = VerboseRequests(engine, self._http, self._grpc)
         self._cloud: list[CloudApi] = []
         self._openers: list[ClientOpener] = []
+        # Called with the service and the ticket of each client that has left and has a ticket.
+        self.on_client_left: Callable[[ClientService, Any], None] | None = None
         self._on_connections_changed = on_connections_changed
         if on_connections_changed is not None:
             self._http.connections.on_changed = on_connections_changed
@@ -109,14 +117,20 @@ class FrontEnd:
             ServerError: The files for TLS cannot be used.
         """
         if service is ClientService.HTTP:
+            connections: ConnectionSet[Any] = self._http.connections
             opener = ClientOpener(self._loop, self._http.make_connection)
         elif service is ClientService.GRPC:
             files = self._options.grpc_tls
             tls = tls_context(files) if files is not None else None
+            connections = self._grpc.connections
             opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
         else:
-            opener = ClientOpener(self._loop, self._cloud_api(service).make_connection)
+            api = self._cloud_api(service)
+            connections = api.connections
+            opener = ClientOpener(self._loop, api.make_connection)
         opener.on_changed = self._on_connections_changed
+        if self.on_client_left is not None:
+            opener.on_left = connections.on_left = partial(self.on_client_left, service)
         self._openers.append(opener)
         return opener
 
@@ -133,6 +147,26 @@ class FrontEnd:
         """The number of clients that are connected over HTTP and over gRPC."""
         cloud = sum(len(api.connections) for api in self._cloud)
         return len(self._http.connections) + cloud, len(self._grpc.connections)
+
+    def limit_use(self) -> LimitUse:
+        """Returns how near this process is to its limits."""
+        refusals = Counter(self._grpc.work.refusals)
+        for api in (self._http, *self._cloud):
+            refusals.update(api.refusals)
+            refusals[FOREIGN_PAGES] += api.origins.refused_count
+        refusals[REQUEST_MEMORY] = self.request_memory.refused_count
+        calls = (connection.http2.open_streams for connection in self._grpc.connections)
+        return LimitUse(self.request_memory.used_bytes, max(calls, default=0), dict(refusals))
+
+    @property
+    def limit_uses(self) -> list[LimitUse]:
+        """How near the processes with clients are to their limits."""
+        return [self.limit_use()]
+
+    @property
+    def client_capacity(self) -> int:
+        """How many clients the file descriptors suffice for."""
+        return client_limit()
 
     def let_clients_leave(self) -> None:
         """Serve on, but ask all clients to use other connections, which lead to other servers."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import sys
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +30,7 @@ from pytriton.runtime.transport.frontend_frames import (
     ConnectionsEnded,
     EndConnections,
     LetClientsLeave,
+    LimitUse,
     Ping,
     Pong,
     RegistryTaken,
@@ -44,6 +45,7 @@ from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.executor.python_process import StartedZygote
@@ -86,6 +88,9 @@ class FrontEndMember:
         self.ready_s = math.inf  # when it could serve clients first
         self.is_ready = False  # it has the registry, so that it can serve clients
         self.passed_count = 0
+        self.use = LimitUse()
+        # The tickets of its clients, by the numbers by which it reports that they have left.
+        self.tickets: dict[int, tuple[ClientService, object]] = {}
         self.counts = (0, 0)  # connections over HTTP and gRPC
         self.load = 0  # connections, with those that it has not taken yet
         self.capacity = sys.maxsize  # how many clients it can serve, as far as known
@@ -138,8 +143,12 @@ class FrontEndPool:
         self._log.add(self._on_log_change)
         self._delays = [RestartDelays() for _ in range(options.frontend_processes)]
         self._beat_timer: asyncio.TimerHandle | None = None
-        self._waiting: deque[tuple[ClientService, socket.socket]] = deque()
+        # With the ticket of each client.
+        self._waiting: deque[tuple[ClientService, socket.socket, object]] = deque()
+        # Called with the service and the ticket of each client that has left and has a ticket.
+        self.on_client_left: Callable[[ClientService, object], None] | None = None
         self._tasks = BackgroundTasks(loop)
+        self._past_refusals: Counter[str] = Counter()  # of front ends that have ended
         self._is_open = True
         self._is_retry_due = False
         self._first_ready: asyncio.Future[None] = loop.create_future()
@@ -170,6 +179,18 @@ class FrontEndPool:
         """The number of clients that are connected over HTTP and over gRPC."""
         members = self._members.values()
         return sum(each.counts[0] for each in members), sum(each.counts[1] for each in members)
+
+    @property
+    def limit_uses(self) -> list[LimitUse]:
+        """How near the front ends are to their limits, as they said within the last second."""
+        past = LimitUse(refusals=dict(self._past_refusals))
+        return [*(member.use for member in self._members.values()), past]
+
+    @property
+    def client_capacity(self) -> int:
+        """How many clients the file descriptors of the front ends suffice for."""
+        capacities = [each.capacity for each in self._members.values() if each.is_ready]
+        return min(sum(capacities), sys.maxsize)
 
     @property
     def pids(self) -> list[int]:
@@ -256,10 +277,13 @@ class FrontEndPool:
     def _on_event(self, member: FrontEndMember, frame: Frame) -> None:
         if isinstance(frame, Connections):
             member.on_connections(frame)
+            for number in frame.left:
+                self._leave(*member.tickets.pop(number))
             if self._waiting and member.is_ready and member.has_room:
                 self._pass_waiting()
         elif isinstance(frame, Pong):
             member.heartbeat.on_answer(frame.number)
+            member.use = frame.use
         elif isinstance(frame, ConnectionsEnded):
             _finish(member)
         elif isinstance(frame, RegistryTaken) and not member.is_ready:
@@ -331,13 +355,22 @@ class FrontEndPool:
             del self._members[member.index]
         member.is_ready = False
         member.counts = (0, 0)
+        self._past_refusals.update(member.use.refusals)
+        member.use = LimitUse()
         _finish(member)
         if member.session is not None:
             member.session.close()
         member.worker.fork_socket.close()
         member.worker.kill()
+        tickets, member.tickets = member.tickets, {}
+        for service, ticket in tickets.values():
+            self._leave(service, ticket)
 
     # Clients
+
+    def _leave(self, service: ClientService, ticket: object) -> None:
+        if ticket is not None and self.on_client_left is not None:
+            self.on_client_left(service, ticket)
 
     @property
     def is_full(self) -> bool:
@@ -346,7 +379,9 @@ class FrontEndPool:
         ready = [member for member in self._members.values() if member.is_ready]
         return bool(ready) and not any(member.has_room for member in ready)
 
-    def pass_client(self, service: ClientService, client: socket.socket) -> None:
+    def pass_client(
+        self, service: ClientService, client: socket.socket, ticket: object = None
+    ) -> None:
         """Pass a client to the front end with the fewest connections."""
         ready = [member for member in self._members.values() if member.is_ready and member.has_room]
         # The socket of the front end may be full, or its process may have just ended.
@@ -355,21 +390,24 @@ class FrontEndPool:
             if pass_client(member.worker.fork_socket, service, client):
                 member.passed_count += 1
                 member.load += 1
+                if ticket is not None:
+                    member.tickets[member.passed_count] = (service, ticket)
                 client.close()
                 return
         if len(self._waiting) < _MAX_WAITING_CLIENTS:
-            self._waiting.append((service, client))
+            self._waiting.append((service, client, ticket))
             if ready and not self._is_retry_due:  # their sockets are full
                 self._is_retry_due = True
                 self._loop.call_later(_RETRY_S, self._pass_waiting)
         else:
             client.close()
+            self._leave(service, ticket)
 
     def _pass_waiting(self) -> None:
         self._is_retry_due = False
         waiting, self._waiting = self._waiting, deque()
-        for service, client in waiting:
-            self.pass_client(service, client)
+        for service, client, ticket in waiting:
+            self.pass_client(service, client, ticket)
 
     def _drop_waiting(self) -> None:
         while self._waiting:
@@ -393,9 +431,9 @@ class ClientPasser:
         """Whether no front end has room for another client."""
         return self._pool.is_full
 
-    def take(self, sock: socket.socket) -> None:
+    def take(self, sock: socket.socket, ticket: object = None) -> None:
         """Pass a client to a front end."""
-        self._pool.pass_client(self._service, sock)
+        self._pool.pass_client(self._service, sock, ticket)
 
 
 def _finish(member: FrontEndMember) -> None:

@@ -125,6 +125,8 @@ class FrontEndProcess:
         self._front_end: FrontEnd | None = None  # until the options have come
         self._takers: dict[ClientService, ClientOpener] = {}
         self._taken_count = 0
+        self._has_tickets = False  # the core wants to know which clients have left
+        self._left: list[int] = []  # since the last report
         self._own_descriptors = 0  # those that are open without clients
         self._is_report_due = False
         self._client = RemoteClient(
@@ -174,7 +176,11 @@ class FrontEndProcess:
             self._on_connections_changed,
             regions=self._regions,
         )
+        self._client.limit_use = self._front_end.limit_use
         self._use(frame.log)
+        self._has_tickets = options.limits.max_connections_per_address > 0
+        if self._has_tickets:
+            self._front_end.on_client_left = self._on_client_left
         # Openers exist for all services at once: clients come from one socket, in any order.
         for service, endpoint in options.services().items():
             if endpoint.allow:
@@ -206,9 +212,17 @@ class FrontEndProcess:
         for service, client in receive_clients(self._clients):
             # Counted even if its descriptor was lost: the core counts it as passed.
             self._taken_count += 1
+            # The core counts in the same order.
+            ticket = self._taken_count if self._has_tickets else None
             if client is not None:
-                self._takers[service].take(client)
+                self._takers[service].take(client, ticket)
+            elif ticket is not None:
+                self._left.append(ticket)
             self._on_connections_changed()
+
+    def _on_client_left(self, service: ClientService, ticket: int) -> None:
+        self._left.append(ticket)
+        self._on_connections_changed()
 
     def _on_connections_changed(self) -> None:
         # One report for all changes of an iteration.
@@ -222,7 +236,10 @@ class FrontEndProcess:
             http, grpc = self._front_end.connection_counts
             opening = sum(taker.opening_count for taker in self._takers.values())
             capacity = client_limit() - self._own_descriptors
-            self._client.link.send(Connections(http, grpc, opening, self._taken_count, capacity))
+            left, self._left = self._left, []
+            self._client.link.send(
+                Connections(http, grpc, opening, self._taken_count, capacity, left)
+            )
 
 
 def fork_front_end_zygote() -> StartedZygote:

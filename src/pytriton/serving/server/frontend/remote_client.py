@@ -14,6 +14,7 @@ import msgspec
 from pytriton.base.errors import ServerError
 from pytriton.runtime.transport.control import Started
 from pytriton.runtime.transport.frontend_frames import (
+    LimitUse,
     Ping,
     Pong,
     Refusals,
@@ -141,6 +142,7 @@ class RemoteClient:
         self.ready_models = engine.ready_models
         self.infer = engine.infer
         self.report_refusal = engine.report_refusal
+        self.limit_use: Callable[[], LimitUse] = LimitUse  # of the front end, once there is one
         self._loop = loop
         self._is_report_due = False
         engine.failures.on_added = self._report_soon
@@ -260,7 +262,7 @@ class RemoteClient:
         if isinstance(frame, Registry):
             self._apply(frame)
         elif isinstance(frame, Ping):
-            self.link.send(Pong(frame.number))
+            self.link.send(Pong(frame.number, self.limit_use()))
         else:
             self._on_other_frame(frame)
 

@@ -9,7 +9,7 @@ closes and the client stops sending.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -535,6 +535,7 @@ class CallWork:
         memory: RequestMemory | None = None,
     ) -> None:
         self.memory = RequestMemory() if memory is None else memory
+        self.refusals: Counter[str] = Counter()  # by the limit that a call exceeded
         self._tasks = tasks
         self.background = background
         self.loop_budget = loop_budget

@@ -88,6 +88,8 @@ class CallHandler(Protocol):
 class GrpcConnection(asyncio.Protocol):
     """The protocol object of one client's connection."""
 
+    client_ticket: object = None  # set by who accepted the client, and returned to it
+
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         self.http2 = Http2Connection(handler.http2_limits)
         self.max_message_bytes = handler.max_message_bytes
@@ -239,6 +241,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def _on_terminated(self, event: ConnectionTerminated) -> None:
         """End all calls with the reason; otherwise clients only see that a socket was closed."""
+        if event.code is Http2ErrorCode.ENHANCE_YOUR_CALM:
+            self.work.refusals["grpc_connection"] += 1
         if event.code is not Http2ErrorCode.NO_ERROR:
             logger.info("gRPC connection ended: %s", ascii(event.message))
         text = "Too many pings" if event.message == TOO_MANY_PINGS else event.message
@@ -251,6 +255,8 @@ class GrpcConnection(asyncio.Protocol):
         if isinstance(error, GrpcError):
             if call.is_open:
                 call.on_unreadable(error)
+            if error.status is GrpcStatus.RESOURCE_EXHAUSTED:
+                self.work.refusals["grpc_message_bytes"] += 1
             self._end(call, error.status, error.message)
             return
         failure = error_for_clients(error, f"it served {call.head.path!a}")
@@ -439,6 +445,7 @@ class GrpcConnection(asyncio.Protocol):
         }
         for stream_id in self._progress.stalled_requests(now_ns, awaited):
             text = f"{awaited[stream_id].description} came too slowly"
+            self.work.refusals["grpc_request_time"] += 1
             self._end(self._calls[stream_id], GrpcStatus.DEADLINE_EXCEEDED, text)
 
     def _check_keepalive(self, now_ns: int) -> None:

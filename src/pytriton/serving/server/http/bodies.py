@@ -18,6 +18,7 @@ from pytriton.protocol.kserve_json import parse_header_length, parse_infer
 from pytriton.protocol.repository import read_load
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES, Background, LoopBudget
 from pytriton.serving.server.api.request_memory import RequestMemory
+from pytriton.serving.server.http.reader import SMALL_BODY_HINT
 
 Answer = TypeVar("Answer")
 
@@ -42,7 +43,7 @@ else:
 
 # The limit for requests whose bodies only have a few options; larger ones are not parsed.
 MAX_SETTINGS_BYTES = 64 << 10
-SMALL_BODY = f"expected a body of at most {MAX_SETTINGS_BYTES} bytes for this request, got more"
+SMALL_BODY = f"expected a body of at most {MAX_SETTINGS_BYTES} bytes {SMALL_BODY_HINT}"
 
 
 class Bodies:

@@ -157,6 +157,8 @@ _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 class HttpConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
+    client_ticket: object = None  # set by who accepted the client, and returned to it
+
     def __init__(self, handler: HttpHandler) -> None:
         self._handler = handler
         self._loop = handler.loop
@@ -273,6 +275,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_refusal(self, status: int, message: str) -> None:
         """Refuse an invalid request after the responses to earlier ones; end the connection."""
         reader = self._reader
+        self._handler.count_refusal(status, message)
         if reader.is_mid_request and not reader.is_in_head:
             self._handler.on_unread(reader.head, status, message)
         if self._current is None and not self._waiting:

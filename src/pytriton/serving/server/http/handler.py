@@ -7,11 +7,18 @@ the exchange that will answer it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
-from pytriton.serving.server.http.reader import HttpRequest, RequestHead, private_memory
+from pytriton.serving.server.http.reader import (
+    SIZE_HINT,
+    SMALL_BODY_HINT,
+    HttpRequest,
+    RequestHead,
+    private_memory,
+)
 from pytriton.serving.server.http.timeouts import IdleWatch, ProgressWatch
 from pytriton.serving.server.process.clients import ConnectionSet
 
@@ -20,6 +27,11 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.options.server_options import ClientLimits
+
+
+_BAD_REQUEST = 400
+# Names of limits in metrics, by the status of a refusal; others count their own refusals.
+_LIMITS = {408: "http_request_time", 431: "http_header_bytes"}
 
 
 class HttpExchange:
@@ -77,6 +89,7 @@ class HttpHandler:
         self.limits = limits
         self.origins = origins
         self.request_memory = RequestMemory() if request_memory is None else request_memory
+        self.refusals: Counter[str] = Counter()  # by the limit that a request exceeded
         self.loop = loop
         self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
         # All connections share it: what is read is parsed, or copied, before the next read.
@@ -118,6 +131,14 @@ class HttpHandler:
         else:
             connection.respond(answer.status, (), b"", answer.headers)
         return True
+
+    def count_refusal(self, status: int, message: str) -> None:
+        """Count a request that was refused while it was read, by the limit that it exceeded."""
+        limit = _LIMITS.get(status)
+        if status == _BAD_REQUEST and message.endswith((SIZE_HINT, SMALL_BODY_HINT)):
+            limit = "http_body_bytes"
+        if limit is not None:
+            self.refusals[limit] += 1
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> None:
         """Called when a request is refused after its head, before its body was read to its end."""

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 LARGE_BODY_BYTES = 64 << 10
 SIZE_HINT = "Use --http-max-input-size to increase the limit."  # with it, size refusals end
+SMALL_BODY_HINT = "for this request, got more"  # the same for requests without tensors and files
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
 MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
@@ -316,7 +317,10 @@ class RequestReader:
 
     def _origin_refusal(self, head: RequestHead) -> tuple[int, str] | None:
         problem = self._origins.refusal(head.method, head.headers.get)
-        return None if problem is None else (HTTP_RESTRICTED, problem)
+        if problem is None:
+            return None
+        self._origins.refused_count += 1
+        return HTTP_RESTRICTED, problem
 
     def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:
         refusal = self._sink.large_body_refusal(head)

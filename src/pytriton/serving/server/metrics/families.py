@@ -49,6 +49,7 @@ from pytriton.serving.server.metrics.machine import (
     accepting_families,
     cpu_families,
     gpu_families,
+    limit_families,
     pool_families,
     read_machine,
 )
@@ -596,6 +597,7 @@ def server_family_names() -> frozenset[str]:
         *cpu_families(MachineReading(0, 0, 0)),
         *gpu_families(()),
         *accepting_families(0, is_paused=False),
+        *limit_families(()),
     )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
     return frozenset([*names, *CLUSTER_NAMES, *_RECORDING_NAMES, SERVER_TIME])

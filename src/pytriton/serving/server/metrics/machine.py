@@ -173,6 +173,37 @@ def accepting_families(pauses: int, *, is_paused: bool) -> Iterator[SampleFamily
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LimitReading:
+    """One limit of the server; there may be nothing that tells how near it is."""
+
+    name: str
+    used: int | None = None
+    most: int | None = None  # None: there is no limit
+    refusals: int | None = None  # None: nobody is refused, but has to wait
+
+
+def limit_families(limits: Iterable[LimitReading]) -> Iterator[SampleFamily]:
+    """Yields the families that say how near the server is to its limits."""
+    readings = list(limits)
+    used = "Use of a limit of the server, in bytes or as a number"
+    for name, kind, help_text, field in (
+        ("nv_limit_used", "gauge", used, "used"),
+        ("nv_limit_max", "gauge", "The most that a limit of the server allows", "most"),
+        (
+            "nv_limit_refusals_total",
+            "counter",
+            "Number of requests and clients that a limit of the server has refused",
+            "refusals",
+        ),
+    ):
+        values = ((limit.name, getattr(limit, field)) for limit in readings)
+        samples = [
+            MetricSample(value, {"limit": each}) for each, value in values if value is not None
+        ]
+        yield SampleFamily(name, kind, help_text, samples)
+
+
 def cpu_families(machine: MachineReading) -> Iterable[SampleFamily]:
     """Yields the families of the CPU and the memory."""
     memory = "CPU {} memory (RAM), in bytes"

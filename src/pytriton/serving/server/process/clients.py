@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import math
 import socket
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.serving.server.process.resources import client_limit, lowest_free
@@ -52,6 +55,9 @@ MAX_TLS_PER_ITERATION = 32
 KEEPALIVE_IDLE_S = 120
 KEEPALIVE_INTERVAL_S = 30
 KEEPALIVE_PROBES = 4
+# Clients that are refused keep their sockets so long, or until so many others are refused.
+_REFUSED_S = 1.0
+_MAX_REFUSED = 64
 ConnectionT = TypeVar("ConnectionT")
 
 
@@ -66,8 +72,55 @@ class ClientTaker(Protocol):
     def is_full(self) -> bool:
         """Whether the processes that serve clients have no room for another."""
 
-    def take(self, sock: socket.socket) -> None:
-        """Serve a client."""
+    def take(self, sock: socket.socket, ticket: object = None) -> None:
+        """Serve a client, and give its ticket back when it has left, unless it has none."""
+
+
+class AddressLimit:
+    """Counts the clients of each address that are connected to one port."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  # 0: there is none, and nothing is counted
+        self.refused_count = 0
+        self._counts: dict[object, int] = {}
+
+    def admit(self, address: str) -> str | None:
+        """Count a client; returns what `leave` needs, or None if its address has too many."""
+        ticket = address_key(address)
+        count = self._counts.get(ticket, 0)
+        if count >= self.limit:
+            self.refused_count += 1
+            return None
+        self._counts[ticket] = count + 1
+        return ticket
+
+    def leave(self, ticket: object) -> None:
+        """Count that a client has left."""
+        left = self._counts.get(ticket, 0) - 1
+        if left > 0:
+            self._counts[ticket] = left
+        else:
+            self._counts.pop(ticket, None)
+
+    @property
+    def most(self) -> int:
+        """The number of clients of the address that has the most."""
+        return max(self._counts.values(), default=0)
+
+
+def address_key(address: str) -> str:
+    """Returns what counts as one client: an IPv4 address, or the first half of an IPv6 address.
+
+    Everybody with IPv6 has all addresses of a /64 network.
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:  # not of the internet
+        return address
+    if parsed.version == 4:
+        return address
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 class Acceptor:
@@ -76,6 +129,8 @@ class Acceptor:
     It pauses while this process has no descriptors left but those reserved for the server: waiting
     clients stay in the socket's queue until others disconnect. Essential clients may use a part of
     the reserve; see `client_limit`.
+
+    Clients of an address with too many connections get the `refusal`, and are disconnected.
     """
 
     def __init__(
@@ -85,7 +140,12 @@ class Acceptor:
         clients: ClientTaker,
         *,
         is_essential: bool = False,
+        addresses: AddressLimit | None = None,
+        refusal: bytes = b"",
     ) -> None:
+        self.addresses = AddressLimit(0) if addresses is None else addresses
+        self._refusal = refusal
+        self._refused: deque[socket.socket] = deque()  # they may still read it
         self.pause_count = 0
         self._loop = loop
         self._socket = sock
@@ -93,6 +153,11 @@ class Acceptor:
         self._is_essential = is_essential
         self._last_short_s = -math.inf
         self._retry_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """That of the listening socket."""
+        return self._socket.fileno()
 
     @property
     def is_paused(self) -> bool:
@@ -119,7 +184,7 @@ class Acceptor:
         limit = client_limit(is_essential=self._is_essential)
         for _ in range(self._clients.max_per_iteration):
             try:
-                sock, _address = self._socket.accept()
+                sock, address = self._socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -127,14 +192,41 @@ class Acceptor:
                     continue
                 self._pause(str(error))
                 return
+            ticket = None
+            if self.addresses.limit:
+                ticket = self.addresses.admit(address[0])
+                if ticket is None:
+                    self._refuse(sock)
+                    continue
             descriptor = sock.fileno()
-            self._clients.take(sock)
+            self._clients.take(sock, ticket)
             if descriptor >= limit:
                 self._pause(f"the first {limit} file descriptors are in use (see `ulimit -n`)")
                 return
             if self._clients.is_full:
                 self._pause("the front ends have no free file descriptors (see `ulimit -n`)")
                 return
+
+    def _refuse(self, sock: socket.socket) -> None:
+        """Tell a client why it is not served, and disconnect it."""
+        try:
+            sock.setblocking(False)
+            if self._refusal:
+                sock.send(self._refusal)
+                sock.shutdown(socket.SHUT_WR)
+        except OSError:  # it has disconnected
+            sock.close()
+            return
+        # If it was closed now, the client could not read this after it has sent its request.
+        self._refused.append(sock)
+        if len(self._refused) > _MAX_REFUSED:
+            self._refused.popleft().close()
+        self._loop.call_later(_REFUSED_S, self._end_refused, sock)
+
+    def _end_refused(self, sock: socket.socket) -> None:
+        sock.close()
+        if self._refused and self._refused[0] is sock:
+            self._refused.popleft()
 
     def _pause(self, reason: str) -> None:
         """Accept no clients until there is room; to try again at once would spin."""
@@ -178,28 +270,43 @@ class ClientOpener:
         # asyncio's own transports do not set TCP_NODELAY on accepted sockets.
         nodelay = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._options = [nodelay, *keepalive_options(socket)]
-        self._opening: dict[asyncio.Task[Any], socket.socket] = {}
+        self._opening: dict[asyncio.Task[Any], tuple[socket.socket, object]] = {}
         self.on_changed: Callable[[], None] | None = None  # called when `opening_count` has fallen
+        # Called with the ticket of a client that has left before it had a protocol.
+        self.on_left: Callable[[Any], None] | None = None
 
     @property
     def opening_count(self) -> int:
         """The number of clients that were accepted and have no protocol yet."""
         return len(self._opening)
 
-    def take(self, sock: socket.socket) -> None:
-        """Make a transport and a protocol for a client."""
+    def take(self, sock: socket.socket, ticket: object = None) -> None:
+        """Make a transport and a protocol for a client; a `ConnectionSet` returns its ticket."""
         try:
             sock.setblocking(False)
             for level, option, value in self._options:
                 sock.setsockopt(level, option, value)
         except OSError:  # raised by macOS if the client has disconnected
             sock.close()
+            self._leave(ticket)
             return
+        make_protocol = self._make_protocol
+        if ticket is not None:
+            make_protocol = partial(self._make_counted, ticket)
         task = self._loop.create_task(
-            self._loop.connect_accepted_socket(self._make_protocol, sock, ssl=self._tls)
+            self._loop.connect_accepted_socket(make_protocol, sock, ssl=self._tls)
         )
-        self._opening[task] = sock
+        self._opening[task] = (sock, ticket)
         task.add_done_callback(self._on_opened)
+
+    def _make_counted(self, ticket: object) -> asyncio.BaseProtocol:
+        protocol = self._make_protocol()
+        protocol.client_ticket = ticket  # type: ignore[attr-defined]  # both protocols have it
+        return protocol
+
+    def _leave(self, ticket: object) -> None:
+        if ticket is not None and self.on_left is not None:
+            self.on_left(ticket)
 
     def abandon(self) -> None:
         """Disconnect clients that have no protocol yet, such as those in a TLS handshake."""
@@ -207,16 +314,18 @@ class ClientOpener:
             task.cancel()
 
     def _on_opened(self, task: asyncio.Task[Any]) -> None:
-        sock = self._opening.pop(task)
+        sock, ticket = self._opening.pop(task)
         if self.on_changed is not None:
             self.on_changed()
         if task.cancelled():
             sock.close()
+            self._leave(ticket)
             return
         error = task.exception()
         if error is None:
             return
         sock.close()
+        self._leave(ticket)
         if isinstance(error, OSError):  # the client disconnected or does not use TLS
             logger.debug("a client could not connect: %s", error)
         else:
@@ -245,6 +354,7 @@ class ConnectionSet(dict[ConnectionT, None]):
     """Open connections, oldest first; it calls `on_changed` after one was opened or closed."""
 
     on_changed: Callable[[], None] | None = None
+    on_left: Callable[[Any], None] | None = None  # with the ticket of a client, if it has one
 
     def add(self, connection: ConnectionT) -> None:
         """Add a connection that was opened."""
@@ -255,5 +365,9 @@ class ConnectionSet(dict[ConnectionT, None]):
     def discard(self, connection: ConnectionT) -> None:
         """Remove a connection that was closed."""
         self.pop(connection, None)
+        if self.on_left is not None:
+            ticket = getattr(connection, "client_ticket", None)
+            if ticket is not None:
+                self.on_left(ticket)
         if self.on_changed is not None:
             self.on_changed()

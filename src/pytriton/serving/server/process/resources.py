@@ -147,6 +147,17 @@ def client_limit(*, is_essential: bool = False) -> int:
     return soft - (reserved // 2 if is_essential else reserved)
 
 
+def descriptors_in_use(descriptor: int) -> tuple[int, int | None]:
+    """Returns about how many descriptors this process has, and may have; None: no limit.
+
+    The argument is any open descriptor.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = lowest_free(descriptor)
+    used = soft if free == sys.maxsize else free
+    return used, None if soft == resource.RLIM_INFINITY else soft
+
+
 def lowest_free(descriptor: int) -> int:
     """Returns the number that the next descriptor would have; `sys.maxsize` if none is free.
 
