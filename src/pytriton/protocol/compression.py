@@ -84,20 +84,28 @@ def _inflate(
     # Pages that are not written use no memory; joining pieces would block all other threads.
     memory = np.empty(min(most, _MAX_RATIO * len(body) + _STEP_BYTES), np.uint8).data
     size = 0
-    for piece in _inflated_pieces(memoryview(body)):
-        end = size + len(piece)
-        if end > limit_bytes:
-            raise InvalidArgumentError(
-                f"Decompressed data size exceeds the maximum allowed value of {limit_bytes} bytes. "
-                "Use --http-max-input-size to increase the limit."
-            )
-        if end > small_bytes:
-            return None
-        if on_inflated is not None:
-            on_inflated(len(piece))
-        memory[size:end] = piece
-        size = end
-    return memory[:size]
+    try:
+        for piece in _inflated_pieces(memoryview(body)):
+            end = size + len(piece)
+            if end > limit_bytes:
+                raise _size_error(limit_bytes)  # noqa: TRY301  it frees the memory, too
+            if end > small_bytes:
+                return None
+            if on_inflated is not None:
+                on_inflated(len(piece))
+            memory[size:end] = piece
+            size = end
+        return memory[:size]
+    except BaseException:
+        memory.release()  # a traceback may keep this frame until the next collection of garbage
+        raise
+
+
+def _size_error(limit_bytes: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"Decompressed data size exceeds the maximum allowed value of {limit_bytes} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
 
 
 def _inflated_pieces(body: memoryview) -> Iterator[bytes]:

@@ -105,16 +105,19 @@ class Inflation:
             GrpcError: The message is damaged or too long, or there is no memory for it.
         """
         counted = 0
-        while not self._decompressor.eof and self._has_input:
-            self._step(PIECE_BYTES)
-            if self._lease is not None:
-                try:
+        try:
+            while not self._decompressor.eof and self._has_input:
+                self._step(PIECE_BYTES)
+                if self._lease is not None:
                     self._lease.grow(len(self._plain) - counted)
-                except UnavailableError as error:
-                    raise _as_status(error) from error
-                counted = len(self._plain)
-        message = self._end()
-        return message if self._lease is None else self._lease.attach(message)
+                    counted = len(self._plain)
+            message = self._end()
+            return message if self._lease is None else self._lease.attach(message)
+        except UnavailableError as error:
+            raise _as_status(error) from error
+        finally:
+            # A traceback may keep this object until the next collection of garbage.
+            self._data, self._plain, self._lease = memoryview(b""), bytearray(), None
 
     @property
     def _has_input(self) -> bool:
@@ -226,6 +229,15 @@ class MessageAssembler:
         self._grow(size)
         self._left -= size
         return None if self._left else self._end_message()
+
+    def stop(self) -> memoryview | None:
+        """Drop a message that is not complete; returns its memory from `allocate`, if it had any.
+
+        Nothing may be fed after that.
+        """
+        memory = self._memory
+        self._message = self._memory = self._lease = None
+        return memory
 
     def feed(self, data: Buffer) -> list[Message]:
         """Returns the messages that `data` completes; raises like `take`."""

@@ -147,6 +147,18 @@ def find_block(data: Any) -> tuple[Block | RemoteBlock, int] | None:
     return block, _address(data) - block.segment.address - block.offset
 
 
+def forget(data: memoryview) -> None:
+    """Give the pages of a view back to the system, if it is in a block of this process.
+
+    A block that is free again keeps its pages for the next one. Bodies that were never complete
+    would leave more of them behind than were ever in use at the same time.
+    """
+    found = find_block(data)
+    if found is not None and isinstance(found[0], Block):
+        block, offset = found
+        block.segment.forget(block.offset + offset, len(data))
+
+
 def _block_of(data: Any) -> Block | RemoteBlock | None:
     array: Any = data.obj if isinstance(data, memoryview) else None
     block: Any = array.base if isinstance(array, np.ndarray) else None

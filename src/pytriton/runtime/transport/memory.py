@@ -12,6 +12,7 @@ has no seals; only its size at the time of mapping can be checked.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -136,6 +137,16 @@ class Mapping:
     def view(self, offset: int, size: int) -> memoryview:
         """Returns a writable part of the region."""
         return self._array.data[offset : offset + size]
+
+    def forget(self, offset: int, size: int) -> None:
+        """Give the pages of a part back to the system, where that is possible; they become 0."""
+        base: Any = self._array.base
+        region = base.obj if isinstance(base, memoryview) else base
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < end and hasattr(region, "madvise") and hasattr(mmap, "MADV_REMOVE"):
+            with contextlib.suppress(OSError):  # the file system of an unlinked file cannot do it
+                region.madvise(mmap.MADV_REMOVE, start, end - start)
 
     def __del__(self) -> None:
         # The constructor of a subclass may have raised before there was a descriptor.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A budget for the memory of request bodies, from their first byte until nobody reads them.
+"""A budget for the memory of request bodies, from their first byte until they are answered.
 
-Memory is counted as it is really taken: while data arrives or is inflated, and until the memory
-itself is freed, whoever holds it then: a queue, a model, or a process that it is shared with.
-Bodies up to `UNCOUNTED_BYTES` are not counted; connections limit how many of them there are.
+Memory is counted as it is really taken: while data arrives or is inflated, and as long as this
+process keeps it, for a request that waits or runs. Bodies up to `UNCOUNTED_BYTES` are not counted;
+the limits of connections say how many of them there can be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytriton.base.errors import UnavailableError
-from pytriton.runtime.transport.arena import find_block
 
 if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
@@ -124,17 +123,22 @@ class MemoryLease:
             raise UnavailableError(problem)
 
     def grow(self, nbytes: int) -> None:
-        """Take more; UnavailableError if that is beyond the budget."""
-        self._memory.take(nbytes)
+        """Take more; if that is beyond the budget, give all back and raise UnavailableError."""
+        try:
+            self._memory.take(nbytes)
+        except UnavailableError:
+            # The body is refused, and a traceback would keep the lease for a while.
+            self.close()
+            raise
         self.nbytes += nbytes
+
+    def close(self) -> None:
+        """Give the memory back before the lease is deleted."""
+        nbytes, self.nbytes = self.nbytes, 0
+        self._memory.give(nbytes)
 
     def attach(self, memory: Buffer) -> memoryview:
         """Let the lease last as long as this memory; returns the view that others may use."""
-        found = find_block(memory)
-        if found is not None:
-            assert isinstance(memory, memoryview)
-            self._memory.attach(found[0], self)
-            return memory
         view = memory if isinstance(memory, memoryview) else memoryview(memory)
         if not isinstance(view.obj, np.ndarray):  # bytes cannot tell when they are freed
             view = np.frombuffer(view, np.uint8).data

@@ -29,6 +29,7 @@ from pytriton.protocol.grpc import (
 from pytriton.protocol.grpc.messages import PREFIX_BYTES, Message, pack_prefix
 from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput
 from pytriton.protocol.kserve_pb_response import message_size
+from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
 from pytriton.serving.server.api.status import GRPC_STATUS
 
@@ -213,6 +214,14 @@ class GrpcCall:
             self.on_half_close()
         self.acknowledge(size)
 
+    def _stop_input(self) -> None:
+        """Give back the memory of a message that will never be complete."""
+        if self._assembler is not None and not self._assembler.is_between_messages:
+            memory = self._assembler.stop()
+            if memory is not None:
+                self.connection.set_buffer(self.stream_id, None)
+                forget(memory)
+
     def make_assembler(self) -> MessageAssembler:
         """Returns the assembler of the client's messages; most methods have only small ones."""
         return MessageAssembler(self.connection.max_small_bytes, self.head.encoding)
@@ -306,6 +315,7 @@ class GrpcCall:
         if not self.is_open:
             return
         self.is_open = False
+        self._stop_input()
         if self._sends is None or not self._sends.finish(status, message):
             self.finish_now(status, message)
         self.connection.remove_call(self)
@@ -338,6 +348,7 @@ class GrpcCall:
         # Closed first: abandoning makes the engine answer, which must not be sent.
         if self.is_open:
             self.is_open = False
+            self._stop_input()
             self.on_abandoned()
 
     def __repr__(self) -> str:

@@ -168,9 +168,13 @@ class Bodies:
     async def _inflate(self, http: HttpRequest) -> Buffer:
         encoding = http.head.headers[b"content-encoding"].decode("latin-1")
         lease = self._memory.lease()
-        inflated = await self._background.run(
-            decompress, http.body, encoding, self._max_bytes, lease.grow
-        )
+        try:
+            inflated = await self._background.run(
+                decompress, http.body, encoding, self._max_bytes, lease.grow
+            )
+        except BaseException:
+            lease.close()  # a traceback may keep it until the next collection of garbage
+            raise
         return inflated if inflated is http.body else lease.attach(inflated)
 
     def _hold(self, inflated: Buffer, http: HttpRequest) -> Buffer:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from pytriton.base.errors import UnavailableError
+from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ class RequestReader:
     def stop(self) -> None:
         """Stop reading, and release all memory."""
         self.is_over = True
+        if self.large_body is not None:
+            forget(self.large_body)
         self._parser = self.large_body = self._lease = None
         self._body = self._partial = b""
 
