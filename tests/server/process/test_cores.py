@@ -14,6 +14,7 @@ from pytriton.serving.server.process.resources import (
     cores_of_quota,
     group_paths,
     usable_cores,
+    usable_memory,
 )
 
 V1_GROUPS = "12:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n"
@@ -139,3 +140,33 @@ def test_surroundings_are_those_of_this_process(monkeypatch):
         cores=usable_cores(), frontend_processes="3"
     )
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        ({}, None),
+        ({"sys/fs/cgroup/memory.max": "max\n"}, None),
+        ({"sys/fs/cgroup/memory.max": "1048576\n"}, 1 << 20),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.max": "max\n",
+                "sys/fs/cgroup/a/memory.max": "2097152\n",
+            },
+            2 << 20,
+        ),
+        (
+            {
+                "proc/self/cgroup": V1_GROUPS,
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": "3145728\n",
+            },
+            3 << 20,
+        ),
+    ],
+)
+def test_memory_is_that_of_the_machine_or_of_the_smallest_group(tmp_path, files, expected):
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    assert usable_memory(system(tmp_path, files)) == (expected or machine)

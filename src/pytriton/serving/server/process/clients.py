@@ -178,6 +178,8 @@ class Acceptor:
             self._retry_timer = None
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        while self._refused:
+            self._refused.popleft().close()
 
     def _accept(self) -> None:
         """Accept waiting clients, up to a limit so that connected clients do not wait long."""
