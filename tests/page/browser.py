@@ -148,15 +148,15 @@ class Browser:
 
 
 @contextmanager
-def started_browser(profile: Path) -> Iterator[Browser]:
-    """Starts Chromium, or skips the tests that need it."""
+def started_browser(profile: Path, *flags: str) -> Iterator[Browser]:
+    """Starts Chromium with more flags, or skips the tests that need it."""
     webdriver = pytest.importorskip("selenium.webdriver")
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if None in programs:
         pytest.skip("chromium and chromedriver are not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = programs[0]
-    for flag in (*_FLAGS, f"--user-data-dir={profile}", "--window-size=1280,900"):
+    for flag in (*_FLAGS, f"--user-data-dir={profile}", "--window-size=1280,900", *flags):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", _LOGS)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
