@@ -38,7 +38,7 @@ class RequestMemory:
         self._returned: deque[int] = deque()
         self._lock = threading.Lock()
         # Leases of memory that somebody still uses, each with what tells its end.
-        self._attached: dict[int, tuple[weakref.ref[Any], MemoryLease]] = {}
+        self._attached: dict[int, tuple[weakref.ref[Any], MemoryLease | int]] = {}
 
     @property
     def used_bytes(self) -> int:
@@ -52,16 +52,27 @@ class RequestMemory:
         return MemoryLease(self)
 
     def hold(self, memory: Buffer) -> Buffer:
-        """Count memory that was filled already until it is freed; returns it.
+        """Count large memory that was filled already until it is freed; returns it.
 
         Raises:
             UnavailableError: There is no room for it.
         """
-        if len(memory) <= UNCOUNTED_BYTES:
-            return memory
-        lease = self.lease()
-        lease.grow(len(memory))
-        return lease.attach(memory)
+        return memory if len(memory) <= UNCOUNTED_BYTES else self._hold(memory)
+
+    def hold_medium(self, memory: Buffer) -> Buffer:
+        """Count memory as `hold` does, of which larger parts are counted already.
+
+        A connection of gRPC may have thousands of open calls, and so many messages of this size.
+        """
+        return self._hold(memory) if len(memory) < UNCOUNTED_BYTES else memory
+
+    def _hold(self, memory: Buffer) -> Buffer:
+        # Without a lease, which would take half as long again.
+        nbytes = len(memory)
+        self.take(nbytes)
+        view = _weakly_owned(memory)
+        self.attach(view.obj, nbytes)
+        return view
 
     def refusal(self, nbytes: int = 0) -> str | None:
         """Returns why a body of this size is refused before it is read; None if it is not."""
@@ -85,13 +96,15 @@ class RequestMemory:
         """Count bytes that were freed, in whichever thread."""
         self._returned.append(nbytes)
 
-    def attach(self, owner: Any, lease: MemoryLease) -> None:
-        """Keep a lease until the object is gone that owns its memory."""
+    def attach(self, owner: Any, lease: MemoryLease | int) -> None:
+        """Keep a lease, or a number of bytes, until the object is gone that owns its memory."""
         watch = weakref.ref(owner, self._on_freed)
         self._attached[id(watch)] = (watch, lease)
 
     def _on_freed(self, watch: weakref.ref[Any]) -> None:
-        self._attached.pop(id(watch), None)  # the lease ends with it
+        _, lease = self._attached.pop(id(watch))  # a lease ends with it
+        if isinstance(lease, int):
+            self._returned.append(lease)
 
     def _collect(self) -> None:
         while self._returned:
@@ -139,12 +152,17 @@ class MemoryLease:
 
     def attach(self, memory: Buffer) -> memoryview:
         """Let the lease last as long as this memory; returns the view that others may use."""
-        view = memory if isinstance(memory, memoryview) else memoryview(memory)
-        if not isinstance(view.obj, np.ndarray):  # bytes cannot tell when they are freed
-            view = np.frombuffer(view, np.uint8).data
+        view = _weakly_owned(memory)
         self._memory.attach(view.obj, self)
         return view
 
     def __del__(self) -> None:
         if self.nbytes:
             self._memory.give(self.nbytes)
+
+
+def _weakly_owned(memory: Buffer) -> memoryview:
+    """Returns a view of memory that is owned by an array; bytes cannot tell when they are freed."""
+    if isinstance(memory, memoryview) and isinstance(memory.obj, np.ndarray):
+        return memory
+    return np.frombuffer(memory, np.uint8).data

@@ -107,10 +107,12 @@ class StreamInferCall(GrpcCall):
     def on_message(self, message: Buffer) -> None:
         """Pass a request to the engine, later if it is one of many that take some time."""
         work = self.connection.work
-        if len(message) > MEDIUM_BYTES and not work.loop_budget.is_free():
-            work.run_in_turn(self, self._begin, message)
-        else:
-            self._begin(message)
+        if len(message) > MEDIUM_BYTES:
+            message = work.memory.hold_medium(message)
+            if not work.loop_budget.is_free():
+                work.run_in_turn(self, self._begin, message)
+                return
+        self._begin(message)
 
     def _begin(self, message: Buffer) -> None:
         """Pass a request to the engine; an error in the request ends only that request."""

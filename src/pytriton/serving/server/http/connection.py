@@ -150,6 +150,7 @@ logger = logging.getLogger(__name__)
 
 READ_BYTES = 64 << 10
 MAX_PIPELINED = 16
+MAX_WAITING_BYTES = 64 << 10  # of bodies that wait; one more may come with the same read
 _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
 _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 
@@ -181,6 +182,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._current: HttpRequest | None = None
         self._exchange: HttpExchange | None = None
         self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
+        self._waiting_bytes = 0  # of the bodies of these requests
         self._is_processing_scheduled = False
         self._is_streaming = False
 
@@ -293,8 +295,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
         self._waiting.append(item)
+        if isinstance(item, HttpRequest):
+            self._waiting_bytes += len(item.body)
         # A client that sends without reading is not read from, either.
-        if len(self._waiting) >= MAX_PIPELINED and not self._is_reading_paused:
+        is_full = len(self._waiting) >= MAX_PIPELINED or self._waiting_bytes > MAX_WAITING_BYTES
+        if is_full and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
 
@@ -428,6 +433,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         while self._waiting and self._current is None and not self.is_writing_paused:
             item = self._waiting.popleft()
             if isinstance(item, HttpRequest):
+                self._waiting_bytes -= len(item.body)
                 self._handle(item)
             elif isinstance(item, Expectation):
                 self._transport.write(CONTINUE)
@@ -435,7 +441,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             else:
                 self._send_refusal(*item)
         self._is_processing_scheduled = False
-        if self._is_reading_paused and len(self._waiting) <= MAX_PIPELINED // 2:
+        has_room = self._waiting_bytes <= MAX_WAITING_BYTES
+        if self._is_reading_paused and has_room and len(self._waiting) <= MAX_PIPELINED // 2:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
@@ -501,6 +508,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Drop all requests, and abandon the current exchange."""
         self._reader.stop()
         self._waiting.clear()
+        self._waiting_bytes = 0
         exchange, self._exchange = self._exchange, None
         self._current = None
         if exchange is not None:
