@@ -11,6 +11,7 @@ import zlib
 import pytest
 
 from pytriton.base.errors import InvalidArgumentError, UnavailableError
+from pytriton.serving.server.api import local_client
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.http.reader import LARGE_BODY_BYTES
 from pytriton.testing import FakeEventLoop
@@ -256,3 +257,20 @@ def test_tasks_end_with_the_server(service):
 
     assert len(service.api.tasks) == 0
     assert service.control.ended == []
+
+
+def test_loads_beyond_the_limit_are_refused_until_others_are_done(service, monkeypatch):
+    monkeypatch.setattr(local_client, "MAX_LOADS", 2)
+    clients = [service.connect() for _ in range(3)]
+    for client in clients:
+        client.send(post(b"", LOAD))
+
+    assert [client.statuses() for client in clients] == [[], [], [503]]
+    assert error(clients[2].answers()[0]) == (
+        "expected at most 2 models that are loaded at the same time, got more; try again later"
+    )
+    service.control.finish()
+    service.loop.run()
+    assert [client.statuses() for client in clients] == [[200], [200], [503]]
+    assert ask(service, post(b"", LOAD)).status == 200
+    assert (service.client.loading_count, service.client.refused_loads) == (0, 1)

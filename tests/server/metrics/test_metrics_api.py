@@ -235,3 +235,26 @@ def test_driver_that_hangs_does_not_hold_scrapes_up(monkeypatch):
     readings, pages = asyncio.run(run())
     assert readings == 1
     assert all(b"nv_inference_count" in page for page in pages)
+
+
+def test_scrapes_beyond_the_limit_are_refused_until_others_are_done(monkeypatch):
+    monkeypatch.setattr(api_module, "MAX_SCRAPES", 2)
+    monkeypatch.setattr(api_module, "_MODELS_AT_ONCE", 1)
+
+    async def run():
+        _, api = make_api()
+        together = await asyncio.gather(*(scrape(api) for _ in range(3)))
+        await asyncio.sleep(0)
+        later = await scrape(api)
+        return [status for _, (status, _) in (*together, later)], api.refused_scrapes
+
+    assert asyncio.run(run()) == ([200, 200, 503, 200], 1)
+
+
+def test_large_body_is_refused_unless_the_page_has_a_form_for_it(client):
+    client.send(post(bytes(65537), b"/metrics")[:200])
+
+    (answer,) = client.answers()
+    assert answer.status == 400
+    assert b"expected a body of at most 65536 bytes for this request" in answer.body
+    assert client.handler.refusals == {"http_body_bytes": 1}

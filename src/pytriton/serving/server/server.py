@@ -26,13 +26,13 @@ from pytriton.serving.server.api.authorization import (
     RestrictedProtocol,
     required_headers,
 )
-from pytriton.serving.server.api.local_client import LocalClient
+from pytriton.serving.server.api.local_client import MAX_LOADS, LocalClient
 from pytriton.serving.server.api.origins import FOREIGN_PAGES
 from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.front_end import FrontEnd
 from pytriton.serving.server.http.connection import refusal
-from pytriton.serving.server.metrics.api import MetricsApi
+from pytriton.serving.server.metrics.api import MAX_SCRAPES, MetricsApi
 from pytriton.serving.server.page.history import Sampler
 from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, AddressLimit, ClientOpener
@@ -132,6 +132,7 @@ class NetworkServer:
             change_log_settings=core.log.change,
         )
         client.look_again = core.look_again
+        self._client = client
         self._front_end: FrontEnd | FrontEndPool
         self._request_memory = RequestMemory(options.request_memory_share)  # of this process
         pids: Callable[[], Sequence[int]] = tuple
@@ -309,6 +310,9 @@ class NetworkServer:
         limit = options.limits.max_connections_per_address
         if limit:
             yield reading("connections_per_address", most_clients, limit, refused)
+        client, metrics = self._client, self._metrics
+        yield reading("loads", client.loading_count, MAX_LOADS, client.refused_loads)
+        yield reading("scrapes", metrics.scrape_count, MAX_SCRAPES, metrics.refused_scrapes)
         calls = max((use.grpc_calls for use in uses), default=0)
         yield reading("grpc_calls_per_connection", calls, Http2Limits().max_concurrent_streams)
         for name in _REFUSING_LIMITS:

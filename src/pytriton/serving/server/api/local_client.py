@@ -11,7 +11,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytriton.base.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from pytriton.base.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
 from pytriton.runtime.transport.control import Started
 from pytriton.serving.engine.model_state import UNLOADED, VersionState
 from pytriton.serving.server.api.documents import statistics_of
@@ -41,6 +46,10 @@ def _no_ports() -> Started:
     return Started(0, 0, 0)
 
 
+# Requests to load models that wait or run: each may have brought files.
+MAX_LOADS = 256
+
+
 class LocalClient:
     """Calls the engine and the model control directly."""
 
@@ -56,6 +65,8 @@ class LocalClient:
         change_log_settings: ChangeLogSettings | None = None,
     ) -> None:
         self.chunk_observers: list[Callable[[Any], None]] = []
+        self.loading_count = 0  # of requests to load models
+        self.refused_loads = 0
         self._engine = engine
         self._control = control
         self._traces = TraceService(engine, trace_settings)
@@ -105,7 +116,17 @@ class LocalClient:
         return self._control.index(ready=ready)
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        await self._control.load(name, config, files)
+        if self.loading_count >= MAX_LOADS:
+            self.refused_loads += 1
+            raise UnavailableError(
+                f"expected at most {MAX_LOADS} models that are loaded at the same time, got more; "
+                "try again later"
+            )
+        self.loading_count += 1
+        try:
+            await self._control.load(name, config, files)
+        finally:
+            self.loading_count -= 1
         await self._engine.wait_until_known()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:

@@ -16,6 +16,7 @@ from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import VersionState
 from pytriton.serving.server.http.bodies import SMALL_BODY
+from pytriton.serving.server.http.connection import RETRY_AFTER
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
 from pytriton.serving.server.metrics.exposition import (
     OPEN_TYPE,
@@ -51,6 +52,7 @@ _INSTALL_HINT = (
 )
 _ALLOW = b"Allow: GET, HEAD\r\n"
 MAX_BODY_BYTES = 64 << 20
+MAX_SCRAPES = 16  # at the same time
 # So many models are read at once, in 2 ms; then requests have their turn.
 _MODELS_AT_ONCE = 32
 _GPU_WAIT_S = 1.0  # then a scrape shows what was read before
@@ -92,6 +94,8 @@ class MetricsApi(HttpHandler):
         self._options = options.metrics_options
         self._tasks = BackgroundTasks(loop)
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
+        self.scrape_count = 0  # of those that take a while, as there are many models or GPUs
+        self.refused_scrapes = 0
         self._push: otlp.MetricsPush | None = None
         self._gpus: NvmlReader | None = None
         self._gpu_readings: Sequence[DeviceReading] = ()
@@ -154,9 +158,19 @@ class MetricsApi(HttpHandler):
             parts = self._page.finish(page, [*server, *self._others(models)])
             connection.respond(200, parts, OPEN_TYPE if is_open else TEXT_TYPE)
             return None
+        if self.scrape_count >= MAX_SCRAPES:
+            self.refused_scrapes += 1
+            text = f"expected at most {MAX_SCRAPES} scrapes at the same time, got more"
+            connection.respond_error(503, text, RETRY_AFTER)
+            return None
+        self.scrape_count += 1
         answer = self._answer(connection, models, self._gpus, is_open=is_open)
         task = self._tasks.start(answer)
+        task.add_done_callback(self._on_scraped)
         return PendingExchange(HttpExchange(), task)
+
+    def _on_scraped(self, _: asyncio.Task[None]) -> None:
+        self.scrape_count -= 1
 
     async def _answer(
         self,
