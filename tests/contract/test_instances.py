@@ -61,7 +61,8 @@ def channel(way, monkeypatch):
     if name == "stream":
         monkeypatch.setattr(WorkerBench, "is_remote", True)
         for module in (benches, bound_model, worker, function_bench):
-            monkeypatch.setattr(module, "MemoryChannel", lambda sock, _, **_words: StreamChannel(sock))
+            stream = lambda sock, _, **_words: StreamChannel(sock)  # noqa: E731
+            monkeypatch.setattr(module, "MemoryChannel", stream)
 
 
 @pytest.fixture
