@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytriton.protocol.http2.events import Event
-    from pytriton.protocol.http2.frames import PeerSettings, ResponseFrames
+    from pytriton.protocol.http2.frames import BodyFrames, PeerSettings, ResponseFrames
     from pytriton.protocol.http2.outbox import Buffer
     from pytriton.protocol.http2.receiving import IncompleteInput
     from pytriton.protocol.http2.streams import Stream
@@ -252,7 +252,33 @@ class Http2Connection:
             self.send_data(stream_id, part)
         self.send_trailers(stream_id, trailers)
 
-    def send_whole(self, stream_id: int, frames: ResponseFrames, data: Iterable[bytes]) -> bool:
+    def send_body(self, stream_id: int, head: bytes, body: Sequence[Buffer]) -> None:
+        """Send a whole response without trailers, like `send_response`; the body may be empty."""
+        size = sum(map(len, body))
+        if not size:
+            self.send_headers(stream_id, head, end_stream=True)
+            return
+        stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
+        if stream is None:
+            return
+        if stream.is_head_sent:
+            message = f"the response on stream {stream_id} has a head already"
+            raise LocalProtocolError(message)
+        outbox = self._core.outbox
+        if outbox.add_response(stream, head, body, size, None):
+            self._core.end_sent(stream)
+        else:
+            outbox.queue_response(stream, head, body, None)
+
+    def send_interim(self, stream_id: int, block: bytes) -> None:
+        """Send the head of an interim response, such as 100; the real one follows."""
+        stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
+        if stream is not None and not stream.is_head_sent:
+            self._core.outbox.add_header_block(stream_id, block, is_end=False)
+
+    def send_whole(
+        self, stream_id: int, frames: ResponseFrames | BodyFrames, data: Iterable[bytes]
+    ) -> bool:
         """Send a small response; returns False if it cannot be sent at once, and sends nothing."""
         core = self._core
         stream = core.streams.open.get(stream_id)

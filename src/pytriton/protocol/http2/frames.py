@@ -248,6 +248,22 @@ class ResponseFrames:
         )
 
 
+class BodyFrames:
+    """HEADERS and one DATA frame, which ends the response; the block fits into any frame."""
+
+    __slots__ = ("_before_data", "_before_head", "data_bytes")
+
+    def __init__(self, head: bytes, data_bytes: int) -> None:
+        self.data_bytes = data_bytes
+        self._before_head = _start(HEADERS, END_HEADERS, len(head))
+        self._before_data = head + _start(DATA, END_STREAM, data_bytes)
+
+    def join(self, stream_id: int, data: Iterable[bytes]) -> bytes:
+        """Returns the frames of a response with this data."""
+        encoded_id = stream_id.to_bytes(_ID_BYTES, "big")
+        return b"".join((self._before_head, encoded_id, self._before_data, encoded_id, *data))
+
+
 def _start(kind: int, flags: int, length: int) -> bytes:
     """Returns a frame header without the stream id at its end."""
     return pack_header(length << 8 | kind, flags, 0)[:-_ID_BYTES]

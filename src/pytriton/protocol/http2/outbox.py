@@ -113,27 +113,36 @@ class Outbox:
         self.activity += 1
 
     def add_response(
-        self, stream: Stream, head: bytes, body: Sequence[Buffer], size: int, trailers: bytes
+        self,
+        stream: Stream,
+        head: bytes,
+        body: Sequence[Buffer],
+        size: int,
+        trailers: bytes | None,
     ) -> bool:
         """Add a whole response as one buffer; if it does not fit, return False and add nothing."""
         largest = self.max_frame
         if (
             len(head) > largest
-            or len(trailers) > largest
+            or (trailers is not None and len(trailers) > largest)
             or self._needs_table_update
             or not self.fits_inline(stream, size)
         ):
             return False
         stream_id = stream.id
         pack_header = frames.pack_header
+        data_flags = frames.END_STREAM if trailers is None else 0
         parts = [
             pack_header(len(head) << 8 | frames.HEADERS, frames.END_HEADERS, stream_id),
             head,
-            pack_header(size << 8 | frames.DATA, 0, stream_id),
+            pack_header(size << 8 | frames.DATA, data_flags, stream_id),
             *body,
-            pack_header(len(trailers) << 8 | frames.HEADERS, _TRAILERS_FLAGS, stream_id),
-            trailers,
         ]
+        if trailers is not None:
+            parts.append(
+                pack_header(len(trailers) << 8 | frames.HEADERS, _TRAILERS_FLAGS, stream_id)
+            )
+            parts.append(trailers)
         return self.add_whole(stream, b"".join(parts), size)
 
     def add_whole(self, stream: Stream, response: bytes, size: int) -> bool:
@@ -162,7 +171,7 @@ class Outbox:
         )
 
     def queue_response(
-        self, stream: Stream, head: bytes, body: Sequence[Buffer], trailers: bytes
+        self, stream: Stream, head: bytes, body: Sequence[Buffer], trailers: bytes | None
     ) -> None:
         """Queue a whole response with data: all of it is there, so nobody could pause."""
         self.add_header_block(stream.id, head, is_end=False)
