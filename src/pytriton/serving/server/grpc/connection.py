@@ -29,8 +29,9 @@ from pytriton.protocol.http2 import (
     TrailersReceived,
     WriteResumed,
 )
+from pytriton.serving.server.api.stalls import ClientStalls
 from pytriton.serving.server.api.status import GRPC_STATUS
-from pytriton.serving.server.grpc.timeouts import Action, ClientStalls, Keepalive
+from pytriton.serving.server.grpc.timeouts import Action, Keepalive
 from pytriton.serving.server.process.event_loop import reader_of_parts, writer_of_parts
 
 if TYPE_CHECKING:
