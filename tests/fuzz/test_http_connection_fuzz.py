@@ -174,6 +174,12 @@ class RecordingSink:
         self.is_refused = True
         self.seen.append((status, message))
 
+    def on_http2(self, data: bytes) -> None:
+        assert not self.seen
+        assert not self.is_refused
+        self.is_refused = True  # nothing may follow that the reader reports
+        self.seen.append((505, "HTTP/2 begins"))
+
     def body_memory(self, head: RequestHead) -> memoryview:
         assert head.content_length <= LIMITS.http_max_input_bytes
         return memoryview(bytearray(head.content_length))

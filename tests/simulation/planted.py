@@ -51,7 +51,7 @@ from pytriton.serving.server.frontend.pool import FrontEndPool
 from pytriton.serving.server.frontend.reply_outbox import ReplyOutbox
 from pytriton.serving.server.frontend.session import FrontEndRequest
 from pytriton.serving.server.grpc.connection import GrpcConnection
-from pytriton.serving.server.http.connection import HttpConnection
+from pytriton.serving.server.http.connection import Http1Connection
 from tests.simulation.faults import HANG_S
 from tests.simulation.scenario import Run, Scenario, make_scenario
 
@@ -174,7 +174,7 @@ def pipelined_answers_out_of_order(patches: Patches) -> None:
 
         return process_waiting
 
-    patches.wrap(HttpConnection, "_process_waiting", process)
+    patches.wrap(Http1Connection, "_process_waiting", process)
 
 
 @bug("A request whose HTTP client has left is not cancelled.", "streams")
@@ -184,7 +184,7 @@ def http_client_that_left_is_served(patches: Patches) -> None:
         connection._waiting.clear()
         connection._exchange = connection._current = None
 
-    patches.set(HttpConnection, "_abandon_requests", abandon)
+    patches.set(Http1Connection, "_abandon_requests", abandon)
 
 
 @bug("A model is not told that an HTTP client reads again after it was slow.", "streams")
@@ -193,7 +193,7 @@ def http_stream_never_resumes(patches: Patches) -> None:
         connection.is_writing_paused = False
         connection._process_waiting_soon()
 
-    patches.set(HttpConnection, "resume_writing", resume_writing)
+    patches.set(Http1Connection, "resume_writing", resume_writing)
 
 
 # gRPC

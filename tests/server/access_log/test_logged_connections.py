@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytriton.serving.server.access_log.connections import LoggedHttpConnection
-from pytriton.serving.server.http.connection import HttpConnection
+from pytriton.serving.server.http.connection import Http1Connection
 from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fakes import FakeLoop
 from tests.server.http_fakes import Client, ScriptedHandler, post
@@ -24,7 +24,7 @@ class LoggingHandler(ScriptedHandler):
 
     def make_connection(self):
         # A fake transport has no address that could be logged.
-        members = {"connection_made": HttpConnection.connection_made}
+        members = {"connection_made": Http1Connection.connection_made}
         kind = type("Connection", (LoggedHttpConnection,), members)
         kind.access_log, kind.with_health = self.entries, True
         return kind(self)

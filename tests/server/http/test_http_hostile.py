@@ -79,7 +79,7 @@ REFUSED = {
     "HTTP 0.9": (505, b"GET / HTTP/0.9\r\n\r\n"),
     "HTTP 1.2": (400, b"GET / HTTP/1.2\r\n\r\n"),
     "HTTP 2.0": (505, b"GET / HTTP/2.0\r\n\r\n"),
-    "HTTP 2's preface": (505, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"),
+    "HTTP 2's preface with a fault": (400, b"PRI * HTTP/2.0\r\n\r\nSN\r\n\r\n"),
     "a TLS handshake": (400, bytes.fromhex("16030102000100")),
     "another expectation": (417, post(b"x", b"/", b"Expect: 200-ok")),
     "two expectations": (417, post(b"x", b"/", b"Expect: 100-continue", b"Expect: 200-ok")),
@@ -130,11 +130,13 @@ def test_refused_after_what_came_before_it_is_answered(name, delivery):
     assert client.saw_end
 
 
-def test_http2_client_is_told_that_it_has_the_wrong_port():
+def test_http2_does_not_begin_after_a_request():
     client = Client()
+    client.send(get(b"/a"))
     client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
-    assert b"gRPC has a port of its own" in client.bodies()[0]
+    assert client.statuses() == [200, 505]
+    assert b"the whole connection preface of HTTP/2" in client.bodies()[1]
 
 
 @pytest.mark.parametrize("method", [b"OPTIONS", b"GET"])

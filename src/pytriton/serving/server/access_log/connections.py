@@ -25,7 +25,13 @@ from pytriton.serving.server.access_log.access_log import (
 )
 from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import GrpcConnection
-from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection, refusal
+from pytriton.serving.server.http.connection import (
+    JSON_TYPE,
+    Http1Connection,
+    HttpConnection,
+    refusal,
+)
+from pytriton.serving.server.http.http2_connection import Http2Stream
 from pytriton.serving.server.http.reader import RequestHead
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from pytriton.base.messages import ExecutionTrace, InferRequest, ResponseSink
     from pytriton.protocol.http2 import Event
     from pytriton.protocol.http2.events import RequestReceived
-    from pytriton.protocol.http2.frames import ResponseFrames
+    from pytriton.protocol.http2.frames import BodyFrames, ResponseFrames
     from pytriton.protocol.http2.headers import Http2RequestHead as GrpcHead
     from pytriton.protocol.http2.limits import Http2Limits
     from pytriton.runtime.executor.inference import Inference
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler
     from pytriton.serving.server.http.handler import HttpHandler
+    from pytriton.serving.server.http.http2_connection import Http2ServerConnection
     from pytriton.serving.server.http.reader import HttpRequest
     from pytriton.serving.server.options.server_options import AccessLogOptions
 
@@ -65,15 +72,15 @@ _WAYS = ("_sink", "_call")
 _MAX_STEPS = 4
 
 
-class LoggedHttpConnection(HttpConnection):
-    """A connection that adds an entry for each of its requests."""
+class LoggedAnswers(HttpConnection):
+    """The answers of a connection or a stream, each of which adds an entry."""
 
     access_log: AccessLog  # set in the class of a server, as the ones below
     with_health: bool
     with_costs = False
 
-    def __init__(self, handler: HttpHandler) -> None:
-        super().__init__(handler)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._client = ""
         # Whether the current request has its entry. The request itself is not kept here: its body
         # may be shared memory, which would be in use as long as the client stays connected.
@@ -84,11 +91,6 @@ class LoggedHttpConnection(HttpConnection):
         # The model of the request to the engine, which the path may not name.
         self.model = self.version = self.request_id = ""
         self.cost: RequestCost | None = None  # None: nobody wants to know it
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport when a client connected."""
-        self._client = address_of(transport)
-        super().connection_made(transport)
 
     def _handle(self, request: HttpRequest) -> None:
         self._is_entered = False
@@ -140,16 +142,11 @@ class LoggedHttpConnection(HttpConnection):
             self._enter(self._current, self._stream_status, self._streamed_bytes)
         super().end_stream()
 
-    def _send_refusal(self, status: int, message: str) -> None:
-        size = len(refusal(status, message).partition(b"\r\n\r\n")[2])
-        self._add(self._reader.head, status, 0, size, 0)
-        super()._send_refusal(status, message)
-
-    def _abandon_requests(self) -> None:
+    def _enter_abandoned(self) -> None:
+        """Add the entry of a request whose client has left, if there is one."""
         request = self._current
         if request is not None:
             self._enter(request, CLIENT_CLOSED, self._streamed_bytes)
-        super()._abandon_requests()
 
     def _enter(self, request: HttpRequest, status: int, bytes_out: int) -> None:
         """Add the entry of a request, unless it has one."""
@@ -185,6 +182,38 @@ class LoggedHttpConnection(HttpConnection):
                 self.cost,
             )
         )
+
+
+class LoggedHttpConnection(LoggedAnswers, Http1Connection):
+    """A connection that adds an entry for each of its requests."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport when a client connected."""
+        self._client = address_of(transport)
+        super().connection_made(transport)
+
+    def _send_refusal(self, status: int, message: str) -> None:
+        size = len(refusal(status, message).partition(b"\r\n\r\n")[2])
+        self._add(self._reader.head, status, 0, size, 0)
+        super()._send_refusal(status, message)
+
+    def _abandon_requests(self) -> None:
+        self._enter_abandoned()
+        super()._abandon_requests()
+
+
+class LoggedHttp2Stream(LoggedAnswers, Http2Stream):
+    """A stream of HTTP/2 that adds an entry for its request."""
+
+    def __init__(self, connection: Http2ServerConnection, stream_id: int) -> None:
+        super().__init__(connection, stream_id)
+        self._client = address_of(connection.transport)
+        self._began_ns = time.monotonic_ns()  # of a request that is refused, or held back
+
+    def abandon(self) -> None:
+        """Called when the client does not want the answer any more, or cannot get it."""
+        self._enter_abandoned()
+        super().abandon()
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
@@ -242,7 +271,9 @@ class CountingConnection(Http2Connection):
             self._on_end(stream_id, status_of(trailers))
         super().send_response(stream_id, head, body, trailers)
 
-    def send_whole(self, stream_id: int, frames: ResponseFrames, data: Iterable[bytes]) -> bool:
+    def send_whole(
+        self, stream_id: int, frames: ResponseFrames | BodyFrames, data: Iterable[bytes]
+    ) -> bool:
         """Send a small response; returns False if it cannot be sent at once, and sends nothing."""
         is_sent = super().send_whole(stream_id, frames, data)
         record = self._records.get(stream_id)
@@ -386,9 +417,13 @@ class AccessLogUse:
     def use_http(self, handler: HttpHandler) -> None:
         """Log the requests of an HTTP port."""
         handler.is_timed = True
-        usual = handler.connection_class
-        name = f"Logged{usual.__name__}"
-        handler.connection_class = type(name, (LoggedHttpConnection, usual), dict(self._members))
+        usual, stream = handler.connection_class, handler.stream_class
+        handler.connection_class = type(
+            f"Logged{usual.__name__}", (LoggedHttpConnection, usual), dict(self._members)
+        )
+        handler.stream_class = type(
+            f"Logged{stream.__name__}", (LoggedHttp2Stream, stream), dict(self._members)
+        )
 
     def use_grpc(self, api: GrpcApi) -> None:
         """Log the calls of the gRPC port."""
@@ -418,22 +453,22 @@ class AccessLogUse:
         vars(engine)["infer"] = infer
 
 
-def _noted(sink: Any) -> LoggedHttpConnection | CallRecord | None:
+def _noted(sink: Any) -> LoggedAnswers | CallRecord | None:
     """Returns where facts about a request are noted, given its sink."""
     for _ in range(_MAX_STEPS):
         following = next((each for way in _WAYS if (each := getattr(sink, way, None))), None)
         if following is None:
             break
         sink = following
-    if isinstance(sink, LoggedHttpConnection):
+    if isinstance(sink, LoggedAnswers):
         return sink
     connection: Any = getattr(sink, "connection", None) or getattr(sink, "_connection", None)
     if isinstance(connection, LoggedGrpcConnection):
         return connection.records.get(sink.stream_id)
-    return connection if isinstance(connection, LoggedHttpConnection) else None
+    return connection if isinstance(connection, LoggedAnswers) else None
 
 
-def _note(request: InferRequest, noted: LoggedHttpConnection | CallRecord) -> None:
+def _note(request: InferRequest, noted: LoggedAnswers | CallRecord) -> None:
     """Note what a request is for."""
     if not noted.model:
         noted.model = request.model_name

@@ -15,8 +15,9 @@ import msgspec
 
 from pytriton.base.errors import ServerError
 from pytriton.serving.server.http.bodies import SMALL_BODY
-from pytriton.serving.server.http.connection import HttpConnection
+from pytriton.serving.server.http.connection import Http1Connection
 from pytriton.serving.server.http.handler import HttpHandler
+from pytriton.serving.server.http.http2_connection import Http2Stream
 from pytriton.serving.server.http.infer import respond_server_error
 from pytriton.serving.server.http.reader import HttpRequest, RequestHead
 from pytriton.serving.server.http.routes import HttpEndpoint, Route
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.http.api import HttpApi
+    from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
 
     Handle = Callable[[HttpConnection, HttpRequest, Route], HttpExchange | None]
@@ -113,6 +115,7 @@ class CloudApi(HttpHandler):
         binary: The pattern of the Content-Type of requests with binary tensors.
         own: The endpoints that only the provider has, by name.
         connection: The class of connections.
+        stream: The class of the streams of connections of HTTP/2.
     """
 
     def __init__(
@@ -122,7 +125,8 @@ class CloudApi(HttpHandler):
         routes: CloudRoutes,
         binary: re.Pattern[bytes],
         own: Mapping[str, Handle],
-        connection: type[HttpConnection] = HttpConnection,
+        connection: type[Http1Connection] = Http1Connection,
+        stream: type[Http2Stream] = Http2Stream,
     ) -> None:
         super().__init__(api.limits, api.loop, origins, api.request_memory)
         self._api = api
@@ -130,6 +134,7 @@ class CloudApi(HttpHandler):
         self._binary = binary
         self._own = own
         self.connection_class = connection
+        self.stream_class = stream
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Allocate memory for a large body, that of its model if possible."""

@@ -35,6 +35,7 @@ def make_cloud_api(
             sagemaker.BINARY_TYPE,
             {"models": models.models, "model": models.model},
             sagemaker.SageMakerConnection,
+            sagemaker.SageMakerStream,
         )
     assert service is ClientService.VERTEX_AI, service
     metrics = VertexAiMetrics(api, engine, is_allowed=options.metrics.allow)

@@ -21,7 +21,8 @@ from pytriton.serving.server.cloud.api import (
     binary_type,
     infer_target,
 )
-from pytriton.serving.server.http.connection import JSON_TYPE, HttpConnection
+from pytriton.serving.server.http.connection import JSON_TYPE, Http1Connection, HttpConnection
+from pytriton.serving.server.http.http2_connection import Http2Stream
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ class SageMakerRoutes:
         return NOT_FOUND
 
 
-class SageMakerConnection(HttpConnection):
-    """A connection of SageMaker, which passes no headers to clients but the Content-Type."""
+class SageMakerAnswers(HttpConnection):
+    """Answers for SageMaker, which passes no headers to clients but the Content-Type."""
 
     def respond(
         self,
@@ -202,3 +203,11 @@ class SageMakerConnection(HttpConnection):
         if request is not None and request.head.target.startswith(_MODELS):
             status = OUT_OF_MEMORY if is_out_of_memory(message) else status
         super().respond_error(status, message, headers)
+
+
+class SageMakerConnection(SageMakerAnswers, Http1Connection):
+    """A connection of SageMaker."""
+
+
+class SageMakerStream(SageMakerAnswers, Http2Stream):
+    """A stream of a connection of SageMaker."""

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
-    from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.connection import Http1Connection
+    from pytriton.serving.server.http.http2_connection import Http2ServerConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.process.clients import ConnectionSet
     from pytriton.serving.server.shared_memory.shared_memory import RegionControl
@@ -175,7 +176,9 @@ class FrontEnd:
         self._grpc.begin_shutdown()
 
     def begin_shutdown(self) -> None:
-        """Ask all gRPC clients to open no more calls."""
+        """Ask all clients of HTTP/2 to send no more requests and calls."""
+        for api in (self._http, *self._cloud):
+            api.begin_shutdown()
         self._grpc.begin_shutdown()
 
     async def end_connections(self, timeout_s: float) -> None:
@@ -183,7 +186,7 @@ class FrontEnd:
         # Clients in the middle of a TLS handshake have no connection yet that could be ended.
         for opener in self._openers:
             opener.abandon()
-        connections: list[HttpConnection | GrpcConnection] = [
+        connections: list[Http1Connection | Http2ServerConnection | GrpcConnection] = [
             *self._http.connections,
             *(connection for api in self._cloud for connection in api.connections),
             *self._grpc.connections,

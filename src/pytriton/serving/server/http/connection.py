@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP/1.1 connection: receives requests and sends responses in order, whole or as a stream.
+"""What the code that answers a request knows of its client, and the connection of HTTP/1.1.
 
-The reader parses requests; here are keep-alive, pipelining, flow control, and clients' timeouts.
+That receives requests and sends responses in order, whole or as a stream. The reader parses
+requests; here are keep-alive, pipelining, flow control, and clients' timeouts.
 """
 
 from __future__ import annotations
@@ -155,13 +156,89 @@ _OPEN, _LINGERING = ConnectionState.OPEN, ConnectionState.LINGERING
 _CLOSING, _CLOSED = ConnectionState.CLOSING, ConnectionState.CLOSED
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection:
+    """Where the answer to a request goes: a connection of HTTP/1.1, or one stream of HTTP/2.
+
+    The code that answers requests knows nothing else of a client. There is one request at a time;
+    whatever is sent after its end, or after the client has left, is dropped.
+    """
+
+    def __init__(self, handler: HttpHandler) -> None:
+        self._handler = handler
+        self._current: HttpRequest | None = None
+        self._exchange: HttpExchange | None = None
+        self._is_streaming = False
+        self.is_writing_paused = False  # much output waits, as the client reads slowly
+
+    @property
+    def began_ns(self) -> int:
+        """When the first bytes of the current request came; 0 if that is not known."""
+        return 0 if self._current is None else self._current.began_ns
+
+    def _handle(self, request: HttpRequest) -> None:
+        self._current = request
+        try:
+            exchange = self._handler.handle(self, request)
+        except Exception as error:  # noqa: BLE001  the client gets it
+            head = request.head
+            activity = f"it served {head.method!a} {head.target!a}"
+            failure = error_for_clients(error, activity)
+            self.respond_error(HTTP_STATUS[failure.code], failure.message)
+            return
+        # It may be answered already, and the next one may have taken its place.
+        if self._current is request:
+            self._exchange = exchange
+            if self.is_writing_paused and exchange is not None:
+                exchange.pause()
+
+    def respond(
+        self,
+        status: int,
+        parts: Sequence[Buffer] = (),
+        content_type: bytes = JSON_TYPE,
+        headers: bytes = b"",
+    ) -> None:
+        """Answer the current request; `headers` are whole lines."""
+        raise NotImplementedError
+
+    def respond_small(
+        self, json_length: int | None, body: bytes, encoding: str = "identity"
+    ) -> None:
+        """Answer an inference with a small body, like `respond(200, [body])` in less time.
+
+        Only for requests that `small_body_layout` allows. `json_length` is the length of the JSON,
+        None if nothing follows; it counts before the body was compressed.
+        """
+        raise NotImplementedError
+
+    def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
+        """Answer with Triton's error object."""
+        logger.debug("HTTP error %d: %s", status, message)
+        self.respond(status, (error_body(message),), JSON_TYPE, headers)
+
+    def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
+        """Begin a response of unknown length, with lines of headers; `stream` follows."""
+        raise NotImplementedError
+
+    def stream(self, part: bytes) -> None:
+        """Send a part of a streamed response; an empty part is ignored."""
+        raise NotImplementedError
+
+    def end_stream(self) -> None:
+        """End a streamed response."""
+        raise NotImplementedError
+
+    def on_request_id(self, request_id: str) -> None:
+        """Called with the id of a request that the engine does not get by itself."""
+
+
+class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
     client_ticket: object = None  # set by who accepted the client, and returned to it
 
     def __init__(self, handler: HttpHandler) -> None:
-        self._handler = handler
+        super().__init__(handler)
         self._loop = handler.loop
         self._transport: Any = None
         self._write_parts: Any = None
@@ -179,17 +256,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_reading_paused = False
 
         # Responding, in order
-        self._current: HttpRequest | None = None
-        self._exchange: HttpExchange | None = None
         self._waiting: deque[HttpRequest | Expectation | HttpRefusal] = deque()
         self._waiting_bytes = 0  # of the bodies of these requests
         self._is_processing_scheduled = False
-        self._is_streaming = False
 
         # The answers to pages of other origins have more headers, if some are allowed.
         self._cors = handler.origins if handler.origins.has_cors else None
 
-        self.is_writing_paused = False  # the write buffer is full, as the client reads slowly
         self._timeouts = ClientTimeouts(handler.limits)
         self._was_used = False  # since the last check for idle connections
         self._on_lost: asyncio.Future[None] | None = None
@@ -200,7 +273,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         is_answering = self._current is not None
-        return f"<HttpConnection {self._state.name} {is_answering=} waiting={len(self._waiting)}>"
+        return f"<Http1Connection {self._state.name} {is_answering=} waiting={len(self._waiting)}>"
 
     # Transport callbacks
 
@@ -253,10 +326,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Reader callbacks
 
-    @property
-    def began_ns(self) -> int:
-        """When the first bytes of the current request came; 0 if that is not known."""
-        return 0 if self._current is None else self._current.began_ns
+    def on_http2(self, data: bytes) -> None:
+        """Let a connection of HTTP/2 take the place of this one, whose first bytes are `data`."""
+        self._reader.stop()
+        self._become(_CLOSED)
+        self._handler.begin_http2(self, self._transport, data)
 
     def on_request(self, request: HttpRequest) -> None:
         """Handle a request, or queue it until those before it are answered."""
@@ -305,22 +379,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Responding
 
-    def _handle(self, request: HttpRequest) -> None:
-        self._current = request
-        try:
-            exchange = self._handler.handle(self, request)
-        except Exception as error:  # noqa: BLE001  the client gets it
-            head = request.head
-            activity = f"it served {head.method!a} {head.target!a}"
-            failure = error_for_clients(error, activity)
-            self.respond_error(HTTP_STATUS[failure.code], failure.message)
-            return
-        # It may be answered already, and the next one may have taken its place.
-        if self._current is request:
-            self._exchange = exchange
-            if self.is_writing_paused and exchange is not None:
-                exchange.pause()
-
     def respond(
         self,
         status: int,
@@ -353,11 +411,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def respond_small(
         self, json_length: int | None, body: bytes, encoding: str = "identity"
     ) -> None:
-        """Answer an inference with a small body, like `respond(200, [body])` in 0.6 us less.
-
-        Only for requests of HTTP 1.1 after which the connection is kept. `json_length` is the
-        length of the JSON, None if nothing follows; it counts before the body was compressed.
-        """
+        """Answer an inference with a small body, like `respond(200, [body])` in 0.6 us less."""
         if self._closes_when_idle or encoding != "identity":
             self.respond(200, (body,), *body_headers(json_length, encoding))
         elif self._current is not None:
@@ -370,14 +424,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._was_used = True
             if self._waiting:
                 self._process_waiting_soon()
-
-    def on_request_id(self, request_id: str) -> None:
-        """Called with the id of a request that the engine does not get by itself."""
-
-    def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
-        """Answer with Triton's error object."""
-        logger.debug("HTTP error %d: %s", status, message)
-        self.respond(status, (error_body(message),), JSON_TYPE, headers)
 
     def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
         """Begin a response of unknown length, with lines of headers; `stream` follows."""
@@ -493,6 +539,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.close()
         else:
             self._closes_when_idle = True
+
+    def begin_shutdown(self) -> None:
+        """Do nothing: whatever a client still asks is answered, and `end` follows."""
 
     def close_after_answer(self) -> None:
         """Close after an answer that says so; a client that is told sends nothing in vain."""

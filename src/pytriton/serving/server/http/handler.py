@@ -8,10 +8,15 @@ the exchange that will answer it.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytriton.serving.server.api.request_memory import RequestMemory
-from pytriton.serving.server.http.connection import READ_BYTES, HttpConnection
+from pytriton.serving.server.http.connection import READ_BYTES, Http1Connection
+from pytriton.serving.server.http.http2_connection import (
+    Http2ServerConnection,
+    Http2Stream,
+    http2_limits,
+)
 from pytriton.serving.server.http.reader import (
     SIZE_HINT,
     SMALL_BODY_HINT,
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from pytriton.serving.server.api.origins import OriginPolicy
+    from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ClientLimits
 
 
@@ -91,24 +97,41 @@ class HttpHandler:
         self.request_memory = RequestMemory() if request_memory is None else request_memory
         self.refusals: Counter[str] = Counter()  # by the limit that a request exceeded
         self.loop = loop
-        self.connections: ConnectionSet[HttpConnection] = ConnectionSet()
+        self.connections: ConnectionSet[Http1Connection | Http2ServerConnection] = ConnectionSet()
         # All connections share it: what is read is parsed, or copied, before the next read.
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.cached_heads: dict[bytes, RequestHead] = {}
         self.is_timed = False  # requests tell when their first bytes came
         self.is_leaving = False  # clients are asked to go to another server
-        self.connection_class: type[HttpConnection] = HttpConnection
+        self.connection_class: type[Http1Connection] = Http1Connection
+        self.stream_class: type[Http2Stream] = Http2Stream
+        self.http2_limits = http2_limits(limits)
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
-    def make_connection(self) -> HttpConnection:
+    def make_connection(self) -> Http1Connection:
+        """Returns the protocol of a new client, which `begin_http2` may replace."""
         return self.connection_class(self)
+
+    def begin_http2(self, replaced: Http1Connection, transport: Any, data: bytes) -> None:
+        """Serve a client with HTTP/2, because that is what its first bytes, `data`, are."""
+        connection = Http2ServerConnection(self)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        self.connections.discard(replaced)
+        self.watch.discard(replaced)
+        connection.receive_first(data)
 
     def let_clients_leave(self) -> None:
         """Close each connection after its next answer, also those that are opened from now on."""
         self.is_leaving = True
-        for connection in self.connections:
+        for connection in list(self.connections):
             connection.close_after_answer()
+
+    def begin_shutdown(self) -> None:
+        """Ask clients to open no more requests, as far as their protocol can tell them."""
+        for connection in list(self.connections):
+            connection.begin_shutdown()
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""

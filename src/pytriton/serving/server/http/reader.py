@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from pytriton.base.errors import UnavailableError
+from pytriton.protocol.http2.frames import PREFACE
 from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.api.status import HTTP_RESTRICTED
 
@@ -85,6 +86,9 @@ class RequestSink(Protocol):
     def on_refusal(self, status: int, message: str) -> None:
         """Called when a request is invalid; nothing more is read."""
 
+    def on_http2(self, data: bytes) -> None:
+        """Called if the client speaks HTTP/2, with all of its bytes; nothing more is read."""
+
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
 
@@ -119,6 +123,7 @@ class RequestReader:
         self._began_ns = 0
         self._cached_heads = cached_heads
         self._parser: Any = None  # created when needed: many clients only repeat cached heads
+        self._is_first = True  # no request was read: it may be a connection of HTTP/2
         self.is_over = False  # nothing more is read
         self.is_mid_request = False
         self.is_in_head = False
@@ -161,6 +166,7 @@ class RequestReader:
             return False
         missing = end + head.content_length - len(data)
         if not missing:
+            self._is_first = False
             if not head.keep_alive:
                 self.is_over = True
             self._sink.on_request(HttpRequest(head, data[end:], self._began_ns))
@@ -236,6 +242,10 @@ class RequestReader:
     def _run_parser(self, data: bytes) -> bytes:
         """Pass received bytes to the parser; returns bytes that have to be parsed again."""
         if self._parser is None:
+            if self._is_first and PREFACE.startswith(data[: len(PREFACE)]):
+                self._begin_http2(data)
+                return b""
+            self._is_first = False
             self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(data)
@@ -248,6 +258,15 @@ class RequestReader:
         except httptools.HttpParserError as error:
             self._refuse(*_syntax_refusal(error))
         return b""
+
+    def _begin_http2(self, data: bytes) -> None:
+        """Let HTTP/2 begin with the first bytes of a connection; part of its preface may miss."""
+        if len(data) >= len(PREFACE):
+            self.stop()
+            self._sink.on_http2(data)
+            return
+        self._partial = data
+        self.is_mid_request = self.is_in_head = True
 
     def _without_upgrade(self, rest: bytes) -> bytes:
         """Returns the request without its Upgrade header, which this server ignores.
@@ -303,11 +322,8 @@ class RequestReader:
         head.is_http_10 = version == "1.0"
         # The parser limits the number but not its leading zeros, and int() limits the digits.
         head.content_length = int(head.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
-        refusal = (
-            _head_refusal(head, version, self._limits)
-            or _host_refusal(head)
-            or self._origin_refusal(head)
-            or (head.content_length > LARGE_BODY_BYTES and self._large_refusal(head))
+        refusal = head_refusal(head, version, self._limits, self._origins) or (
+            head.content_length > LARGE_BODY_BYTES and self._large_refusal(head)
         )
         if refusal:
             self._refuse(*refusal)
@@ -317,13 +333,6 @@ class RequestReader:
             self._large_bytes = head.content_length
         if b"expect" in head.headers and not (head.is_http_10 or self._is_upgrade):
             self._sink.on_expectation()
-
-    def _origin_refusal(self, head: RequestHead) -> tuple[int, str] | None:
-        problem = self._origins.refusal(head.method, head.headers.get)
-        if problem is None:
-            return None
-        self._origins.refused_count += 1
-        return HTTP_RESTRICTED, problem
 
     def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:
         refusal = self._sink.large_body_refusal(head)
@@ -339,7 +348,7 @@ class RequestReader:
         self._body_bytes += len(body)
         # Content-Length was checked with the head; this is for chunked bodies.
         if self._body_bytes > self._limits.http_max_input_bytes:
-            self._refuse(*_size_refusal(self.head, self._body_bytes, self._limits))
+            self._refuse(*size_refusal(self.head, self._body_bytes, self._limits))
         elif self._body_bytes > LARGE_BODY_BYTES >= self.head.content_length and not (
             self._lease_more(len(body)) if was_large else self._begin_large_chunks()
         ):
@@ -439,7 +448,22 @@ class RequestReader:
             self._sink.on_refusal(status, message)
 
 
-def _head_refusal(head: RequestHead, version: str, limits: ClientLimits) -> tuple[int, str] | None:
+def head_refusal(
+    head: RequestHead, version: str, limits: ClientLimits, origins: OriginPolicy
+) -> tuple[int, str] | None:
+    """Returns the status and the reason why a head is refused; None if it is not."""
+    refusal = _syntax_or_size_refusal(head, version, limits) or _host_refusal(head)
+    if refusal is None:
+        problem = origins.refusal(head.method, head.headers.get)
+        if problem is not None:
+            origins.refused_count += 1
+            refusal = HTTP_RESTRICTED, problem
+    return refusal
+
+
+def _syntax_or_size_refusal(
+    head: RequestHead, version: str, limits: ClientLimits
+) -> tuple[int, str] | None:
     """Returns why RFC 9112 or a limit forbids a well-formed head; None if they do not."""
     coding = head.headers.get(b"transfer-encoding", b"chunked").lower()
     expectation = head.headers.get(b"expect", b"100-continue").lower()
@@ -455,7 +479,7 @@ def _head_refusal(head: RequestHead, version: str, limits: ClientLimits) -> tupl
     if expectation != b"100-continue" and not head.is_http_10:
         return 417, "the only expectation that can be met is 100-continue"
     is_too_large = head.content_length > limits.http_max_input_bytes
-    return _size_refusal(head, head.content_length, limits) if is_too_large else None
+    return size_refusal(head, head.content_length, limits) if is_too_large else None
 
 
 def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
@@ -469,7 +493,7 @@ def _host_refusal(head: RequestHead) -> tuple[int, str] | None:
     return 400, f"expected a name or an address as Host, got {host.decode('latin-1')!a}"
 
 
-def _size_refusal(head: RequestHead, size: int, limits: ClientLimits) -> tuple[int, str]:
+def size_refusal(head: RequestHead, size: int, limits: ClientLimits) -> tuple[int, str]:
     """Returns the refusal of a body that is too large, in Triton's words for what it has in it."""
     most = limits.http_max_input_bytes
     json_length = head.headers.get(b"inference-header-content-length")
@@ -491,6 +515,6 @@ def _size_refusal(head: RequestHead, size: int, limits: ClientLimits) -> tuple[i
 
 
 def _syntax_refusal(error: Exception) -> tuple[int, str]:
-    if "PRI" in str(error):  # the first bytes of an HTTP/2 connection
-        return 505, "expected HTTP version 1.0 or 1.1, got 2.0: gRPC has a port of its own"
+    if "PRI" in str(error):  # or they are not the first bytes of a connection
+        return 505, "expected HTTP version 1.0 or 1.1, or the whole connection preface of HTTP/2"
     return 400, f"malformed HTTP request: {error}"
