@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from pytriton.serving.server.http.columns import LEARNED_AFTER
 from tests.server.cloud_fakes import answered, request, sagemaker, status_of
 from tests.server.http_models import ask, error, floats, infer_body
 
@@ -56,12 +57,7 @@ def test_default_model_that_nobody_named_is_unknown():
 
 
 def test_binary_tensors_come_and_go_with_the_length_in_the_content_type():
-    service = sagemaker()
-    tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32"}
-    tensor["parameters"] = {"binary_data_size": 4}
-    text = json.dumps({"inputs": [tensor], "outputs": BINARY_OUTPUT}).encode()
-    line = b"Content-Type: " + BINARY + str(len(text)).encode()
-    answer = answered(service, invoke(line, body=text + bytes(4)), floats(2))
+    answer = answered(sagemaker(), binary_invocation(), floats(2))
 
     content_type = answer.headers[b"Content-Type"]
     assert content_type.startswith(BINARY)
@@ -69,6 +65,27 @@ def test_binary_tensors_come_and_go_with_the_length_in_the_content_type():
     length = int(content_type[len(BINARY) :])
     assert json.loads(answer.body[:length])["outputs"][0]["name"] == "y"
     assert answer.body[length:] == np.array([2], np.float32).tobytes()
+
+
+def binary_invocation() -> bytes:
+    tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32"}
+    tensor["parameters"] = {"binary_data_size": 4}
+    text = json.dumps({"inputs": [tensor], "outputs": BINARY_OUTPUT}).encode()
+    return invoke(b"Content-Type: " + BINARY + str(len(text)).encode(), body=text + bytes(4))
+
+
+def test_answers_of_requests_that_repeat_have_the_length_in_the_content_type():
+    service = sagemaker()
+    types = set()
+    for number in range(LEARNED_AFTER + 3):
+        client = service.connect()
+        client.send(binary_invocation())
+        service.double.answer(floats(2), index=number)
+        (answer,) = client.answers()
+        types.add(answer.headers[b"Content-Type"])
+
+    assert len(types) == 1
+    assert types.pop().startswith(BINARY)
 
 
 def test_response_is_never_compressed():

@@ -21,7 +21,12 @@ from pytriton.serving.server.cloud.api import (
     binary_type,
     infer_target,
 )
-from pytriton.serving.server.http.connection import JSON_TYPE, Http1Connection, HttpConnection
+from pytriton.serving.server.http.connection import (
+    JSON_TYPE,
+    Http1Connection,
+    HttpConnection,
+    body_headers,
+)
 from pytriton.serving.server.http.http2_connection import Http2Stream
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 
@@ -196,6 +201,15 @@ class SageMakerAnswers(HttpConnection):
             line, _, headers = headers.partition(b"\r\n")
             content_type = _RESPONSE_TYPE + line[len(_HEADER_LENGTH) :]
         super().respond(status, parts, content_type, headers)
+
+    def respond_small(
+        self, json_length: int | None, body: bytes, encoding: str = "identity"
+    ) -> None:
+        """See `HttpConnection`; an answer with binary tensors needs the other way."""
+        if json_length is None:
+            super().respond_small(json_length, body, encoding)
+        else:
+            self.respond(200, (body,), *body_headers(json_length, encoding))
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         """See `HttpConnection`; a model that SageMaker manages may tell that memory is short."""
