@@ -80,11 +80,8 @@ class Http2Client(Client):
         super().__init__(handler, **limits)
         self.transport.read_buffer = self.handler.read_buffer
         self.encoder = hpack.Encoder()
-        self._decoder = hpack.Decoder()
-        self._read_bytes = 0
-        self.frames: list[SentFrame] = []
-        self.replies: dict[int, Reply] = {}
         self._next_id = 1
+        self.begin_reading()
         start = frames.PREFACE + settings(setting(INITIAL_WINDOW_SIZE, window))
         if connection_window > frames.DEFAULT_WINDOW:
             start += window_update(0, connection_window - frames.DEFAULT_WINDOW)
@@ -147,6 +144,13 @@ class Http2Client(Client):
         self.send(b"".join(wire), sizes)
 
     # Answers
+
+    def begin_reading(self) -> None:
+        """Read all that comes back from the first byte on."""
+        self._decoder = hpack.Decoder()
+        self._read_bytes = 0
+        self.frames: list[SentFrame] = []
+        self.replies: dict[int, Reply] = {}
 
     def read(self) -> None:
         """Read all that has come back."""
