@@ -32,7 +32,7 @@ class Http2Session:
             client=True, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
         )
         self._h2.initiate_connection()
-        self._window = window
+        self._authority = f"127.0.0.1:{port}"
         self._unsent: dict[int, bytes] = {}
         self._partial: dict[int, Answer] = {}
         self.answers: dict[int, Answer] = {}
@@ -67,7 +67,7 @@ class Http2Session:
             (":method", method or ("GET" if body is None else "POST")),
             (":scheme", "http"),
             (":path", path),
-            (":authority", f"127.0.0.1:{self.socket.getpeername()[1]}"),
+            (":authority", self._authority),
             *((name.lower(), value) for name, value in (headers or {}).items()),
         ]
         if body is not None:
@@ -166,8 +166,8 @@ class Http2Session:
             self._send_body(stream_id)
         try:
             self.socket.sendall(self._h2.data_to_send())
-        except ConnectionError:
-            self.is_closed = True
+        except ConnectionError:  # what the server has sent before may still be read
+            self.is_leaving = True
 
     def _send_body(self, stream_id: int) -> None:
         """Send as much of a body as the server's windows allow."""

@@ -261,7 +261,7 @@ class Load(threading.Thread):
         session, number = self.session, 0
         with session:
             while not session.is_leaving and not session.is_closed:
-                while len(session.pending) < self.in_flight:
+                while len(session.pending) < self.in_flight and not session.is_leaving:
                     number += 1
                     body = json_body({"x": np.array([[number]], np.float32)}, id=str(number))
                     session.begin("/v2/models/double/infer", body)
