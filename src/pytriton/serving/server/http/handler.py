@@ -106,6 +106,7 @@ class HttpHandler:
         self.connection_class: type[Http1Connection] = Http1Connection
         self.stream_class: type[Http2Stream] = Http2Stream
         self.http2_limits = http2_limits(limits)
+        self._connections_to_flush: list[Http2ServerConnection] = []
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
@@ -127,6 +128,17 @@ class HttpHandler:
         self.is_leaving = True
         for connection in list(self.connections):
             connection.close_after_answer()
+
+    def flush_soon(self, connection: Http2ServerConnection) -> None:
+        """Call `connection.flush` in the next iteration, with those of all other connections."""
+        if not self._connections_to_flush:
+            self.loop.call_soon(self._flush)
+        self._connections_to_flush.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._connections_to_flush = self._connections_to_flush, []
+        for connection in connections:
+            connection.flush()
 
     def begin_shutdown(self) -> None:
         """Ask clients to open no more requests, as far as their protocol can tell them."""

@@ -387,14 +387,14 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = None
-        if not self._is_closing:
-            buffer = self.http2.get_buffer(reads_more=self._read_parts is not None)
-        if buffer is None:
-            self._direct_bytes = 0
-            return self.handler.read_buffer
-        self._direct_bytes = len(buffer)
-        return buffer
+        http2 = self.http2
+        if http2.has_buffers and not self._is_closing:
+            buffer = http2.get_buffer(reads_more=self._read_parts is not None)
+            if buffer is not None:
+                self._direct_bytes = len(buffer)
+                return buffer
+        self._direct_bytes = 0
+        return self.handler.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:  # what the client still sends is dropped
@@ -557,7 +557,7 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
         """Schedule a call of `flush`, so that the output of an iteration is written at once."""
         if not self._is_flush_due and not self._is_closing:
             self._is_flush_due = True
-            self._loop.call_soon(self.flush)
+            self.handler.flush_soon(self)
 
     def flush(self) -> None:
         """Write the output until the transport pauses writing."""
