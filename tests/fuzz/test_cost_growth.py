@@ -15,11 +15,14 @@ import pytest
 from pytriton.protocol.http2 import frames, headers, receiving
 from pytriton.protocol.http2.frames import ConnectionViolation, Http2ErrorCode, frame
 from pytriton.serving.server.http.reader import RequestReader
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fuzz.fuzzing import assert_doubles
 from tests.fuzz.grpc_rig import GrpcRig, infer_request, literal, plain_block, resize, string
 from tests.fuzz.http_rig import HttpRig
 from tests.fuzz.test_grpc_connection_fuzz import check_blocks
+from tests.fuzz.test_http2_connection_fuzz import Http2Rig
 from tests.server.grpc_fakes import framed
+from tests.server.http2_fakes import head as request_fields
 from tests.server.http_fakes import get, post
 from tests.server.http_models import INFER, infer_body
 from tests.wire.http2.frame_client import (
@@ -202,6 +205,76 @@ def connection(name: str, count: int, read_bytes: int) -> Callable[[], None]:
 def test_work_grows_with_requests_and_their_parts(name, reads):
     sizes = SIZES if reads != "byte by byte" else (5, 10, 20)
     assert_doubles(lambda count: connection(name, count, READS[reads]), sizes, slack=SLACK)
+
+
+def asking(
+    stream_id: int, *more: tuple[bytes, bytes], flags: int = 4, target: bytes = INFER
+) -> bytes:
+    """The head of a request over HTTP/2."""
+    fields = request_fields(target, *more, method=b"POST")
+    return frame(frames.HEADERS, flags, stream_id, b"".join(literal(*each) for each in fields))
+
+
+JSON = infer_body(1.0)
+# By name, what is sent to the HTTP port after so many requests without an end.
+STREAMS: dict[str, Callable[[int, int], bytes]] = {
+    "requests": lambda open_, count: each_new(open_, count, lambda i: asking(i, flags=5)),
+    "inferences": lambda open_, count: each_new(
+        open_, count, lambda i: asking(i) + data(i, JSON, end_stream=True)
+    ),
+    "different heads": lambda open_, count: each_new(
+        open_, count, lambda i: asking(i, (b"a", b"%d" % i), flags=5)
+    ),
+    "requests without an end": lambda open_, count: each_new(open_, count, asking),
+    "refused heads": lambda open_, count: each_new(
+        open_, count, lambda i: asking(i, (b"host", b"other"))
+    ),
+    "resets": lambda open_, count: each_new(open_, count, lambda i: asking(i) + rst_stream(i)),
+    "resets of inferences": lambda open_, count: each_new(
+        open_, count, lambda i: asking(i) + data(i, JSON, end_stream=True) + rst_stream(i)
+    ),
+    "expectations": lambda open_, count: each_new(
+        open_, count, lambda i: asking(i, (b"expect", b"100-continue"))
+    ),
+    "announced bodies": lambda open_, count: each_new(
+        open_, count, lambda i: asking(i, (b"content-length", b"70000")) + data(i, b"{")
+    ),
+    "parts of bodies": lambda open_, count: each_open(open_, count, lambda i: data(i, b"{")),
+    "parts of one body": lambda open_, count: each_open(1, count, lambda i: data(i, b"{")),
+    "trailers": lambda open_, count: each_open(
+        open_, count, lambda i: frame(frames.HEADERS, 5, i, literal(b"a", b"b"))
+    ),
+    "fields": lambda open_, count: asking(
+        later(open_, 0), *[(b"a%d" % number, b"b") for number in range(count)]
+    ),
+    "repeated field": lambda open_, count: asking(later(open_, 0), *[(b"a", b"b")] * count),
+    "cookies": lambda open_, count: asking(later(open_, 0), *[(b"cookie", b"b")] * count),
+    "hosts": lambda open_, count: asking(later(open_, 0), *[(b"host", b"h")] * count),
+}
+
+
+def streams(name: str, open_count: int, count: int, work_burst: int) -> Callable[[], None]:
+    """A client of the HTTP port that begins requests, sends frames, and leaves."""
+    rig = Http2Rig(ClientLimits(), streams=4 * SIZES[-1], work_burst=work_burst)
+    begun = b"".join(asking(2 * number + 1) for number in range(open_count))
+    wire = PREFACE + begun + STREAMS[name](open_count, count)
+
+    def run() -> None:
+        rig.play([wire[at : at + READ_BYTES] for at in range(0, len(wire), READ_BYTES)])
+        rig.service.loop.advance(5)
+        rig.end()
+
+    return run
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_work_grows_with_streams_of_the_http_port(name):
+    assert_doubles(lambda count: streams(name, CALLS, count, 10**9), SIZES, slack=SLACK)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_work_grows_with_streams_and_open_requests_together(name):
+    assert_doubles(lambda count: streams(name, count, count, LITTLE_BUDGET), SIZES, slack=SLACK)
 
 
 # Old mistakes

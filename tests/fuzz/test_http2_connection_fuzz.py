@@ -11,6 +11,7 @@ from pytriton.base.errors import UNEXPECTED
 from pytriton.protocol.http2 import Http2ErrorCode, frames
 from pytriton.protocol.http2.frames import frame
 from pytriton.serving.server.http.http2_connection import Http2ServerConnection
+from pytriton.serving.server.options.server_options import ClientLimits
 from tests.fuzz.answering import PATIENCE_S, AnsweringService
 from tests.fuzz.fuzzing import (
     Case,
@@ -90,13 +91,15 @@ class HttpSession(RandomSession):
 class Http2Rig:
     """One connection of a server whose models answer at once."""
 
-    def __init__(self) -> None:
-        self.service = AnsweringService(limits=LIMITS)
+    def __init__(
+        self, limits: ClientLimits = LIMITS, streams: int = STREAMS, work_burst: int = WORK_BURST
+    ) -> None:
+        self.service = AnsweringService(limits=limits)
         api = self.service.api
         api.http2_limits = msgspec.structs.replace(
             api.http2_limits,
-            max_concurrent_streams=STREAMS,
-            work_burst=WORK_BURST,
+            max_concurrent_streams=streams,
+            work_burst=work_burst,
             work_per_second=0,
         )
         self.client = Client(api)
