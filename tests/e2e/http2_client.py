@@ -23,10 +23,15 @@ _GOAWAY = 7
 class Http2Session:
     """One connection; every request ends in `answers`, `refused` or `resets`, or it is lost."""
 
-    def __init__(self, port: int, window: int = 1 << 20) -> None:
+    def __init__(self, port: int, window: int = 1 << 20, *, is_polite: bool = True) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        config = h2.config.H2Configuration(
+            client_side=True,
+            header_encoding="utf-8",
+            validate_outbound_headers=is_polite,
+            normalize_outbound_headers=is_polite,
+        )
         self._h2 = h2.connection.H2Connection(config)
         self._h2.local_settings = h2.settings.Settings(
             client=True, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
@@ -68,7 +73,7 @@ class Http2Session:
             (":scheme", "http"),
             (":path", path),
             (":authority", self._authority),
-            *((name.lower(), value) for name, value in (headers or {}).items()),
+            *(headers or {}).items(),
         ]
         if body is not None:
             fields.append(("content-length", str(len(body))))

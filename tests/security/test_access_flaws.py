@@ -11,6 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from pytriton.serving.server.http import routes
+from tests.e2e.http2_client import Http2Session
 from tests.e2e.http_client import call
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.repository_e2e.model_files import model
@@ -128,16 +129,18 @@ def test_cve_2026_24206_port_of_sagemaker_asks_for_the_secret(guarded, path):
     assert not [answer for answer in answers if b"outputs" in answer.body]
 
 
-@pytest.mark.parametrize("port", ["http_port", "sagemaker_port", "vertex_ai_port"])
-@pytest.mark.parametrize(
-    "path",
-    ["//v2/models/stats", "/v2//models/stats", "/v2/./models/stats", "/v2/x/../models/stats",
-     "/v2/models/stats/", "/V2/models/stats", "/v2/models/%73tats", "/v2%2Fmodels%2Fstats",
-     "/v2/models/stats?token=1", "/v2/models/stats;x", "/v2/models/stats%00",
-     "/v2/models/stats#x", "http://127.0.0.1/v2/models/stats", "http://x@y/v2/models/stats",
-     "/v2\\models\\stats", "*", "/%2e%2e/v2/models/stats", "/invocations/../v2/models/stats",
-     "v2/models/stats", "/v2/models/stats\t"],
+SPELLINGS = (
+    "//v2/models/stats", "/v2//models/stats", "/v2/./models/stats", "/v2/x/../models/stats",
+    "/v2/models/stats/", "/V2/models/stats", "/v2/models/%73tats", "/v2%2Fmodels%2Fstats",
+    "/v2/models/stats?token=1", "/v2/models/stats;x", "/v2/models/stats%00",
+    "/v2/models/stats#x", "http://127.0.0.1/v2/models/stats", "http://x@y/v2/models/stats",
+    "/v2\\models\\stats", "*", "/%2e%2e/v2/models/stats", "/invocations/../v2/models/stats",
+    "v2/models/stats", "/v2/models/stats\t",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("port", ["http_port", "sagemaker_port", "vertex_ai_port"])
+@pytest.mark.parametrize("path", SPELLINGS)
 def test_cve_2026_24207_no_spelling_of_a_path_is_a_way_around(guarded, port, path):
     answers = [
         raw_answer(getattr(guarded, port), head(path, *lines, method=method))
@@ -148,6 +151,34 @@ def test_cve_2026_24207_no_spelling_of_a_path_is_a_way_around(guarded, port, pat
 
     assert {status_of(answer) for answer in answers} <= {0, 400, 403, 404, 405}
     assert not [answer for answer in answers if b"model_stats" in answer]
+
+
+@pytest.mark.parametrize("port", ["http_port", "sagemaker_port", "vertex_ai_port"])
+def test_cve_2026_24207_http2_is_no_way_around(guarded, port):
+    tokens = (
+        {},
+        {"token": "wrong"},
+        {"Token": SECRET},
+        {":token": SECRET},
+        {"cookie": f"token={SECRET}"},
+        {"x-original-url": "/v2"},
+        {"host": "other"},
+    )
+    with Http2Session(getattr(guarded, port), is_polite=False) as session:
+        sent = {
+            session.begin(path, headers=token, method=method): (path, token, method)
+            for path, token, method in itertools.product(
+                (*PATHS, *SPELLINGS), tokens, ("GET", "POST", "get", "CONNECT")
+            )
+        }
+        session.await_all()
+
+    assert not session.is_closed
+    assert set(session.answers) | set(session.resets) == set(sent)
+    for stream_id, answer in session.answers.items():
+        assert answer.status in {400, 401, 403, 404, 405, 501}, (sent[stream_id], answer)
+        assert b"model_stats" not in answer.body
+        assert b"outputs" not in answer.body
 
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
