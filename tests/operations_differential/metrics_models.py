@@ -131,8 +131,9 @@ def without_values(lines: list[str]) -> list[str]:
 def heads(server: Server, kind: str = "") -> Observation:
     """The help and type lines in the order of the page, of one kind or of all.
 
-    Those about clients that have to wait are left out, as Triton has none.
+    Those about clients that have to wait, and about limits, are left out, as Triton has none.
     """
-    lines = [line for line in page(server) if " nv_accept_" not in line]
+    own = (" nv_accept_", " nv_limit_")
+    lines = [line for line in page(server) if not any(name in line for name in own)]
     shown = {line.split()[2] for line in lines if line.startswith("# TYPE") and kind in line}
     return [line for line in lines if line.startswith("# ") and line.split()[2] in shown]
