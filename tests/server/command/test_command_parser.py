@@ -25,6 +25,7 @@ OWN_VALUES = {
     "access-log-format": "json",
     "backend-config": "python,thread-pool-size=3",
     "cache-config": "local,size=5",
+    "cors-allow-origins": "https://*.example.com,http://localhost:*",
     "cuda-memory-pool-byte-size": "0:1024",
     "cuda-virtual-address-size": "0:1024",
     "executor": "ray",

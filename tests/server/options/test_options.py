@@ -17,6 +17,7 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.engine.rate_limiter import RateLimitResource
 from pytriton.serving.server.api.authorization import RestrictedGroup
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
+from pytriton.serving.server.api.origins import BrowserOptions
 from pytriton.serving.server.options.endpoints import EndpointOptions, Surroundings, VertexAiOptions
 from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.repository_options import RepositoryOptions
@@ -131,6 +132,13 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         ray_start_timeout=60.5,
         sandbox="on,network",
         sandbox_allow=["off"],
+        cors_allow_origins=["https://App.example.com:443, http://localhost:*"],
+        cors_allow_headers=["X-Tenant"],
+        cors_allow_credentials=True,
+        cors_max_age_secs=5,
+        allowed_hosts=["Models.example.com"],
+        max_connections_per_address=6,
+        max_request_memory=7,
     ).to_dict()
 
     assert None not in config.values()
@@ -166,7 +174,16 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         metrics_options=MetricsOptions(
             cpu=False, gpu=False, interval_ms=100.0, counter_latencies=False
         ),
-        limits=ClientLimits(http_max_input_bytes=16),
+        limits=ClientLimits(
+            http_max_input_bytes=16, max_connections_per_address=6, max_request_memory_bytes=7
+        ),
+        browsers=BrowserOptions(
+            allow_origins=("https://app.example.com", "http://localhost:*"),
+            allow_headers=("x-tenant",),
+            allow_credentials=True,
+            max_age_s=5,
+            allowed_hosts=("models.example.com",),
+        ),
         repository=RepositoryOptions(
             paths=("models",),
             backend_directory="backends",
