@@ -75,21 +75,23 @@ EXTRA = {
 # them (the entry points, `server.server`, `server.serving`) puts them together and may import all.
 SERVER_PACKAGES = {
     "tracing": frozenset[str](),
-    "api": frozenset({"tracing"}),
+    "access": frozenset[str](),
+    "api": frozenset({"access", "tracing"}),
     "options": frozenset({"api"}),
     "process": frozenset({"options"}),
     "codec": frozenset({"api"}),
     "shared_memory": frozenset({"api"}),
-    "http": frozenset({"api", "codec", "options", "process", "shared_memory", "tracing"}),
-    "grpc": frozenset({"api", "options", "process", "shared_memory", "tracing"}),
-    "metrics": frozenset({"api", "http", "options"}),
-    "page": frozenset({"api", "http", "metrics", "options", "process", "tracing"}),
-    "openai": frozenset({"api", "http"}),
-    "landing": frozenset({"api", "http", "options"}),
-    "cloud": frozenset({"api", "http", "options"}),
+    "http": frozenset({"access", "api", "codec", "options", "process", "shared_memory", "tracing"}),
+    "grpc": frozenset({"access", "api", "options", "process", "shared_memory", "tracing"}),
+    "metrics": frozenset({"access", "api", "http", "options"}),
+    "page": frozenset({"access", "api", "http", "metrics", "options", "process", "tracing"}),
+    "openai": frozenset({"access", "api", "http"}),
+    "landing": frozenset({"access", "api", "http", "options"}),
+    "cloud": frozenset({"access", "api", "http", "options"}),
     "access_log": frozenset({"api", "grpc", "http", "options", "process"}),
     "frontend": frozenset(
         {
+            "access",
             "access_log",
             "api",
             "cloud",
@@ -106,7 +108,7 @@ SERVER_PACKAGES = {
     ),
     "recording": frozenset({"metrics", "options", "process"}),
     "binding": frozenset({"api", "process"}),
-    "command": frozenset({"api", "options", "process"}),
+    "command": frozenset({"access", "api", "options", "process"}),
 }
 # Modules of a layer that may import more than the others of it.
 MODULES_WITH_MORE = {

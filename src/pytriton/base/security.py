@@ -11,6 +11,8 @@ from pytriton.exceptions import PyTritonValidationError
 
 TRITON_ACCESS_HEADER = "triton-access-token"
 TOKEN_VARIABLE = "TRITON_ACCESS_TOKEN"  # noqa: S105  the variable where commands find it
+API_KEY_HEADER = "x-api-key"  # of a key that a policy knows
+API_KEY_VARIABLE = "PYTRITON_API_KEY"
 
 VALID_TRITON_ENDPOINTS = {
     "health",

@@ -347,6 +347,12 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "repeated. The groups are those of --http-restricted-api.",
             "<group>[,<group>...]:<key>=<value>"),
     ),
+    "Access": (
+        _path("auth-config", "",
+            "TOML or JSON file that says who may do what: keys, issuers of tokens and client "
+            "certificates, and the rights of each. It is read again when it changes. Not an "
+            "option of Triton.", field="access.config"),
+    ),
     "Metrics": (
         _switch("allow-metrics", "true", "Serve metrics.", field="metrics.allow",
             inprocess="metrics", c_function="SetMetrics"),

@@ -93,6 +93,7 @@ class TritonConfig:
             client that sends no data; default 300000.
         grpc_http2_max_ping_strikes: early pings before a client is disconnected; default 2.
         grpc_restricted_protocol: groups of calls that require a header, `<groups>:<key>=<value>`.
+        auth_config: TOML or JSON file that says who may do what; it is read again when it changes.
         allow_metrics: whether metrics are served; default True.
         allow_gpu_metrics: whether metrics of GPUs are collected; default True.
         allow_cpu_metrics: whether metrics of the CPU are collected; default True.
@@ -197,6 +198,7 @@ class TritonConfig:
     grpc_http2_min_recv_ping_interval_without_data: int | None = None
     grpc_http2_max_ping_strikes: int | None = None
     grpc_restricted_protocol: str | None = None
+    auth_config: pathlib.Path | None = None
     allow_metrics: bool | None = None
     allow_gpu_metrics: bool | None = None
     allow_cpu_metrics: bool | None = None

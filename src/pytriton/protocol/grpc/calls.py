@@ -92,6 +92,7 @@ class CallHead(msgspec.Struct, gc=False):
     error: GrpcError | None = None
     columns: Any = None  # for the layer above: what may serve requests with this head at once
     principal: str = ""  # for the layer above: who sends them; empty: nobody that is known
+    grant: Any = None  # for the layer above: by which policy, and until when
 
 
 def parse_call(head: Http2RequestHead) -> CallHead:

@@ -24,6 +24,19 @@ class Configure(FrameBase, tag="configure"):
     options: bytes  # a `ServerOptions` in MessagePack
     log: LogSwitches
     memory_bytes: int  # the limit of its shared memory
+    policy: bytes = b""  # who may do what, as in `PolicyChange`; empty: there is no policy
+
+
+class PolicyChange(FrameBase, tag="policy"):
+    """Core to front end: who may do what from now on."""
+
+    policy: bytes  # a `Policy` in MessagePack
+
+
+class AccessRefusals(FrameBase, tag="access_refusals"):
+    """Front end to core: how many requests it has refused since the last report, by reason."""
+
+    counts: dict[str, int]
 
 
 class ModelRecord(msgspec.Struct, array_like=True):
@@ -314,6 +327,8 @@ class LogEntries(FrameBase, tag="log_entries"):
 
 FrontEndFrame = (
     Configure
+    | PolicyChange
+    | AccessRefusals
     | Registry
     | RegistryTaken
     | RegionUpdate

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytriton.runtime.executor.python_process import StartedZygote
+    from pytriton.serving.server.access import in_force
+    from pytriton.serving.server.access.in_force import PolicyInForce
     from pytriton.serving.server.cloud import vertex_ai
     from pytriton.serving.server.core import Core
     from pytriton.serving.server.frontend import pool as front_end_pool
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
     from pytriton.serving.server.http.reader import HttpRequest
+    from pytriton.serving.server.metrics import access_families
     from pytriton.serving.server.metrics import machine as machine_metrics
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.metrics.machine import LimitReading
@@ -61,6 +64,8 @@ if TYPE_CHECKING:
     from pytriton.serving.server.page.api import PageApi
     from pytriton.serving.server.process.clients import ClientTaker
 else:
+    access_families = LazyModule("pytriton.serving.server.metrics.access_families")
+    in_force = LazyModule("pytriton.serving.server.access.in_force")
     page_api = LazyModule("pytriton.serving.server.page.api")
     machine_metrics = LazyModule("pytriton.serving.server.metrics.machine")
     vertex_ai = LazyModule("pytriton.serving.server.cloud.vertex_ai")
@@ -122,7 +127,11 @@ class NetworkServer:
         zygote: StartedZygote | None = None,
     ) -> None:
         self.core = core
-        self.options = options = _with_request_memory(_with_page_token(options))
+        self.options = options = _with_request_memory(_with_own_key(_with_page_token(options)))
+        self._access: PolicyInForce | None = None
+        if options.access.config is not None:
+            self._access = in_force.PolicyInForce(options.access.config, options.access.own_key)
+        access = None if self._access is None else self._access.control
         self._loop = loop
         client = LocalClient(
             core.engine,
@@ -138,11 +147,23 @@ class NetworkServer:
         pids: Callable[[], Sequence[int]] = tuple
         if options.frontend_processes:
             self._front_end = pool = front_end_pool.FrontEndPool(
-                core.engine, client, core.tracing, options, loop, zygote, core.log.feed
+                core.engine,
+                client,
+                core.tracing,
+                options,
+                loop,
+                zygote,
+                core.log.feed,
+                b"" if self._access is None else self._access.packed,
             )
+            if self._access is not None:
+                pool.on_access_refusals = self._access.count_elsewhere
+                self._access.add(lambda policy: pool.set_policy(msgspec.msgpack.encode(policy)))
             pids = lambda: pool.pids  # noqa: E731  of now
         else:
-            self._front_end = front_end = FrontEnd(client, options, loop, core.tracing)
+            self._front_end = front_end = FrontEnd(
+                client, options, loop, core.tracing, access=access
+            )
             self._request_memory = front_end.request_memory
             front_end.set_verbose(core.log.feed.switches.verbose)
             core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
@@ -154,6 +175,7 @@ class NetworkServer:
             core.cluster_status,
             self._server_families,
             self._request_memory,
+            access,
         )
         core.engine.costs.clock = ProcessorClock(pids).read
         self._copies = RequestCopies(core.engine, client.chunk_observers, options, loop)
@@ -187,6 +209,8 @@ class NetworkServer:
             check_destination(options.access_log)
         except OSError as error:
             raise UnavailableError(f"failed to open the access log: {error}") from error
+        if self._access is not None:
+            self._access.start(self._loop)
         self._copies.start()
         await self._front_end.start()
         for service, endpoint in options.services().items():
@@ -246,12 +270,12 @@ class NetworkServer:
     @property
     def access(self) -> ServerAccess:
         """What opens this server, for processes of the same user."""
-        options = self.options
+        options, own_key = self.options, self.options.access.own_key
         return ServerAccess(
             (self.http_port, self.grpc_port, self.metrics_port),
             (options.http.address, options.grpc.address, options.metrics.address),
-            required_headers(options.http_restricted, RestrictedProtocol.HTTP),
-            required_headers(options.grpc_restricted, RestrictedProtocol.GRPC),
+            required_headers(options.http_restricted, RestrictedProtocol.HTTP, own_key),
+            required_headers(options.grpc_restricted, RestrictedProtocol.GRPC, own_key),
             options.page.token if options.has_page else "",
         )
 
@@ -271,6 +295,8 @@ class NetworkServer:
         for acceptor in self._acceptors:
             acceptor.close()
         self._copies.close()
+        if self._access is not None:
+            self._access.stop()
         await self._front_end.end_connections(timeout_s)
         self._metrics.stop()
         scrapes = [connection.end() for connection in list(self._metrics.connections)]
@@ -281,6 +307,11 @@ class NetworkServer:
 
     def _server_families(self) -> Iterator[SampleFamily]:
         yield from self._copies.families()
+        if self._access is not None:
+            watch = self._access.watch
+            yield from access_families.families(
+                self._access.refusals, watch.failure_count, is_broken=bool(watch.failure)
+            )
         pauses = sum(acceptor.pause_count for acceptor in self._acceptors)
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
         yield from machine_metrics.accepting_families(pauses, is_paused=is_paused)
@@ -331,6 +362,7 @@ class NetworkServer:
             self.core.tracing,
             self.ports,
             started_s,
+            None if self._access is None else self._access.control,
         )
 
     def _address_limit(self) -> AddressLimit:
@@ -409,6 +441,14 @@ def _with_request_memory(options: ServerOptions) -> ServerOptions:
         return options
     limits = msgspec.structs.replace(options.limits, max_request_memory_bytes=usable_memory() // 2)
     return msgspec.structs.replace(options, limits=limits)
+
+
+def _with_own_key(options: ServerOptions) -> ServerOptions:
+    """Returns options with a random key for processes of the same user, if there is a policy."""
+    if options.access.config is None:
+        return options
+    access = msgspec.structs.replace(options.access, own_key=random_token())
+    return msgspec.structs.replace(options, access=access)
 
 
 def _bind(endpoint: EndpointOptions, name: str) -> socket.socket:

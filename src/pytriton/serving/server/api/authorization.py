@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides, for both protocols, whether a request may use a restricted API."""
+"""Decides, for all ports, whether a request may do what it asks for.
+
+Without a policy, that is whether it has the header of a restricted API. With one (`access`), its
+sender also has to be known, and to have the right to the API and to the model.
+"""
 
 from __future__ import annotations
 
 import enum
 import hmac
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytriton.base.security import TRITON_ACCESS_HEADER, VALID_TRITON_ENDPOINTS
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.serving.server.access.decisions import OWN_KEY_HEADER, Denial, Reason, Scope
+from pytriton.serving.server.api.status import GRPC_RESTRICTED, HTTP_RESTRICTED
+
+if TYPE_CHECKING:
+    from pytriton.serving.server.access.control import AccessControl, Grant
+    from pytriton.serving.server.access.decisions import Client
 
 # Returns the value of a header by its lower-case name; None if the request has none.
 HeaderLookup = Callable[[bytes], bytes | None]
@@ -74,11 +85,14 @@ def parse_restricted_groups(
 
 
 def required_headers(
-    groups: Iterable[RestrictedGroup], protocol: RestrictedProtocol
+    groups: Iterable[RestrictedGroup], protocol: RestrictedProtocol, own_key: str = ""
 ) -> dict[str, str]:
-    """Returns the headers that open all restricted APIs; a name counts with its first value."""
+    """Returns the headers that open all APIs; a name counts with its first value.
+
+    `own_key` is that of processes of the server's user, if there is a policy.
+    """
     _, _, _, prefix = protocol.value
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = {OWN_KEY_HEADER: own_key} if own_key else {}
     for group in groups:
         headers.setdefault(f"{prefix}{group.header}".lower(), group.value)
     return headers
@@ -93,8 +107,10 @@ class Authorization:
         protocol: RestrictedProtocol,
         *,
         recording_token: str = "",
+        access: AccessControl | None = None,
     ) -> None:
         _, _, noun, prefix = protocol.value
+        self.access = access  # None: there is no policy
         self._requirements: dict[str, tuple[bytes, bytes, str]] = {}
         for group in groups:
             header = prefix + group.header
@@ -107,10 +123,49 @@ class Authorization:
             requirement = (TRITON_ACCESS_HEADER.encode(), recording_token.encode(), refusal)
             self._requirements[RECORDING] = requirement
 
+    def decide(
+        self,
+        api: str,
+        model: str | Scope,
+        header: HeaderLookup,
+        client: Client,
+        *,
+        accepts_bearer: bool = False,
+        is_counted: bool = True,
+    ) -> Grant | Denial | None:
+        """Decide on a request: the one place, for all routes and methods of all ports.
+
+        Args:
+            api: the group of the request; empty: it is open to all, as are files of pages.
+            model: the model that it names, or how rights to models apply without one.
+            header: returns the values of its headers.
+            client: its connection.
+            accepts_bearer: see `refusal`.
+            is_counted: False if the same request is decided on again later.
+
+        Returns:
+            Its sender, which is None without a policy; else why it is refused.
+        """
+        access = self.access
+        if access is None or not api:
+            message = self.refusal(api, header, accepts_bearer=accepts_bearer)
+            return None if message is None else _restricted(message)
+        found = access.identify(header, client, is_counted=is_counted)
+        if isinstance(found, Denial):
+            return found
+        denial = access.refusal(found, api, model, is_counted=is_counted)
+        if denial is not None:
+            return denial
+        # The right to recordings is explicit, so it needs no token besides.
+        message = None
+        if api != RECORDING:
+            message = self.refusal(api, header, accepts_bearer=accepts_bearer)
+        return found if message is None else access.counted(_restricted(message, found))
+
     def refusal(
         self, api: str, header: HeaderLookup, *, accepts_bearer: bool = False
     ) -> str | None:
-        """Returns the error message for a request of one category; None if it is allowed.
+        """Returns the error message for a request without the header of a restricted API.
 
         With `accepts_bearer` the value may also be a bearer token, as some clients can send no
         other header.
@@ -131,3 +186,7 @@ class Authorization:
 
     def __repr__(self) -> str:
         return f"<Authorization for {', '.join(sorted(self._requirements)) or 'nothing'}>"
+
+
+def _restricted(message: str, grant: Grant | None = None) -> Denial:
+    return Denial(Reason.RESTRICTED, message, HTTP_RESTRICTED, GRPC_RESTRICTED, b"", grant)

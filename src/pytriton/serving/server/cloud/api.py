@@ -25,6 +25,7 @@ from pytriton.serving.server.http.routes import HttpEndpoint, Route
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
@@ -90,7 +91,7 @@ def http_head(head: RequestHead, to: HttpTarget, binary: re.Pattern[bytes]) -> R
     if found is not None:
         headers[_HEADER_LENGTH] = found[1]
     return msgspec.structs.replace(
-        head, method=to.method, target=to.target, headers=headers, resolved=None
+        head, method=to.method, target=to.target, headers=headers, resolved=None, grant=None
     )
 
 
@@ -136,24 +137,24 @@ class CloudApi(HttpHandler):
         self.connection_class = connection
         self.stream_class = stream
 
-    def body_memory(self, head: RequestHead) -> memoryview:
+    def body_memory(self, head: RequestHead, client: Client) -> memoryview:
         """Allocate memory for a large body, that of its model if possible."""
         try:
             found = self._find(head)
         except ServerError:  # the request gets the error when it is complete
-            return super().body_memory(head)
+            return super().body_memory(head, client)
         if isinstance(found, RequestHead):
-            return self._api.body_memory(found)
-        return super().body_memory(head)
+            return self._api.body_memory(found, client)
+        return super().body_memory(head, client)
 
-    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body; None if it may."""
         try:
             found = self._find(head)
         except ServerError:  # the request gets the error when it is complete
             return None
         if isinstance(found, RequestHead):
-            return self._api.large_body_refusal(found)
+            return self._api.large_body_refusal(found, client)
         return (400, SMALL_BODY) if isinstance(found, OwnTarget) else found[:2]
 
     def on_unread(self, head: RequestHead, status: int, message: str) -> None:

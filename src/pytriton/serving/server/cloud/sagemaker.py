@@ -7,6 +7,7 @@ The contract of the latter is Amazon's "Custom Containers Contract for Multi-Mod
 from __future__ import annotations
 
 import logging
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -14,6 +15,7 @@ import msgspec
 import orjson
 
 from pytriton.base.errors import ErrorCode, InvalidArgumentError, NotFoundError, ServerError
+from pytriton.serving.server.access.decisions import Scope, visible
 from pytriton.serving.server.cloud.api import (
     NOT_FOUND,
     HttpTarget,
@@ -69,8 +71,13 @@ _RESPONSE_TYPE = b"application/vnd.sagemaker-triton.binary+json;json-header-size
 _MODELS = b"/models/"
 _MODEL = HttpEndpoint("model", "model-repository", frozenset({b"GET", b"HEAD", b"DELETE"}))
 _ALL_MODELS = OwnTarget(
-    Route(HttpEndpoint("models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"})))
+    Route(
+        HttpEndpoint(
+            "models", "model-repository", frozenset({b"GET", b"HEAD", b"POST"}), Scope.FILTERED
+        )
+    )
 )
+_MODEL_IN_BODY = HttpEndpoint("models", "model-repository", frozenset({b"POST"}))
 _HEADER_LENGTH = b"Inference-Header-Content-Length: "
 
 
@@ -110,11 +117,17 @@ class SageMakerModels:
         """List all models, or load one."""
         if request.head.method == b"POST":
             wanted = read_load_request(self._api.settings_body(request))
+            if not self._api.admits(
+                connection, request.head, Route(_MODEL_IN_BODY, wanted.model_name)
+            ):
+                return None
             loading = self._engine.register_model(wanted.model_name, wanted.url)
             return self._answer(connection, loading)
 
+        grant = request.head.grant
+
         def respond(found: dict[str, str]) -> None:
-            models = [_document(name, url) for name, url in found.items()]
+            models = [_document(*each) for each in visible(grant, found.items(), itemgetter(0))]
             connection.respond(200, (orjson.dumps({"models": models}),))
 
         return self._api.respond_when_known(connection, self._engine.registered_models(), respond)

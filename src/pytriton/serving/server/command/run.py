@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytriton.base.errors import InvalidArgumentError, ServerError
+from pytriton.base.errors import InvalidArgumentError, ServerError, UnavailableError
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.log_switches import JSON_FORMAT
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.runtime.transport.loop_spinner import allow_spinning
@@ -39,7 +40,10 @@ from pytriton.serving.server.process.resources import (
 from pytriton.utils.terminal import has_colours, width_of
 
 if TYPE_CHECKING:
+    from pytriton.serving.server.access import in_force
     from pytriton.serving.server.command.lifecycle import Build
+else:
+    in_force = LazyModule("pytriton.serving.server.access.in_force")
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +136,11 @@ def _options(command_line: CommandLine, progress: ProgressLine) -> ServerOptions
         is_command=True,
         surroundings=around,
     )
+    if options.access.config is not None:  # before models are loaded, which may take long
+        try:
+            in_force.read_first(options.access.config)
+        except UnavailableError as error:
+            raise FlagError("auth-config", f"--auth-config: {error.message}") from None
     if options.has_page:
         keep_lines(LogRing(), log.switches)
     for warning in command_line.warnings:

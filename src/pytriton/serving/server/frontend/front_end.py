@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.cloud import apis as cloud_apis
     from pytriton.serving.server.cloud.api import CloudApi
     from pytriton.serving.server.grpc.connection import GrpcConnection
@@ -54,6 +55,7 @@ class FrontEnd:
         on_connections_changed: Callable[[], None] | None = None,
         *,
         regions: RegionControl | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         self._engine = engine
         self._options = options
@@ -76,13 +78,14 @@ class FrontEnd:
             tracing,
             shared_memory=self._shared_memory,
             request_memory=self.request_memory,
+            access=access,
         )
         # Found only where no route of the KServe protocol fits.
         self._http.other_apis[SEGMENT] = OpenAIRoutes(self._http, engine).resolve
         if options.landing_page != "none":
             self._http.resolve_unknown = LandingRoutes(self._http, engine, options).resolve
         self._grpc = GrpcApi(
-            engine, options, loop, tracing, self._shared_memory, self.request_memory
+            engine, options, loop, tracing, self._shared_memory, self.request_memory, access
         )
         self._access_log = open_access_log(options.access_log, loop)
         if self._access_log is not None:

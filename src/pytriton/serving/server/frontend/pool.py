@@ -25,6 +25,7 @@ from pytriton.runtime.executor.worker import WorkerSpec, describe_loss
 from pytriton.runtime.transport.arena import DEFAULT_LIMIT_BYTES, MemoryTrimmer
 from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
+    AccessRefusals,
     Configure,
     Connections,
     ConnectionsEnded,
@@ -32,6 +33,7 @@ from pytriton.runtime.transport.frontend_frames import (
     LetClientsLeave,
     LimitUse,
     Ping,
+    PolicyChange,
     Pong,
     RegistryTaken,
 )
@@ -128,9 +130,12 @@ class FrontEndPool:
         loop: asyncio.AbstractEventLoop,
         zygote: StartedZygote | None = None,
         log: LogFeed | None = None,
+        policy: bytes = b"",
     ) -> None:
         self._options = options
         self._loop = loop
+        self._policy = policy  # in MessagePack; empty: there is none
+        self.on_access_refusals: Callable[[dict[str, int]], None] | None = None
         # Front ends select requests for traces by these; they travel with the registry.
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
@@ -267,7 +272,15 @@ class FrontEndPool:
             msgspec.msgpack.encode(self._options),
             self._log.switches,
             DEFAULT_LIMIT_BYTES // count,
+            self._policy,
         )
+
+    def set_policy(self, policy: bytes) -> None:
+        """Let all front ends decide by another policy, also those that are started later."""
+        self._policy = policy
+        for member in self._members.values():
+            if member.session is not None:
+                member.session.send(PolicyChange(policy))
 
     def _on_log_change(self, switches: LogSwitches) -> None:
         for member in self._members.values():
@@ -281,6 +294,9 @@ class FrontEndPool:
                 self._leave(*member.tickets.pop(number))
             if self._waiting and member.is_ready and member.has_room:
                 self._pass_waiting()
+        elif isinstance(frame, AccessRefusals):
+            if self.on_access_refusals is not None:
+                self.on_access_refusals(frame.counts)
         elif isinstance(frame, Pong):
             member.heartbeat.on_answer(frame.number)
             member.use = frame.use

@@ -17,19 +17,23 @@ import os
 import signal
 import socket
 import traceback
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.base.lazy_module import LazyModule
 from pytriton.runtime.executor.python_process import StartedZygote, fork_zygote, start_zygote
 from pytriton.runtime.transport.frames import LogChange
 from pytriton.runtime.transport.frontend_frames import (
+    AccessRefusals,
     Configure,
     Connections,
     ConnectionsEnded,
     EndConnections,
     LetClientsLeave,
+    PolicyChange,
     RegionUpdate,
 )
 from pytriton.runtime.transport.loop_spinner import allow_spinning
@@ -51,9 +55,20 @@ if TYPE_CHECKING:
 
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.transport.frames import Frame
+    from pytriton.serving.server.access import control, policy
+    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.policy import Policy
     from pytriton.serving.server.process.clients import ClientOpener
+else:
+    control = LazyModule("pytriton.serving.server.access.control")
+    policy = LazyModule("pytriton.serving.server.access.policy")
 
+_REFUSALS_S = 1.0  # between two reports of refused requests
 _MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
+
+
+def _read_policy(packed: bytes) -> Policy:
+    return msgspec.msgpack.decode(packed, type=policy.Policy)
 
 
 def pass_client(link: socket.socket, service: ClientService, client: socket.socket) -> bool:
@@ -123,6 +138,8 @@ class FrontEndProcess:
         self._ended = ended
         self._tasks = BackgroundTasks(loop)
         self._front_end: FrontEnd | None = None  # until the options have come
+        self._access: AccessControl | None = None  # None: there is no policy
+        self._told_refusals: Counter[str] = Counter()
         self._takers: dict[ClientService, ClientOpener] = {}
         self._taken_count = 0
         self._has_tickets = False  # the core wants to know which clients have left
@@ -145,6 +162,9 @@ class FrontEndProcess:
     def _on_frame(self, frame: Frame) -> None:
         if isinstance(frame, Configure):
             self._configure(frame)
+        elif isinstance(frame, PolicyChange):
+            if self._access is not None:
+                self._access.use(_read_policy(frame.policy))
         elif isinstance(frame, LogChange):
             self._use(frame.switches)
         elif isinstance(frame, RegionUpdate):
@@ -168,6 +188,11 @@ class FrontEndProcess:
         self._client.link.limit_memory(frame.memory_bytes)
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
         tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None
+        if frame.policy:
+            own_key = options.access.own_key
+            self._access = control.AccessControl(_read_policy(frame.policy), own_key)
+            self._access.start(self._loop)
+            self._loop.call_later(_REFUSALS_S, self._report_refusals)
         self._front_end = FrontEnd(
             self._client,
             options,
@@ -175,6 +200,7 @@ class FrontEndProcess:
             tracing,
             self._on_connections_changed,
             regions=self._regions,
+            access=self._access,
         )
         self._client.limit_use = self._front_end.limit_use
         self._use(frame.log)
@@ -192,6 +218,15 @@ class FrontEndProcess:
         self._loop.add_reader(self._clients.fileno(), self._on_clients)
         # What exists now stays; collections need not look at it.
         freeze_memory()
+
+    def _report_refusals(self) -> None:
+        """Tell the core what was refused since the last report, for its metrics."""
+        self._loop.call_later(_REFUSALS_S, self._report_refusals)
+        assert self._access is not None
+        news = self._access.refusals - self._told_refusals
+        if news:
+            self._told_refusals = self._access.refusals.copy()
+            self._client.link.send(AccessRefusals(dict(news)))
 
     def _on_exiting(self) -> None:
         if self._front_end is not None:

@@ -26,6 +26,7 @@ from pytriton.runtime.executor.batch_tensors import make_tensor
 from pytriton.runtime.executor.inference import Inference
 from pytriton.runtime.transport.credit import CreditWindow
 from pytriton.runtime.transport.frontend_frames import (
+    AccessRefusals,
     Connections,
     ConnectionsEnded,
     CoreQuestion,
@@ -157,6 +158,7 @@ class FrontEndSession:
             Connections: self._on_pool_event,
             ConnectionsEnded: self._on_pool_event,
             Pong: self._on_pool_event,
+            AccessRefusals: self._on_pool_event,
             LogEntries: self._on_log_entries,
             LogEntry: self._on_log_entry,
             TraceRefusal: self._on_trace_refusal,
@@ -278,7 +280,7 @@ class FrontEndSession:
         write_lines(frame.entries)
 
     def _on_pool_event(
-        self, received: Received, frame: Connections | ConnectionsEnded | Pong
+        self, received: Received, frame: Connections | ConnectionsEnded | Pong | AccessRefusals
     ) -> None:
         self._on_event(frame)
 

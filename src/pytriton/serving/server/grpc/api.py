@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.lazy_module import LazyModule
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import (
     GrpcStatus,
@@ -27,12 +28,13 @@ from pytriton.protocol.grpc import (
 )
 from pytriton.protocol.http2 import Http2Limits
 from pytriton.protocol.repository_pb import read_load_request
+from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
-from pytriton.serving.server.api.status import GRPC_RESTRICTED
 from pytriton.serving.server.grpc import health, reflection
-from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall
+from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
+from pytriton.serving.server.grpc.columns import ColumnCall
 from pytriton.serving.server.grpc.connection import READ_BYTES, GrpcConnection
 from pytriton.serving.server.grpc.infer import InferService, ModelInferCall
 from pytriton.serving.server.grpc.management import ManagementMethods
@@ -46,12 +48,17 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.api.request_memory import RequestMemory
+    from pytriton.serving.server.grpc import guard
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.columns import CallTable
+    from pytriton.serving.server.grpc.guard import CallGuard, MethodGuard
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
     from pytriton.serving.server.tracing.tracing import TraceBeginner
+else:
+    guard = LazyModule("pytriton.serving.server.grpc.guard")
 
 _PREFIX = "/inference.GRPCInferenceService"
 # The limit on the queued output of a call. A stream is reset if half of it is queued and another
@@ -70,10 +77,11 @@ class GrpcMethod(NamedTuple):
 class DocumentCall(UnaryCall):
     """A call about the server or its models; it is answered at once or by a coroutine."""
 
-    __slots__ = ("_answer", "_read_request")
+    __slots__ = ("_answer", "_guard", "_read_request")
 
     def __init__(
         self,
+        guard: MethodGuard | None,
         read_request: Callable[[Buffer], Any],
         answer: Callable[[Any], Any],
         connection: GrpcConnection,
@@ -81,20 +89,29 @@ class DocumentCall(UnaryCall):
         head: CallHead,
     ) -> None:
         super().__init__(connection, stream_id, head)
+        self._guard = guard  # None: there is no policy
         self._read_request = read_request
         self._answer = answer
 
     def on_request(self, message: Buffer) -> None:
-        answer = self._answer(self._read_request(message))
+        request = self._read_request(message)
+        if self._guard is not None:
+            self._guard.check(self.connection, self.head, request)
+        answer = self._answer(request)
         if inspect.iscoroutine(answer):
             self.connection.work.run_task(self, self._respond_later(answer))
         else:
-            self.respond([answer.SerializeToString()])
+            self._send(answer)
 
     async def _respond_later(self, answer: Coroutine[Any, Any, Any]) -> None:
         response = await answer
         if self.is_open:
-            self.respond([response.SerializeToString()])
+            self._send(response)
+
+    def _send(self, response: Any) -> None:
+        if self._guard is not None:
+            self._guard.filter(self.head, response)
+        self.respond([response.SerializeToString()])
 
 
 class LoadCall(DocumentCall):
@@ -136,6 +153,7 @@ class GrpcApi:
         tracing: TraceBeginner | None = None,
         shared_memory: ClientSharedMemory | None = None,
         request_memory: RequestMemory | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         if shared_memory is None:
             shared_memory = local_shared_memory(
@@ -151,12 +169,20 @@ class GrpcApi:
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
         self._engine = engine
-        self._authorization = Authorization(options.grpc_restricted, RestrictedProtocol.GRPC)
+        self._authorization = Authorization(
+            options.grpc_restricted, RestrictedProtocol.GRPC, access=access
+        )
+        self._guard: CallGuard | None = None
+        if access is not None:
+            self._guard = guard.CallGuard(self._authorization, access)
+            access.on_changed.append(self._end_outdated_streams)
         self._health = health.HealthService(engine)
         self._methods: dict[str, GrpcMethod] = {}  # by path
         self._management = ManagementMethods(engine, options.id, shared_memory)
         infer = InferService(engine, options, loop, tracing, shared_memory)
         stream_columns = StreamColumnTable(engine, loop, tracing)
+        if self._guard is not None:
+            stream_columns = guard.guarded(self._guard, infer, engine, loop, tracing)
         # Those that decide which requests travel as columns; `call_columns` is None if no call may.
         self.column_tables: list[CallTable | StreamColumnTable] = [stream_columns]
         self.call_columns: CallTable | None = infer.columns
@@ -185,27 +211,32 @@ class GrpcApi:
         elif method is None:
             text = f"unknown method {head.path}"
             return RefusedGrpcCall(GrpcStatus.UNIMPLEMENTED, text, connection, stream_id, head)
-        elif method.is_restricted and (refusal := self._refusal(method, head)) is not None:
+        elif method.is_restricted and (denial := self._denial(connection, method, head)):
             if method.api == INFERENCE:
-                note_forbidden(self._engine, refusal)
-            return RefusedGrpcCall(
-                GrpcStatus(GRPC_RESTRICTED), refusal, connection, stream_id, head
-            )
+                note_forbidden(self._engine, denial.message)
+            status = GrpcStatus(denial.grpc_status)
+            return RefusedGrpcCall(status, denial.message, connection, stream_id, head)
         else:
             return method.make_call(connection, stream_id, head)
         connection.refuse(stream_id, block)
         return None
 
-    def _refusal(self, method: GrpcMethod, head: CallHead) -> str | None:
-        def header(name: bytes) -> bytes | None:
-            key = name.decode()
-            values = {value for other, value in head.metadata if other == key}
-            if len(values) != 1:  # several different values are never accepted
-                return None
-            value = values.pop()
-            return value.encode("latin-1") if isinstance(value, str) else value
+    def _denial(
+        self, connection: GrpcConnection, method: GrpcMethod, head: CallHead
+    ) -> Denial | None:
+        if self._guard is not None:
+            return self._guard.denial(connection, head, method.api)
+        found = self._authorization.decide(method.api, Scope.NONE, header_of(head), connection)
+        return found if isinstance(found, Denial) else None
 
-        return self._authorization.refusal(method.api, header)
+    def _end_outdated_streams(self) -> None:
+        """End streams whose senders have lost their rights by a change of the policy."""
+        assert self._guard is not None
+        for connection in list(self.connections):
+            for call in connection.open_calls():
+                if not isinstance(call, UnaryCall | ColumnCall | RefusedGrpcCall):
+                    api = self._methods[call.head.path].api
+                    self._guard.end_outdated(connection, call, api)
 
     # Writing: one callback per event loop iteration for all connections with output.
 
@@ -254,17 +285,21 @@ class GrpcApi:
             service = reflection.ReflectionService(package)
             self._add(path, "metadata", reflection.ReflectionCall, service)
         for name, (api, answer) in self._management.answers().items():
+            checks = None if self._guard is None else guard.MethodGuard(self._guard, name, api)
             if name == "RepositoryModelLoad":
-                self._add(f"{_PREFIX}/{name}", api, LoadCall, read_load_request, answer)
+                self._add(f"{_PREFIX}/{name}", api, LoadCall, checks, read_load_request, answer)
             else:
-                self._add(f"{_PREFIX}/{name}", api, DocumentCall, _reader_of(name), answer)
+                read = _reader_of(name)
+                self._add(f"{_PREFIX}/{name}", api, DocumentCall, checks, read, answer)
 
     def _add(
         self, path: str, api: str, call_class: Callable[..., GrpcCall], *settings: Any
     ) -> None:
         make_call = functools.partial(call_class, *settings)
         no_headers: dict[bytes, bytes] = {}
-        is_restricted = self._authorization.refusal(api, no_headers.get) is not None
+        is_restricted = (
+            self._guard is not None or self._authorization.refusal(api, no_headers.get) is not None
+        )
         self._methods[path] = GrpcMethod(make_call, api, is_restricted)
 
 

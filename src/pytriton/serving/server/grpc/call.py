@@ -30,6 +30,7 @@ from pytriton.protocol.grpc.messages import PREFIX_BYTES, Message, pack_prefix
 from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput
 from pytriton.protocol.kserve_pb_response import message_size
 from pytriton.runtime.transport.arena import forget
+from pytriton.serving.server.api.authorization import RestrictedProtocol
 from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
 from pytriton.serving.server.api.status import GRPC_STATUS
 
@@ -51,6 +52,7 @@ _HELD_PART_BYTES = 64 << 10
 
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
+_RESTRICTED_PREFIX = RestrictedProtocol.GRPC.value[3].encode()
 _REFUSAL_DELAY_S = 0.05
 # Other clients are served after so many messages of one read: each takes up to 25 us, and one
 # without content has only five bytes.
@@ -423,6 +425,24 @@ class RefusedGrpcCall(GrpcCall):
 
     def _refuse(self) -> None:
         self.finish(*self._refusal)
+
+
+def header_of(head: CallHead) -> Callable[[bytes], bytes | None]:
+    """Returns what finds the values of metadata, for authorisation.
+
+    Several different values of a name are never accepted: they are no value of a restricted API,
+    and joined, they are no credential.
+    """
+
+    def header(name: bytes) -> bytes | None:
+        key = name.decode()
+        values = {value for other, value in head.metadata if other == key}
+        found = sorted([it.encode("latin-1") if isinstance(it, str) else it for it in values])
+        if len(found) > 1 and not name.startswith(_RESTRICTED_PREFIX):
+            return b", ".join(found)
+        return found[0] if len(found) == 1 else None
+
+    return header
 
 
 def frame_message(parts: list[Buffer], encoding: str = IDENTITY) -> list[Buffer]:

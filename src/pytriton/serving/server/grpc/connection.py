@@ -90,6 +90,7 @@ class GrpcConnection(asyncio.Protocol):
     """The protocol object of one client's connection."""
 
     client_ticket: object = None  # set by who accepted the client, and returned to it
+    peer: Any = None  # who is at the other end, once a policy has asked for it
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
         self.http2 = Http2Connection(handler.http2_limits)
@@ -115,6 +116,10 @@ class GrpcConnection(asyncio.Protocol):
         self._progress = ClientStalls(handler.limits)
         self._lingering: asyncio.TimerHandle | None = None
         self._on_lost: asyncio.Future[None] | None = None
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self._transport.get_extra_info(name)
 
     # Transport callbacks
 
@@ -316,6 +321,10 @@ class GrpcConnection(asyncio.Protocol):
         self._calls.pop(call.stream_id, None)
         if not self._is_flush_due:
             self.flush_soon()
+
+    def open_calls(self) -> list[GrpcCall]:
+        """Returns the calls that have not ended."""
+        return list(self._calls.values())
 
     def has_call(self, stream_id: int) -> bool:
         """Returns whether a call was opened on a stream, and has not ended."""

@@ -17,6 +17,7 @@ from pytriton.base.errors import (
 from pytriton.base.messages import RequestPath, TraceOrigin
 from pytriton.protocol.grpc import (
     CompressionLevel,
+    GrpcError,
     GrpcStatus,
     MessageAssembler,
     encoding_for_level,
@@ -25,7 +26,12 @@ from pytriton.protocol.kserve_pb import build_request, parse_message, read_start
 from pytriton.protocol.kserve_pb_response import encode_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
-from pytriton.serving.server.api.refusals import TooLargeError, note_unread
+from pytriton.serving.server.api.refusals import (
+    INFERENCE,
+    TooLargeError,
+    note_forbidden,
+    note_unread,
+)
 from pytriton.serving.server.grpc.call import IDENTITY, UnaryCall
 from pytriton.serving.server.grpc.columns import CallTable
 
@@ -36,12 +42,14 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.base.messages import InferRequest, InferResponse, ResponseSink
     from pytriton.base.model_spec import ModelSpec
-    from pytriton.protocol.grpc import CallHead, GrpcError, Metadata
+    from pytriton.protocol.grpc import CallHead, Metadata
     from pytriton.protocol.kserve_pb import BuiltRequest, ParsedMessage
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.access.decisions import Denial
     from pytriton.serving.server.grpc.call import CallConnection
+    from pytriton.serving.server.grpc.guard import CallGuard
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.shared_memory.region_request import RegionRequest
     from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory
@@ -56,6 +64,14 @@ _UNREADABLE: Mapping[GrpcStatus, type[ServerError]] = {
 }
 # Typed tensors of a message up to this size are parsed at once, in a few milliseconds.
 SMALL_BYTES = 256 << 10
+
+
+class CallDeniedError(GrpcError):
+    """A call that may not do what it asks for."""
+
+    def __init__(self, denial: Denial, model: str = "") -> None:
+        super().__init__(GrpcStatus(denial.grpc_status), denial.message)
+        self.model = model
 
 
 class InferService:
@@ -76,11 +92,12 @@ class InferService:
         self._forwarding = HeaderForwarding(pattern) if pattern else None
         self._tracing = tracing
         self.is_traced = tracing is not None  # some requests are, or may be later
+        self.guard: CallGuard | None = None  # set if there is a policy
         # For requests of which nothing but the message matters.
         is_plain = not pattern and self.compression is CompressionLevel.NONE
-        self.columns = CallTable(engine, loop, self._begin_alone, tracing) if is_plain else None
+        self.columns = CallTable(engine, loop, self.begin_alone, tracing) if is_plain else None
 
-    def _begin_alone(
+    def begin_alone(
         self,
         connection: CallConnection,
         stream_id: int,
@@ -160,6 +177,9 @@ class InferService:
 
     def note_unreadable(self, error: GrpcError) -> None:
         """Note that a message was too large, or damaged; its model is not known."""
+        if isinstance(error, CallDeniedError):
+            note_forbidden(self.engine, error.message, error.model)
+            return
         kind = _UNREADABLE.get(error.status, InvalidArgumentError)
         note_unread(self.engine, kind, error.message)
 
@@ -270,6 +290,8 @@ class ModelInferCall(UnaryCall):
 
     def _begin_parsed(self, message: Buffer, parsed: ParsedMessage, raw: Sequence[Buffer]) -> None:
         service = self._service
+        if service.guard is not None:
+            service.guard.check(self.connection, self.head, INFERENCE, parsed.model_name)
         model = service.engine.lookup(parsed.model_name, parsed.model_version)
         if model.spec.decoupled:
             refusal = "ModelInfer RPC doesn't support models with decoupled transaction policy"

@@ -187,7 +187,9 @@ class StreamInferCall(GrpcCall):
             self.resume_input()
 
     def _find_model(self, parsed: ParsedMessage) -> ServedModel:
-        engine = self.service.engine
+        engine, guard = self.service.engine, self.service.guard
+        if guard is not None:
+            guard.check_streamed(self.connection, self.head, parsed.model_name)
         if engine.is_exiting:
             raise UnavailableError(
                 "GRPC server is shutting down and has stopped accepting new requests."

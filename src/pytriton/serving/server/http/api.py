@@ -19,6 +19,7 @@ from pytriton.base.errors import (
 )
 from pytriton.base.messages import InferRequest, RequestPath
 from pytriton.base.request_words import stream_route
+from pytriton.serving.server.access.decisions import Denial
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.refusals import (
     INFERENCE,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
     from pytriton.base.model_spec import ModelSpec
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.background import Background
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.codec.pool import CodecPool
@@ -111,6 +114,7 @@ class HttpApi(HttpHandler):
         codec: CodecPool | None = None,
         shared_memory: ClientSharedMemory | None = None,
         request_memory: RequestMemory | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         origins = options.origin_policy(options.http.address)
         super().__init__(options.limits, loop, origins, request_memory)
@@ -124,7 +128,12 @@ class HttpApi(HttpHandler):
             options.http_restricted,
             RestrictedProtocol.HTTP,
             recording_token=options.page.token,
+            access=access,
         )
+        if access is not None:
+            # An attribute hides the method, so that servers without a policy do not ask for one.
+            vars(self)["handle"] = partial(self._handle_guarded, access)
+            access.on_changed.append(self.cached_heads.clear)
         self._bodies = Bodies(
             loop,
             self.tasks,
@@ -156,21 +165,36 @@ class HttpApi(HttpHandler):
             **management.handlers(),
         }
 
-    def body_memory(self, head: RequestHead) -> memoryview:
+    def body_memory(self, head: RequestHead, client: Client) -> memoryview:
         """Allocate memory for a large body, that of its model if possible, to avoid a copy."""
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler != "infer":
-            return super().body_memory(head)
-        refusal = self.authorization.refusal(route.endpoint.api, head.headers.get)
+            return super().body_memory(head, client)
         model = self._engine.find(route.model, route.version)
         memory = None
-        if refusal is None and model is not None:
+        # If not, it is refused when it was read; until then its memory is not the model's.
+        if model is not None and self._is_allowed(client, head, route):
             announced = head.headers.get(b"inference-header-content-length", b"0")
             is_number = announced.isdigit() and len(announced) <= _MAX_DIGITS
             memory = model.body_memory(head.content_length, int(announced) if is_number else 0)
-        return super().body_memory(head) if memory is None else memory
+        return super().body_memory(head, client) if memory is None else memory
 
-    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+    def _is_allowed(self, client: Client, head: RequestHead, route: Route) -> bool:
+        decision = self.authorization.decide(
+            route.endpoint.api, route.subject, head.headers.get, client, is_counted=False
+        )
+        return not isinstance(decision, Denial)
+
+    def _handle_guarded(
+        self, access: AccessControl, connection: HttpConnection, request: HttpRequest
+    ) -> HttpExchange | None:
+        """Answer a request; what was decided about its head before may not be true any more."""
+        head = request.head
+        if head.resolved is not None and not access.is_current(head.grant, connection):
+            head.resolved = None
+        return HttpApi.handle(self, connection, request)
+
+    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body: only tensors and files are large."""
         route = self._router.resolve(head.target)
         if route is None or route.endpoint.handler not in self._handlers:
@@ -178,8 +202,12 @@ class HttpApi(HttpHandler):
             return None if is_other else (404, "Not Found")
         if route.endpoint.handler not in _WITH_LARGE_BODIES:
             return 400, SMALL_BODY
-        refusal = self.authorization.refusal(route.endpoint.api, head.headers.get)
-        return None if refusal is None else (HTTP_RESTRICTED, refusal)
+        decision = self.authorization.decide(
+            route.endpoint.api, route.subject, head.headers.get, client
+        )
+        if isinstance(decision, Denial):
+            return decision.http_status, decision.message
+        return None
 
     def handle(self, connection: HttpConnection, request: HttpRequest) -> HttpExchange | None:
         """Answer a request now, or return the exchange that will answer it."""
@@ -189,6 +217,8 @@ class HttpApi(HttpHandler):
             resolved = request.head.resolved = self._resolve(connection, request.head)
             if resolved is None:
                 return None
+            if request.head.grant is not None:
+                resolved.principal = request.head.grant.name
         try:
             forms, layout = resolved.forms, resolved.layout
             if forms is not None and isinstance(layout, BodyLayout):
@@ -248,16 +278,20 @@ class HttpApi(HttpHandler):
     def admits(self, connection: HttpConnection, head: RequestHead, route: Route) -> bool:
         """Check authorisation and the method; responds with an error if a request must not pass."""
         endpoint = route.endpoint
-        refusal = self.authorization.refusal(endpoint.api, head.headers.get)
-        if refusal is not None:
+        decision = self.authorization.decide(
+            endpoint.api, route.subject, head.headers.get, connection
+        )
+        if isinstance(decision, Denial):
+            head.grant = decision.grant
             if endpoint.api == INFERENCE:
-                note_forbidden(self._engine, refusal, route.model, route.version)
-            connection.respond_error(HTTP_RESTRICTED, refusal)
-        elif head.method not in endpoint.methods:
+                note_forbidden(self._engine, decision.message, route.model, route.version)
+            connection.respond_error(decision.http_status, decision.message, decision.headers)
+            return False
+        head.grant = decision
+        if head.method not in endpoint.methods:
             connection.respond_error(405, "Method Not Allowed", endpoint.allow)
-        else:
-            return True
-        return False
+            return False
+        return True
 
     def close(self) -> None:
         self.tasks.cancel()

@@ -163,6 +163,8 @@ class HttpConnection:
     whatever is sent after its end, or after the client has left, is dropped.
     """
 
+    peer: Any = None  # who is at the other end, once a policy has asked for it
+
     def __init__(self, handler: HttpHandler) -> None:
         self._handler = handler
         self._current: HttpRequest | None = None
@@ -174,6 +176,10 @@ class HttpConnection:
     def began_ns(self) -> int:
         """When the first bytes of the current request came; 0 if that is not known."""
         return 0 if self._current is None else self._current.began_ns
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        raise NotImplementedError
 
     def _handle(self, request: HttpRequest) -> None:
         self._current = request
@@ -275,6 +281,10 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         is_answering = self._current is not None
         return f"<Http1Connection {self._state.name} {is_answering=} waiting={len(self._waiting)}>"
 
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self._transport.get_extra_info(name)
+
     # Transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -361,11 +371,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
 
     def body_memory(self, head: RequestHead) -> memoryview:
         """Returns the memory for the body of a large request."""
-        return self._handler.body_memory(head)
+        return self._handler.body_memory(head, self)
 
     def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
         """Returns why a request may have no large body; None if it may."""
-        return self._handler.large_body_refusal(head)
+        return self._handler.large_body_refusal(head, self)
 
     def _enqueue(self, item: HttpRequest | Expectation | HttpRefusal) -> None:
         self._waiting.append(item)

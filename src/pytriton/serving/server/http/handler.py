@@ -30,6 +30,7 @@ from pytriton.serving.server.process.clients import ConnectionSet
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.origins import OriginPolicy
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.options.server_options import ClientLimits
@@ -145,11 +146,11 @@ class HttpHandler:
         for connection in list(self.connections):
             connection.begin_shutdown()
 
-    def body_memory(self, head: RequestHead) -> memoryview:
+    def body_memory(self, head: RequestHead, client: Client) -> memoryview:
         """Returns the memory for the body of a large request; pages are not touched in advance."""
         return private_memory(head.content_length)
 
-    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns status and reason if a request may have no large body; None if it may.
 
         Most requests need no more than `LARGE_BODY_BYTES`. Those are refused with their head.

@@ -221,6 +221,19 @@ class Http2Stream(HttpConnection):
         self._connection = connection
         self.stream_id = stream_id
 
+    @property
+    def peer(self) -> Any:
+        """Who is at the other end of all streams, once a policy has asked for it."""
+        return self._connection.peer
+
+    @peer.setter
+    def peer(self, peer: Any) -> None:
+        self._connection.peer = peer
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self._connection.get_extra_info(name)
+
     def handle(self, request: HttpRequest) -> None:
         """Answer a request, now or later."""
         self._handle(request)
@@ -332,6 +345,8 @@ class Http2Stream(HttpConnection):
 class Http2ServerConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
+    peer: Any = None  # who is at the other end, once a policy has asked for it
+
     def __init__(self, handler: HttpHandler) -> None:
         self.handler = handler
         self.http2 = Http2Connection(handler.http2_limits)
@@ -357,6 +372,10 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         return f"<Http2ServerConnection {len(self._streams)} requests, {self.http2!r}>"
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self.transport.get_extra_info(name)
 
     # Transport callbacks
 
@@ -494,7 +513,7 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             return False
         if not body.size and head.content_length > LARGE_BODY_BYTES:
             try:
-                body.use_memory(self.handler.body_memory(head))
+                body.use_memory(self.handler.body_memory(head, self))
             except MemoryError:
                 problem = f"no memory for a request body of {head.content_length} bytes"
                 self._refuse_body(stream_id, 503, problem)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -25,6 +26,7 @@ from pytriton.protocol.settings import (
     read_trace_settings,
 )
 from pytriton.protocol.shared_memory import check_cuda_region, read_system_region
+from pytriton.serving.server.access.decisions import UNLOADS_OTHERS, sees_all, visible
 from pytriton.serving.server.api import documents
 from pytriton.serving.server.http.handler import HttpExchange
 from pytriton.serving.server.http.infer import respond_server_error
@@ -122,16 +124,17 @@ class ManagementEndpoints:
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
         self._refuse_when_exiting()
-        respond = partial(self._respond_ready, connection)
+        respond = partial(self._respond_ready, connection, sees_all(request.head.grant))
         return self.respond_when_known(connection, self._engine.problem(), respond)
 
-    def _respond_ready(self, connection: HttpConnection, problem: str) -> None:
-        """Respond with Triton's statuses; for 400, the body contains the reason."""
+    def _respond_ready(self, connection: HttpConnection, is_told: bool, problem: str) -> None:
+        """Respond with Triton's statuses; for 400, the body has the reason, which names models."""
         if problem and problem != self._logged_problem:
             logger.info("The server is not ready: %s", problem)
         self._logged_problem = problem
         if problem:
-            connection.respond_error(400, f"Server is not ready: {problem}")
+            reason = f": {problem}" if is_told else ""
+            connection.respond_error(400, f"Server is not ready{reason}")
         else:
             connection.respond(200, (), _TEXT_TYPE)
 
@@ -170,8 +173,11 @@ class ManagementEndpoints:
     def _model_statistics(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
+        grant = request.head.grant
+
         def respond(models: list[dict[str, Any]]) -> None:
-            connection.respond(200, (documents.model_statistics(models),))
+            seen = visible(grant, models, itemgetter("name"))
+            connection.respond(200, (documents.model_statistics(seen),))
 
         statistics = self._engine.statistics(route.model, route.version)
         return self.respond_when_known(connection, statistics, respond)
@@ -237,8 +243,11 @@ class ManagementEndpoints:
     def _index(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
+        grant = request.head.grant
+
         def respond(entries: list[IndexEntry]) -> None:
-            connection.respond(200, (documents.repository_index(entries),))
+            seen = visible(grant, entries, attrgetter("name"))
+            connection.respond(200, (documents.repository_index(seen),))
 
         check_repository(route.repository)
         entries = self._engine.index(ready=read_index(self._bodies.settings(request)))
@@ -267,6 +276,8 @@ class ManagementEndpoints:
     ) -> HttpExchange:
         check_repository(route.repository)
         unload_dependents = read_unload(self._bodies.settings(request))
+        if unload_dependents and not sees_all(request.head.grant):
+            raise InvalidArgumentError(UNLOADS_OTHERS)
         check_model_name(route.model, is_path=False)
         self._refuse_when_exiting()
         unloading = self._engine.unload(route.model, unload_dependents=unload_dependents)

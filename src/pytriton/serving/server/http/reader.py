@@ -60,6 +60,7 @@ class RequestHead(msgspec.Struct):
     is_http_10: bool = False
     content_length: int = 0
     resolved: Any = None  # kept by the handler: how it answers requests with this head
+    grant: Any = None  # kept by the handler: who sends them, if there is a policy
 
 
 class HttpRequest(msgspec.Struct, eq=False, gc=False):

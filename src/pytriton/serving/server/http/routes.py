@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
+from pytriton.serving.server.access.decisions import Scope
 from pytriton.serving.server.api.authorization import RECORDING
 
 MAX_CACHED_TARGETS = 1024
@@ -20,6 +21,7 @@ class HttpEndpoint(NamedTuple):
     handler: str
     api: str
     methods: frozenset[bytes]
+    scope: Scope = Scope.ALL  # of paths without a model: how rights to models apply to them
 
     @property
     def allow(self) -> bytes:
@@ -35,6 +37,11 @@ class Route(NamedTuple):
     version: str = ""
     repository: str = ""
     region: str = ""
+
+    @property
+    def subject(self) -> str | Scope:
+        """What a right has to cover: the model in the path, or what stands for it."""
+        return self.model or self.endpoint.scope
 
 
 _GET = frozenset({b"GET", b"HEAD"})
@@ -58,30 +65,32 @@ _SHARED_MEMORY_METHODS = {"status": _GET, "register": _POST, "unregister": _POST
 # By the first two segments, then by the last one.
 _SHARED_MEMORIES: dict[tuple[str, ...], dict[str, HttpEndpoint]] = {
     ("v2", f"{kind}sharedmemory"): {
-        action: HttpEndpoint(f"{kind}_memory_{action}", "shared-memory", methods)
+        action: HttpEndpoint(f"{kind}_memory_{action}", "shared-memory", methods, Scope.NONE)
         for action, methods in _SHARED_MEMORY_METHODS.items()
     }
     for kind in ("system", "cuda")
 }
 
-_INDEX = HttpEndpoint("repository_index", "model-repository", _POST)
+_INDEX = HttpEndpoint("repository_index", "model-repository", _POST, Scope.FILTERED)
 _REPOSITORY_MODEL_ENDPOINTS: dict[str, HttpEndpoint] = {
     "load": HttpEndpoint("repository_load", "model-repository", _POST),
     "unload": HttpEndpoint("repository_unload", "model-repository", _POST),
 }
 
 _FIXED: dict[tuple[str, ...], Route] = {
-    ("v2",): Route(HttpEndpoint("server_metadata", "metadata", _GET)),
-    ("v2", "health", "live"): Route(HttpEndpoint("live", "health", _GET)),
-    ("v2", "health", "ready"): Route(HttpEndpoint("ready", "health", _GET)),
-    ("v2", "models", "stats"): Route(HttpEndpoint("all_statistics", "statistics", _GET)),
+    ("v2",): Route(HttpEndpoint("server_metadata", "metadata", _GET, Scope.NONE)),
+    ("v2", "health", "live"): Route(HttpEndpoint("live", "health", _GET, Scope.NONE)),
+    ("v2", "health", "ready"): Route(HttpEndpoint("ready", "health", _GET, Scope.NONE)),
+    ("v2", "models", "stats"): Route(
+        HttpEndpoint("all_statistics", "statistics", _GET, Scope.FILTERED)
+    ),
     ("v2", "repository", "index"): Route(_INDEX),
     ("v2", *_TRACE_PATH): Route(_TRACE_SETTING),
     # Ours; `Authorization` refuses them unless the server has a token.
     ("v2", RECORDING): Route(HttpEndpoint("recording", RECORDING, _GET | _POST)),
     ("v2", RECORDING, "fetch"): Route(HttpEndpoint("recording_fetch", RECORDING, _POST)),
     ("v2", RECORDING, "stop"): Route(HttpEndpoint("recording_stop", RECORDING, _POST)),
-    ("v2", "logging"): Route(HttpEndpoint("logging", "logging", _GET | _POST)),
+    ("v2", "logging"): Route(HttpEndpoint("logging", "logging", _GET | _POST, Scope.NONE)),
 }
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from pytriton.base.request_words import expected_words, nearest_name
 from pytriton.protocol.json_text import dump_json
 from pytriton.protocol.openapi import openapi_document
+from pytriton.serving.server.access.decisions import Denial, Scope, visible
 from pytriton.serving.server.api.documents import TRITON_VERSION, package_version
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytriton.base.model_spec import ModelSpec, ModelTensor
     from pytriton.runtime.transport.control import Started
     from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.server.access.control import Grant
     from pytriton.serving.server.http.api import HttpApi
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.handler import HttpExchange
@@ -50,10 +52,10 @@ _OPEN = ""  # of files: they are in no group of restricted APIs
 _PAGE = HttpEndpoint("page", _OPEN, _GET)
 _FILE = HttpEndpoint("file", _OPEN, _GET)
 _ENDPOINTS = {
-    b"/": HttpEndpoint("addresses", "metadata", _GET),
+    b"/": HttpEndpoint("addresses", "metadata", _GET, Scope.NONE),
     b"/docs": HttpEndpoint("docs", _OPEN, _GET),
-    b"/openapi.json": HttpEndpoint("openapi", "metadata", _GET),
-    b"/landing/models": HttpEndpoint("models", "metadata", _GET),
+    b"/openapi.json": HttpEndpoint("openapi", "metadata", _GET, Scope.FILTERED),
+    b"/landing/models": HttpEndpoint("models", "metadata", _GET, Scope.FILTERED),
 }
 _UNKNOWN = HttpEndpoint("unknown", _OPEN, _GET)
 _INDEX = "index.html"
@@ -126,16 +128,19 @@ class LandingApi:
     def _unknown(self, connection: HttpConnection, request: HttpRequest, route: Route) -> None:
         """Tell a person where what they look for may be; programs get the usual 404."""
         path = request_path(request.head.target) or b""
-        body = _unknown_page(path, self._nearest_model(request.head, path))
+        body = _unknown_page(path, self._nearest_model(connection, request.head, path))
         headers = b"Cache-Control: no-store\r\nVary: Accept\r\n" + PAGE_POLICY
         connection.respond(404, (body,), HTML_TYPE, headers)
 
-    def _nearest_model(self, head: RequestHead, path: bytes) -> str:
+    def _nearest_model(self, connection: HttpConnection, head: RequestHead, path: bytes) -> str:
         """Returns the model that a path names, or nearly names; empty if it may not be told."""
-        if self._http.authorization.refusal("metadata", head.headers.get) is not None:
+        found = self._http.authorization.decide(
+            "metadata", Scope.FILTERED, head.headers.get, connection, is_counted=False
+        )
+        if isinstance(found, Denial):
             return ""
         name = unquote(path.decode("latin-1")).strip("/").rpartition("/")[2]
-        names = self._engine.ready_models()
+        names = visible(found, self._engine.ready_models(), str)
         return name if name in names else nearest_name(name, names)
 
     # Documents
@@ -160,7 +165,7 @@ class LandingApi:
 
     async def _send_models(self, connection: HttpConnection, head: RequestHead) -> None:
         entries = []
-        for at, specs in enumerate(self._ready_specs()):
+        for at, specs in enumerate(self._ready_specs(head.grant)):
             entries.append(model_document(specs))
             if at % _MODELS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -177,19 +182,20 @@ class LandingApi:
     def _openapi(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
-        return self._http.run_task(connection, self._send_openapi(connection))
+        grant = request.head.grant
+        return self._http.run_task(connection, self._send_openapi(connection, grant))
 
-    async def _send_openapi(self, connection: HttpConnection) -> None:
-        specs = [spec for specs in self._ready_specs() for spec in specs]
+    async def _send_openapi(self, connection: HttpConnection, grant: Grant | None) -> None:
+        specs = [spec for specs in self._ready_specs(grant) for spec in specs]
         write = partial(_openapi_text, specs, self._headers_of_apis)
         async with self._openapi_turn:  # as on the metrics port, one at a time and in a thread
             body = await asyncio.to_thread(write)
         connection.respond(200, (body,), JSON_TYPE, _DATA_HEADERS)
 
-    def _ready_specs(self) -> list[list[ModelSpec]]:
-        """Returns the versions of each model that is ready."""
+    def _ready_specs(self, grant: Grant | None) -> list[list[ModelSpec]]:
+        """Returns the versions of each model that is ready, and that a sender may know."""
         found = []
-        for name in self._engine.ready_models():
+        for name in visible(grant, self._engine.ready_models(), str):
             versions = self._engine.ready_versions(name)
             models = [self._engine.find(name, str(version)) for version in versions]
             specs = [model.spec for model in models if model is not None]

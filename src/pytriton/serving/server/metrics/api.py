@@ -15,6 +15,8 @@ from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import UnavailableError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.server.access.decisions import Denial, Scope
+from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.http.bodies import SMALL_BODY
 from pytriton.serving.server.http.connection import RETRY_AFTER
 from pytriton.serving.server.http.handler import HttpExchange, HttpHandler, PendingExchange
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.remote.starter import ClusterStatus
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
+    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.decisions import Client
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.http.connection import HttpConnection
     from pytriton.serving.server.http.reader import HttpRequest, RequestHead
@@ -51,6 +55,7 @@ _INSTALL_HINT = (
     "opentelemetry-exporter-otlp-proto-http"
 )
 _ALLOW = b"Allow: GET, HEAD\r\n"
+METRICS = "metrics"  # the group of requests to this port, for policies
 MAX_BODY_BYTES = 64 << 20
 MAX_SCRAPES = 16  # at the same time
 # So many models are read at once, in 2 ms; then requests have their turn.
@@ -84,6 +89,7 @@ class MetricsApi(HttpHandler):
         cluster: Callable[[], ClusterStatus | None] = _no_cluster,
         accepting: Callable[[], Iterable[SampleFamily]] = tuple,
         request_memory: RequestMemory | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         origins = options.origin_policy(options.metrics.address, has_cors=False)
         super().__init__(_limits(options), loop, origins, request_memory)
@@ -92,6 +98,8 @@ class MetricsApi(HttpHandler):
         self._cluster = cluster
         self._accepting = accepting
         self._options = options.metrics_options
+        # Triton's groups of restricted APIs have no metrics: only a policy has a right to them.
+        self._authorization = Authorization((), RestrictedProtocol.HTTP, access=access)
         self._tasks = BackgroundTasks(loop)
         self.other_paths: OtherPaths | None = None  # set by the owner, if there are any
         self.scrape_count = 0  # of those that take a while, as there are many models or GPUs
@@ -131,7 +139,7 @@ class MetricsApi(HttpHandler):
     async def _find_gpus(self, find: Callable[[], NvmlReader | None]) -> None:
         self._gpus = await call_driver(find)
 
-    def large_body_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+    def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:
         """Returns why a request may have no large body: only what the page's form sends is."""
         path = head.target.partition(b"?")[0]
         is_form = self.other_paths is not None and self.other_paths.owns(path)
@@ -142,8 +150,7 @@ class MetricsApi(HttpHandler):
         path = request.head.target.partition(b"?")[0]
         if self.other_paths is not None and self.other_paths.owns(path):
             return self.other_paths.handle(connection, request)
-        if request.head.method not in (b"GET", b"HEAD"):
-            connection.respond_error(405, "Method Not Allowed", _ALLOW)
+        if not self._admits(connection, request.head):
             return None
         if path not in (b"/metrics", b"/metrics/"):
             connection.respond(200, (), TEXT_TYPE)
@@ -171,6 +178,16 @@ class MetricsApi(HttpHandler):
 
     def _on_scraped(self, _: asyncio.Task[None]) -> None:
         self.scrape_count -= 1
+
+    def _admits(self, connection: HttpConnection, head: RequestHead) -> bool:
+        decision = self._authorization.decide(METRICS, Scope.ALL, head.headers.get, connection)
+        if isinstance(decision, Denial):
+            connection.respond_error(decision.http_status, decision.message, decision.headers)
+            return False
+        if head.method not in (b"GET", b"HEAD"):
+            connection.respond_error(405, "Method Not Allowed", _ALLOW)
+            return False
+        return True
 
     async def _answer(
         self,

@@ -20,7 +20,13 @@ from pytriton.protocol.openai.embeddings import read_embeddings
 from pytriton.protocol.openai.errors import OpenAIError, unknown_model, wrong
 from pytriton.protocol.openai.generation import check_served, read_generation
 from pytriton.protocol.openai.members import Members
-from pytriton.serving.server.api.refusals import INFERENCE, TooLargeError, note_forbidden
+from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
+from pytriton.serving.server.api.refusals import (
+    INFERENCE,
+    ForbiddenError,
+    TooLargeError,
+    note_forbidden,
+)
 from pytriton.serving.server.http.api import Resolved
 from pytriton.serving.server.http.connection import JSON_TYPE
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
@@ -52,18 +58,22 @@ MAX_BODY_BYTES = 8 << 20  # it is read at once: 8 MiB take up to 0.1 s
 
 _GET = frozenset({b"GET", b"HEAD"})
 _POST = frozenset({b"POST"})
-_MODELS = HttpEndpoint("models", "metadata", _GET)
+_BY_BODY = Scope.NONE  # the body names the model, which is decided on when it is read
+_MODELS = HttpEndpoint("models", "metadata", _GET, Scope.FILTERED)
 _MODEL = HttpEndpoint("model", "metadata", _GET)
 _ENDPOINTS: dict[bytes, HttpEndpoint] = {
     b"/v1/models": _MODELS,
-    b"/v1/chat/completions": HttpEndpoint("chat", "inference", _POST),
-    b"/v1/completions": HttpEndpoint("completions", "inference", _POST),
-    b"/v1/embeddings": HttpEndpoint("embeddings", "inference", _POST),
+    b"/v1/chat/completions": HttpEndpoint("chat", "inference", _POST, _BY_BODY),
+    b"/v1/completions": HttpEndpoint("completions", "inference", _POST, _BY_BODY),
+    b"/v1/embeddings": HttpEndpoint("embeddings", "inference", _POST, _BY_BODY),
 }
-_ANY = HttpEndpoint("unknown", "inference", frozenset())
+_ANY = HttpEndpoint("unknown", "inference", frozenset(), Scope.NONE)
 _MODEL_PATH = b"/v1/models/"
 _NO_COMPRESSION = "expected a body without compression"
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "unavailable"}  # of denials
 _KINDS: dict[int, type[ServerError]] = {
+    401: ForbiddenError,
+    403: ForbiddenError,
     404: NotFoundError,
     413: TooLargeError,
     500: InternalError,
@@ -99,27 +109,25 @@ class OpenAIApi:
         if path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH):
             endpoint = _MODEL
             name = unquote(path.removeprefix(_MODEL_PATH).decode("latin-1"))
-        problem = self._refusal(head, endpoint, path)
+        problem = self._refusal(connection, head, Route(endpoint, name), path)
         if problem is not None:
             respond_error(connection, problem, request_id(head))
             return None
         return Resolved(self._answer, Route(endpoint, name))
 
     def _refusal(
-        self, head: RequestHead, endpoint: HttpEndpoint, path: bytes
+        self, connection: HttpConnection, head: RequestHead, route: Route, path: bytes
     ) -> OpenAIError | None:
-        refusal = self._http.authorization.refusal(
-            endpoint.api, head.headers.get, accepts_bearer=True
+        endpoint = route.endpoint
+        decision = self._http.authorization.decide(
+            endpoint.api, route.subject, head.headers.get, connection, accepts_bearer=True
         )
-        if refusal is not None:
+        if isinstance(decision, Denial):
+            head.grant = decision.grant
             if endpoint.api == INFERENCE and endpoint is not _ANY:
-                note_forbidden(self._engine, refusal)
-            return OpenAIError(
-                401,
-                f"{refusal} or a bearer token with its value",
-                code="invalid_api_key",
-                headers=b"WWW-Authenticate: Bearer\r\n",
-            )
+                note_forbidden(self._engine, decision.message)
+            return _denied(decision)
+        head.grant = decision
         method = head.method.decode("latin-1")
         if endpoint is _ANY:
             shown = path.decode("latin-1")
@@ -153,7 +161,8 @@ class OpenAIApi:
     def _models(
         self, connection: HttpConnection, request: HttpRequest, route: Route, identifier: str
     ) -> None:
-        names = [name for name in self._engine.ready_models() if self._find(name)]
+        ready = visible(request.head.grant, self._engine.ready_models(), str)
+        names = [name for name in ready if self._find(name)]
         data = [model_document(name, self._created) for name in names]
         self._respond(connection, {"object": "list", "data": data}, identifier)
 
@@ -174,6 +183,7 @@ class OpenAIApi:
         try:
             members = _read(request)
             name = members.text("model")
+            self._check_right(request.head, name)
             model = self._model_of(name, route.endpoint.handler)
             begin = self._embed if route.endpoint.handler == "embeddings" else self._generate
             return begin(connection, request, route, identifier, members, name, model)
@@ -220,6 +230,14 @@ class OpenAIApi:
         exchange = EmbeddingsExchange(connection, identifier, name, openai.embedding, job, bodies)
         return self._start(exchange, model, request, job.requests)
 
+    def _check_right(self, head: RequestHead, name: str) -> None:
+        """Raise an error if the sender has no right to the model of its request."""
+        access = self._http.authorization.access
+        if access is not None and name:
+            denial = access.refusal(head.grant, INFERENCE, name)
+            if denial is not None:
+                raise _denied(denial)
+
     def _model_of(self, name: str, route: str) -> ServedModel:
         """Returns the model of a request, which the route must serve."""
         if not name:
@@ -242,6 +260,17 @@ class OpenAIApi:
             exchange.abandon()  # nobody takes what the parts that have begun would answer
             raise
         return exchange
+
+
+def _denied(denial: Denial) -> OpenAIError:
+    """Returns how a refusal looks to OpenAI's clients, which know a restricted API by 401."""
+    status, message = denial.http_status, denial.message
+    headers, code = denial.headers, _CODES.get(status, "permission_denied")
+    if denial.reason is Reason.RESTRICTED:
+        status, code = 401, _CODES[401]
+        message = f"{message} or a bearer token with its value"
+        headers = b"WWW-Authenticate: Bearer\r\n"
+    return OpenAIError(status, message, code=code, headers=headers)
 
 
 def _read(request: HttpRequest) -> Members:

@@ -99,6 +99,17 @@ class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"PageOptions(allow={self.allow}, token={'<hidden>' if self.token else 'None'})"
 
 
+class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy that says who may do what, and the key of processes of the server's user."""
+
+    config: str | None = None  # its file; None: there is no policy
+    own_key: str = ""  # a secret: it must appear in no log; empty: there is none
+
+    def __repr__(self) -> str:
+        key = "<hidden>" if self.own_key else "None"
+        return f"AccessOptions(config={self.config!r}, own_key={key})"
+
+
 class ShadowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Another server, which gets a share of the requests as well."""
 
@@ -159,6 +170,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     vertex_ai_options: VertexAiOptions = VertexAiOptions()
     http_restricted: tuple[RestrictedGroup, ...] = ()
     grpc_restricted: tuple[RestrictedGroup, ...] = ()
+    access: AccessOptions = AccessOptions()
     # Searched anywhere in a header's name; upper and lower case are equal.
     http_header_forward_pattern: str | None = None
     grpc_header_forward_pattern: str | None = None
@@ -195,7 +207,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def names_are_public(self) -> bool:
         """Whether every client may be told the names of models."""
         groups = (*self.http_restricted, *self.grpc_restricted)
-        return not any("metadata" in group.apis for group in groups)
+        return self.access.config is None and not any("metadata" in group.apis for group in groups)
 
     @property
     def request_memory_share(self) -> int:
@@ -266,6 +278,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             ),
             http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
+            access=AccessOptions(**flags.record("access")),
             grpc_tls=_tls(flags),
             grpc_keepalive=KeepaliveOptions(**flags.record("grpc_keepalive")),
             log=LogOptions(**flags.record("log")),

@@ -25,6 +25,7 @@ from pytriton.base.model_spec import identifier_of
 from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.protocol.json_text import dump_json
 from pytriton.protocol.openapi import openapi_document
+from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import (
     Authorization,
     HeaderLookup,
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import EngineClient, IndexEntry, ModelControl
     from pytriton.serving.engine.engine import Engine
     from pytriton.serving.engine.served_model import ManagedModel
+    from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.http.connection import HttpConnection
+    from pytriton.serving.server.http.reader import RequestHead
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.page.documents import ReadCluster, ReadMachine
     from pytriton.serving.server.page.history import History
@@ -85,19 +88,42 @@ class PageAccess:
         groups: The restricted APIs of the HTTP port. They are as restricted here as there.
         token: What the log and all actions need besides. It travels in the header of the access
             token, so it opens what that one opens, too.
+        access: The policy, if there is one. All but files needs the token then, or a sender with
+            the right to the page.
     """
 
-    def __init__(self, groups: Sequence[RestrictedGroup], token: str) -> None:
+    def __init__(
+        self,
+        groups: Sequence[RestrictedGroup],
+        token: str,
+        access: AccessControl | None = None,
+    ) -> None:
         if not token:
             raise ValueError("expected a token, as an empty header would open the page")
         self._apis = Authorization(groups, RestrictedProtocol.HTTP)
         page = RestrictedGroup(apis=(_PAGE,), header=TRITON_ACCESS_HEADER, value=token)
         self._page = Authorization([page], RestrictedProtocol.HTTP)
+        self._token = token
+        self._policy = Authorization((), RestrictedProtocol.HTTP, access=access)
         # Others than the page's own, which a user has to give besides.
         others = [group for group in groups if group.header.lower() != TRITON_ACCESS_HEADER]
         self._apis_with_others = Authorization(others, RestrictedProtocol.HTTP)
         self.other_headers = sorted({group.header.lower() for group in others})
         self.headers_of_apis = {api: group.header for group in groups for api in group.apis}
+
+    def admit(self, head: RequestHead, connection: HttpConnection) -> RequestHead | Denial:
+        """Decide on a sender by the policy, if there is one.
+
+        Returns the head of its request; with the token, if the policy lets it have it.
+        """
+        header = head.headers.get
+        if self._policy.access is None or self._page.refusal(_PAGE, header) is None:
+            return head
+        found = self._policy.decide(_PAGE, Scope.ALL, header, connection)
+        if isinstance(found, Denial):
+            return found
+        headers = {**head.headers, TRITON_ACCESS_HEADER.encode(): self._token.encode()}
+        return msgspec.structs.replace(head, headers=headers)
 
     def refusal(self, api: str, header: HeaderLookup, *, needs_token: bool = False) -> str | None:
         """Returns the error message for a request; None if it is allowed.
@@ -137,6 +163,7 @@ class PageApi:
         tracing: TraceBeginner | None,
         ports: Started,
         started_s: float,
+        access: AccessControl | None = None,
     ) -> None:
         self._tracing = tracing
         self._ports = ports
@@ -144,7 +171,7 @@ class PageApi:
         self._client = client
         self._options = options
         self._loop = loop
-        self._access = PageAccess(options.http_restricted, options.page.token)
+        self._access = PageAccess(options.http_restricted, options.page.token, access)
         self._engine = engine
         self._cluster_status = cluster
         self._history = history
@@ -182,13 +209,24 @@ class PageApi:
         if head.method not in route.methods:
             connection.respond_error(405, "Method Not Allowed", route.allow + _DATA_HEADERS)
             return None
-        needs = route.needs_token
+        if route.kind == "file":
+            send_file(connection, head, static_files()[route.name])
+            return None
+        admitted = self._access.admit(head, connection)
+        if isinstance(admitted, Denial):
+            headers = admitted.headers + _DATA_HEADERS
+            connection.respond_error(admitted.http_status, admitted.message, headers)
+            return None
+        request = HttpRequest(admitted, request.body, request.began_ns)
+        return self._handle_admitted(connection, request, route)
+
+    def _handle_admitted(
+        self, connection: HttpConnection, request: HttpRequest, route: PageRoute
+    ) -> HttpExchange | None:
+        head, needs = request.head, route.needs_token
         refusal = self._access.refusal(route.api, head.headers.get, needs_token=needs)
         if refusal is not None:
             connection.respond_error(HTTP_RESTRICTED, refusal, _DATA_HEADERS)
-            return None
-        if route.kind == "file":
-            send_file(connection, head, static_files()[route.name])
             return None
         if route.kind == "forwarded":
             return self._forward(connection, request, route)
@@ -206,7 +244,7 @@ class PageApi:
             self._http = HttpApi(self._client, options, self._loop, self._tracing)
         headers = {k: v for k, v in request.head.headers.items() if k != b"accept-encoding"}
         head = msgspec.structs.replace(
-            request.head, target=route.target, headers=headers, resolved=None
+            request.head, target=route.target, headers=headers, resolved=None, grant=None
         )
         return self._http.handle(connection, HttpRequest(head, request.body, request.began_ns))
 

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy of one process at work: who sends a request, and whether that may do what it asks.
+
+`Authorization` asks it, for every request of every port. What was found out about a head stays true
+until the policy changes or the credential expires; `is_current` tells that in 0.2 us.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import logging
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pytriton.base.lazy_module import LazyModule
+from pytriton.serving.server.access.certificates import Peer, read_peer
+from pytriton.serving.server.access.credentials import (
+    OWNER,
+    PROBE,
+    Authenticator,
+    Credential,
+    Failure,
+    HeaderLookup,
+    Identity,
+    read_credential,
+)
+from pytriton.serving.server.access.decisions import Client, Denial, Reason, Scope
+from pytriton.serving.server.access.policy import EVERYTHING, HEALTH, Policy, Rights
+from pytriton.serving.server.access.throttle import Throttle
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pytriton.serving.server.access import tokens
+    from pytriton.serving.server.access.tokens import Tokens
+else:  # only for policies with issuers: it needs PyJWT
+    tokens = LazyModule("pytriton.serving.server.access.tokens")
+
+logger = logging.getLogger(__name__)
+
+MAX_KNOWN = 4096  # credentials that were found valid, and models of a principal
+_SILENT_S = 60.0  # between two lines about the same failure of an address
+_MAX_LINES = 1024  # addresses and failures that were logged
+_SHOWN_CHARACTERS = 200  # of the name of a model
+_UNAUTHENTICATED, _FORBIDDEN, _THROTTLED, _UNAVAILABLE = (401, 16), (403, 7), (429, 8), (503, 14)
+
+
+class Principal:
+    """The rights of a principal."""
+
+    __slots__ = ("_apis", "_known", "_pattern", "name", "sees_all")
+
+    def __init__(self, name: str, rights: Rights) -> None:
+        self.name = name
+        self.sees_all = EVERYTHING in rights.models
+        self._apis = frozenset(rights.apis)
+        patterns = "|".join(fnmatch.translate(each) for each in rights.models)
+        self._pattern = re.compile(patterns) if patterns else None
+        self._known: dict[str, bool] = {}  # models, as matching takes 1 us
+
+    def may_call(self, api: str) -> bool:
+        return api in self._apis or EVERYTHING in self._apis
+
+    def may_use(self, model: str) -> bool:
+        """Returns whether its patterns name a model."""
+        if self.sees_all:
+            return True
+        is_named = self._known.get(model)
+        if is_named is None:
+            is_named = self._pattern is not None and self._pattern.fullmatch(model) is not None
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[model] = is_named
+        return is_named
+
+    def __repr__(self) -> str:
+        return f"<Principal {self.name}>"
+
+
+class Grant:
+    """A sender that is known, until the policy changes, or its credential expires."""
+
+    __slots__ = ("_generation", "fingerprint", "principal", "until_s")
+
+    def __init__(
+        self, principal: Principal, until_s: float, generation: int, fingerprint: str | None
+    ) -> None:
+        self.principal = principal
+        self.until_s = until_s
+        self._generation = generation
+        # Of the certificate that the sender is known by; None if another has the same rights.
+        self.fingerprint = fingerprint
+
+    @property
+    def name(self) -> str:
+        return self.principal.name
+
+    def is_of(self, generation: int, now_s: float) -> bool:
+        return self._generation == generation and now_s < self.until_s
+
+
+class AccessControl:
+    """Decides by the current policy, and counts and logs what it refuses.
+
+    Args:
+        policy: the first policy.
+        own_key: of processes of the user who runs the server.
+        clock: returns the seconds since the epoch.
+    """
+
+    def __init__(
+        self, policy: Policy, own_key: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._own_key = own_key
+        self._clock = clock
+        self._generation = 0
+        self.refusals: Counter[str] = Counter()  # by reason
+        # Called after the policy has changed, so that nobody keeps what was true before.
+        self.on_changed: list[Callable[[], None]] = []
+        self._tokens: Tokens | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: dict[tuple[str, str], tuple[float, int]] = {}
+        self._use(policy)
+
+    def use(self, policy: Policy) -> None:
+        """Decide by another policy from now on."""
+        self._use(policy)
+        for tell in self.on_changed:
+            tell()
+
+    def _use(self, policy: Policy) -> None:
+        self._generation += 1
+        self._policy = policy
+        former = self._tokens
+        self._tokens = tokens.Tokens(policy.issuers, former) if policy.issuers else None
+        if former is not None:
+            former.stop()
+        if self._loop is not None and self._tokens is not None:
+            self._tokens.start(self._loop)
+        self._authenticator = Authenticator(policy, self._own_key, self._tokens)
+        self._throttle = Throttle(policy.max_failures_per_minute)
+        self._principals = {name: Principal(name, each) for name, each in policy.principals.items()}
+        self._principals[OWNER] = Principal(OWNER, Rights(apis=(EVERYTHING,)))
+        self._principals[PROBE] = Principal(PROBE, Rights(apis=(HEALTH,), models=()))
+        self._known: dict[bytes, Grant] = {}  # by the hash of a credential
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Fetch the keys of issuers, now and then."""
+        self._loop = loop
+        if self._tokens is not None:
+            self._tokens.start(loop)
+
+    def stop(self) -> None:
+        """Fetch nothing more."""
+        self._loop = None
+        if self._tokens is not None:
+            self._tokens.stop()
+
+    # Who it is
+
+    def is_current(self, grant: Grant | None, client: Client) -> bool:
+        """Returns whether what was found out about a head is true for this client, too."""
+        if grant is None:  # it asks for what is open to all
+            return True
+        if not grant.is_of(self._generation, self._clock()):
+            return False
+        return grant.fingerprint is None or grant.fingerprint == _fingerprint(_peer(client))
+
+    def identify(
+        self, header: HeaderLookup, client: Client, *, is_counted: bool = True
+    ) -> Grant | Denial:
+        """Returns who sends a request; a refusal is counted and logged if it is the first look."""
+        now_s = self._clock()
+        credential = read_credential(header)
+        if isinstance(credential, Failure):
+            return self._fail(credential, client, now_s, is_counted=is_counted)
+        if credential is not None:
+            return self._identify_credential(credential, client, now_s, is_counted=is_counted)
+        peer = _peer(client)
+        found = self._authenticator.identify_connection(peer.certificate, now_s)
+        if isinstance(found, Failure):
+            return self._fail(found, client, now_s, is_counted=is_counted)
+        fingerprint = _fingerprint(peer) if found.is_of_connection else None
+        return self._grant(found, fingerprint)
+
+    def _identify_credential(
+        self, credential: Credential, client: Client, now_s: float, *, is_counted: bool
+    ) -> Grant | Denial:
+        digest = hashlib.sha256(credential.text.encode("latin-1")).digest()
+        known = self._known.get(digest)
+        if known is not None and known.is_of(self._generation, now_s):
+            return known
+        if not credential.is_own:
+            wait_s = self._throttle.wait_s(_peer(client).address, now_s)
+            if wait_s:
+                return self._slow_down(wait_s, is_counted=is_counted)
+        found = self._authenticator.identify(credential, now_s)
+        if isinstance(found, Failure):
+            return self._fail(found, client, now_s, is_counted=is_counted)
+        grant = self._grant(found, None)
+        if not credential.is_own:  # a process could send any number of others in that header
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[digest] = grant
+        return grant
+
+    def _grant(self, found: Identity, fingerprint: str | None) -> Grant:
+        principal = self._principals[found.principal]
+        return Grant(principal, found.until_s, self._generation, fingerprint)
+
+    def _slow_down(self, wait_s: float, *, is_counted: bool) -> Denial:
+        if is_counted:
+            self.refusals[Reason.THROTTLED.value] += 1
+        seconds = math.ceil(wait_s)
+        return Denial(
+            Reason.THROTTLED,
+            "too many wrong credentials came from this address: a new one is looked at in "
+            f"{seconds} s",
+            *_THROTTLED,
+            b"Retry-After: %d\r\n" % seconds,
+        )
+
+    def _fail(self, failure: Failure, client: Client, now_s: float, *, is_counted: bool) -> Denial:
+        reason = failure.reason
+        if is_counted:
+            address = _peer(client).address
+            self.refusals[reason.value] += 1
+            self._log(address, f"{failure.label or 'a credential'}: {reason.value}", now_s)
+            if reason is not Reason.KEYS_UNAVAILABLE:
+                self._throttle.on_failure(address, now_s)
+        if reason is Reason.KEYS_UNAVAILABLE:
+            return Denial(reason, failure.message, *_UNAVAILABLE, b"Retry-After: 1\r\n")
+        return _unauthenticated(reason, failure.message)
+
+    def _log(self, address: str, what: str, now_s: float) -> None:
+        """Log a failure, unless the same was logged a short time ago."""
+        key = (address, what)
+        logged_s, left_out = self._lines.get(key, (-math.inf, 0))
+        if now_s - logged_s < _SILENT_S:
+            self._lines[key] = (logged_s, left_out + 1)
+            return
+        if len(self._lines) >= _MAX_LINES:
+            self._lines.clear()
+        self._lines[key] = (now_s, 0)
+        more = f" ({left_out} times more since the last line)" if left_out else ""
+        logger.warning("Refused a client at %s, %s%s", address or "no address", what, more)
+
+    # What it may do
+
+    def refusal(
+        self, grant: Grant, api: str, model: str | Scope, *, is_counted: bool = True
+    ) -> Denial | None:
+        """Returns why a sender may not do something; None if it may."""
+        denial = self._denial(grant.principal, api, model)
+        if denial is None:
+            return None
+        denial = denial._replace(grant=grant)
+        return self.counted(denial) if is_counted else denial
+
+    def counted(self, denial: Denial) -> Denial:
+        """Count a refusal, which is returned."""
+        self.refusals[denial.reason.value] += 1
+        return denial
+
+    def _denial(self, principal: Principal, api: str, model: str | Scope) -> Denial | None:
+        name = principal.name
+        if not principal.may_call(api):
+            reason, message = Reason.FORBIDDEN_API, f"{name} has no right to {api}"
+        elif isinstance(model, str):
+            if principal.may_use(model):
+                return None
+            shown = ascii(model[:_SHOWN_CHARACTERS])
+            reason = Reason.FORBIDDEN_MODEL
+            message = f"{name} has no right to {api} of the model {shown}"
+        elif model is not Scope.ALL or principal.sees_all:
+            return None
+        else:
+            reason = Reason.FORBIDDEN_MODEL
+            message = f"{name} has a right to {api} of some models, and this is about all"
+        if name == PROBE:
+            message = f"this needs a key or a token with the right to {api}, got none"
+            return _unauthenticated(Reason.MISSING, message)
+        return Denial(reason, message, *_FORBIDDEN)
+
+    def __repr__(self) -> str:
+        return f"<AccessControl of {len(self._policy.principals)} principals>"
+
+
+def _unauthenticated(reason: Reason, message: str) -> Denial:
+    return Denial(reason, message, *_UNAUTHENTICATED, b"WWW-Authenticate: Bearer\r\n")
+
+
+def _peer(client: Client) -> Peer:
+    peer: Peer | None = client.peer
+    if peer is None:
+        peer = client.peer = read_peer(client)
+    return peer
+
+
+def _fingerprint(peer: Peer) -> str:
+    return "" if peer.certificate is None else peer.certificate.fingerprint

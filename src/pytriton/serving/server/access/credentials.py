@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who sends a request, by what its headers and its connection prove; no I/O, time is an argument.
+
+A credential in a header counts before the certificate of the connection. A request with a
+credential that is not valid is refused, also if requests without any are allowed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from pytriton.base.security import API_KEY_HEADER
+from pytriton.serving.server.access.certificates import ClientCertificate, matches
+from pytriton.serving.server.access.decisions import OWN_KEY_HEADER, Reason
+from pytriton.serving.server.access.keys import PREFIX, has_secret, split_key
+from pytriton.serving.server.access.policy import CertificateRule, Policy
+
+# Returns the value of a header by its lower-case name; None if the request has none.
+HeaderLookup = Callable[[bytes], bytes | None]
+
+AUTHORIZATION, API_KEY = b"authorization", API_KEY_HEADER.encode()
+_OWN_KEY = OWN_KEY_HEADER.encode()
+MAX_CREDENTIAL_BYTES = 16 << 10  # a larger one is not looked at
+
+# Principals that no policy can name.
+OWNER = "@owner"  # processes of the user who runs the server, which has all rights
+PROBE = "@probe"  # nobody, who may ask for the health of the server if the policy says nothing else
+
+
+class Identity(NamedTuple):
+    """A sender that has proved who it is."""
+
+    principal: str
+    until_s: float = math.inf  # since the epoch; then it has to prove that again
+    # Whether the connection's certificate says it, or would if there were one.
+    is_of_connection: bool = False
+
+
+class Failure(NamedTuple):
+    """A sender that has not."""
+
+    reason: Reason
+    message: str  # for the client
+    label: str = ""  # of the credential, for the log: never a secret
+
+
+class TokenVerifier(Protocol):
+    """Decides on tokens of issuers."""
+
+    def verify(self, token: str, now_s: float) -> Identity | Failure:
+        """Returns who a token is of, or why it is not valid."""
+
+
+class Credential(NamedTuple):
+    """What a header has."""
+
+    text: str
+    is_own: bool = False
+
+
+def read_credential(header: HeaderLookup) -> Credential | Failure | None:
+    """Returns the credential in the headers of a request; None if they have none."""
+    bearer, key = header(AUTHORIZATION), header(API_KEY)
+    if bearer is None and key is None:
+        own = header(_OWN_KEY)
+        return None if own is None else Credential(own.decode("latin-1"), is_own=True)
+    if max(len(bearer or b""), len(key or b"")) > MAX_CREDENTIAL_BYTES:
+        return _malformed(f"expected a credential of at most {MAX_CREDENTIAL_BYTES} bytes")
+    found = None if key is None else key.strip()
+    if bearer is not None:
+        scheme, _, rest = bearer.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return _malformed("expected 'Bearer' and a key or a token in the header authorization")
+        if found is not None and not hmac.compare_digest(rest.strip(), found):
+            return _malformed("expected one credential, got different ones in two headers")
+        found = rest.strip()
+    if not found or not found.isascii() or b" " in found or b"," in found:
+        return _malformed("expected one key or token, got something else")
+    return Credential(found.decode("ascii"))
+
+
+def _malformed(message: str) -> Failure:
+    return Failure(Reason.MALFORMED, message)
+
+
+class Authenticator:
+    """Decides who sends requests, by one policy.
+
+    `own_key` is that of processes of the user who runs the server; `tokens` decides on tokens.
+    """
+
+    def __init__(self, policy: Policy, own_key: str, tokens: TokenVerifier | None) -> None:
+        self._keys = policy.keys
+        self._principals: Mapping[str, object] = policy.principals
+        self._rules: tuple[CertificateRule, ...] = policy.certificates
+        self._anonymous = policy.anonymous or PROBE
+        self._own_key = own_key
+        self._tokens = tokens
+
+    def identify(self, credential: Credential, now_s: float) -> Identity | Failure:
+        """Returns who a credential in a header is of."""
+        if credential.is_own:
+            if self._own_key and hmac.compare_digest(
+                credential.text.encode("latin-1"), self._own_key.encode()
+            ):
+                return Identity(OWNER)
+            return Failure(Reason.UNKNOWN_KEY, "the key is not known")
+        if credential.text.startswith(PREFIX):
+            return self._identify_key(credential.text, now_s)
+        if credential.text.count(".") == 2 and self._tokens is not None:
+            return self._tokens.verify(credential.text, now_s)
+        return Failure(Reason.MALFORMED, "the credential is not known")
+
+    def _identify_key(self, key: str, now_s: float) -> Identity | Failure:
+        parts = split_key(key)
+        if parts is None:
+            return Failure(Reason.MALFORMED, "the key is not a whole one")
+        key_id, secret = parts
+        record = self._keys.get(key_id)
+        label = f"key {key_id}"
+        if not has_secret(record, secret) or record is None:
+            return Failure(Reason.UNKNOWN_KEY, "the key is not known", label)
+        # Only who has the secret is told more.
+        if record.revoked_s is not None:
+            return Failure(Reason.REVOKED, f"the key {key_id} was revoked", label)
+        if now_s >= record.until_s:
+            return Failure(Reason.EXPIRED, f"the key {key_id} has expired", label)
+        if record.principal not in self._principals:
+            return Failure(
+                Reason.UNKNOWN_PRINCIPAL, f"the key {key_id} is of nobody who has rights", label
+            )
+        return Identity(record.principal, record.until_s)
+
+    def identify_connection(
+        self, certificate: ClientCertificate | None, now_s: float
+    ) -> Identity | Failure:
+        """Returns who sends requests without a credential in a header."""
+        until_s = math.inf
+        if certificate is not None:
+            until_s = certificate.until_s
+            if now_s >= until_s:
+                return Failure(Reason.EXPIRED, "the certificate has expired", certificate.label)
+            for rule in self._rules:
+                if matches(rule, certificate):
+                    return Identity(rule.principal, until_s, is_of_connection=True)
+        return Identity(self._anonymous, until_s, is_of_connection=bool(self._rules))

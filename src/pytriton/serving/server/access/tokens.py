@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens of issuers (JWT): verifies them, and fetches the keys of their issuers.
+
+PyJWT verifies signatures and times. Keys are fetched in a thread: at the start, every few minutes,
+and soon after a token named a key that is not known. If an issuer cannot be asked, its last keys
+stay. This module is imported by servers whose policy has issuers only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jwt
+
+from pytriton.base.background_tasks import BackgroundTasks
+from pytriton.serving.server.access.credentials import Failure, Identity
+from pytriton.serving.server.access.decisions import Reason
+from pytriton.serving.server.access.policy import Issuer
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S = 300.0  # after this time, keys are fetched again
+RETRY_S = 10.0  # at least, between two tries for a key that is not known, or after a failure
+_TIMEOUT_S = 5.0
+_MAX_BYTES = 1 << 20
+_DISCOVERY = "/.well-known/openid-configuration"
+_SYMMETRIC = "oct"
+_OF_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+
+Fetch = Callable[[Issuer], str]
+Keys = dict[str, dict[str, jwt.PyJWK]]  # by id, then by algorithm
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Keys come from the address that the policy allows, and from no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Do not follow; the answer is an error then."""
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
+def fetch_keys(issuer: Issuer) -> str:
+    """Returns the document with the keys of an issuer; called in a thread.
+
+    Raises:
+        OSError: The issuer does not answer.
+        ValueError: It answers something else.
+    """
+    address = issuer.jwks_uri
+    if not address:
+        found = json.loads(_get(issuer.issuer.rstrip("/") + _DISCOVERY))
+        if not isinstance(found, dict) or found.get("issuer") != issuer.issuer:
+            raise ValueError(f"expected a document of the issuer {issuer.issuer}")
+        address = str(found.get("jwks_uri", ""))
+        # What a document names must not be less safe than the document.
+        if not address.startswith("https://" if issuer.issuer.startswith("https:") else "http"):
+            raise ValueError(f"expected a jwks_uri with https, got {address[:100]!a}")
+    return _get(address)
+
+
+def _get(address: str) -> str:
+    request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310  the policy allows https, and http to this machine
+    with _opener.open(request, timeout=_TIMEOUT_S) as answer:
+        body: bytes = answer.read(_MAX_BYTES + 1)
+    if len(body) > _MAX_BYTES:
+        raise ValueError(f"expected at most {_MAX_BYTES} bytes")
+    return body.decode("utf-8")
+
+
+def read_keys(document: str) -> Keys:
+    """Returns the keys of a set by their ids; those that cannot verify signatures are left out.
+
+    Raises:
+        ValueError: It is no set of keys.
+    """
+    found = json.loads(document)
+    listed = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("expected a set of keys, an object with the list keys")  # noqa: TRY004  of a document
+    keys: Keys = {}
+    for each in listed:
+        if not isinstance(each, dict) or each.get("kty") == _SYMMETRIC:
+            continue
+        if each.get("use", "sig") != "sig":
+            continue
+        is_for_any = each.get("kty") == "RSA" and "alg" not in each
+        try:
+            found_keys = [jwt.PyJWK(each, name) for name in (_OF_RSA if is_for_any else (None,))]
+        except (jwt.PyJWTError, ValueError, TypeError):  # of a kind that PyJWT does not know
+            continue
+        # A key for one algorithm verifies no other one.
+        keys[str(each.get("kid", ""))] = {key.algorithm_name: key for key in found_keys}
+    return keys
+
+
+class IssuerKeys:
+    """The keys of one issuer."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self.issuer = issuer
+        self.keys: Keys = read_keys(issuer.jwks) if issuer.jwks else {}
+        self.tried_s = float("-inf")  # when they were fetched last, or it was tried
+        self.has_failed = False
+        self.is_wanted = False  # a token has named a key that is not there
+
+    @property
+    def is_fetched(self) -> bool:
+        return not self.issuer.jwks
+
+    def is_due(self, now_s: float) -> bool:
+        """Returns whether it is time to fetch them."""
+        if not self.is_fetched:
+            return False
+        is_urgent = self.is_wanted or self.has_failed or not self.keys
+        return now_s - self.tried_s >= (RETRY_S if is_urgent else REFRESH_S)
+
+    def take(self, document: str) -> None:
+        """Use the keys of a document that was fetched."""
+        self.keys = read_keys(document)
+        self.is_wanted = self.has_failed = False
+
+
+class Tokens:
+    """Verifies the tokens of all issuers of a policy.
+
+    Args:
+        issuers: the issuers.
+        former: of the policy before, whose keys are used until others were fetched.
+        fetch: returns the keys of an issuer; called in a thread.
+    """
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        former: Tokens | None = None,
+        fetch: Fetch = fetch_keys,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self.issuers = [IssuerKeys(each) for each in issuers]
+        known = {} if former is None else {each.issuer: each for each in former.issuers}
+        for each in self.issuers:
+            if each.is_fetched and (same := known.get(each.issuer)) is not None:
+                each.keys, each.tried_s = same.keys, same.tried_s
+                each.has_failed = same.has_failed
+        self._tasks: BackgroundTasks | None = None
+
+    # Keys
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Fetch keys, now and when it is time."""
+        self._tasks = BackgroundTasks(loop)
+        for each in self.issuers:
+            if each.is_fetched:
+                self._tasks.start(self._keep_fresh(each))
+
+    def stop(self) -> None:
+        """Fetch nothing more."""
+        if self._tasks is not None:
+            self._tasks.cancel()
+
+    async def _keep_fresh(self, keys: IssuerKeys) -> None:
+        while True:
+            if keys.is_due(self._clock()):
+                await self._refresh(keys)
+            await asyncio.sleep(0.2)
+
+    async def _refresh(self, keys: IssuerKeys) -> None:
+        keys.tried_s = self._clock()
+        try:
+            keys.take(await asyncio.to_thread(self._fetch, keys.issuer))
+        except (OSError, ValueError) as error:
+            if not keys.has_failed:
+                left = "its last ones stay" if keys.keys else "its tokens cannot be verified"
+                logger.warning(
+                    "The keys of %s cannot be fetched, %s: %s", keys.issuer.issuer, left, error
+                )
+            keys.has_failed = True
+
+    # Tokens
+
+    def verify(self, token: str, now_s: float) -> Identity | Failure:
+        """Returns who a token is of, or why it is not valid."""
+        try:
+            header = jwt.get_unverified_header(token)
+            claims = jwt.decode_complete(token, options={"verify_signature": False})["payload"]
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            return Failure(Reason.MALFORMED, "the token cannot be read")
+        name = claims.get("iss")
+        candidates = [each for each in self.issuers if each.issuer.issuer == name]
+        if not candidates:
+            return Failure(Reason.FOREIGN, "the token is of an issuer that is not accepted")
+        failure = None
+        for keys in candidates:
+            found = self._verify(token, header, keys, now_s)
+            if isinstance(found, Identity):
+                return found
+            failure = failure or found
+        assert failure is not None
+        return failure
+
+    def _verify(
+        self, token: str, header: Mapping[str, Any], keys: IssuerKeys, now_s: float
+    ) -> Identity | Failure:
+        issuer = keys.issuer
+        algorithm = header.get("alg")
+        label = f"a token of {issuer.issuer}"
+        if algorithm not in issuer.algorithms:
+            return Failure(
+                Reason.ALGORITHM, "the token is signed by an algorithm that is not accepted", label
+            )
+        by_algorithm = self._key(keys, header.get("kid"))
+        if by_algorithm is None:
+            return self._on_unknown_key(keys, label)
+        key = by_algorithm.get(algorithm)
+        if key is None:
+            return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=list(issuer.audience),
+                issuer=issuer.issuer,
+                options={
+                    "require": ["exp", "iss", "aud"],
+                    # By the clock that was given, below.
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.PyJWTError as error:
+            return _failure_of(error, label)
+        return _check_claims(claims, issuer, label, now_s)
+
+    def _key(self, keys: IssuerKeys, kid: Any) -> dict[str, jwt.PyJWK] | None:
+        if kid is None:  # allowed if there is no choice
+            return next(iter(keys.keys.values())) if len(keys.keys) == 1 else None
+        return keys.keys.get(str(kid))
+
+    def _on_unknown_key(self, keys: IssuerKeys, label: str) -> Failure:
+        now_s = self._clock()
+        is_soon = keys.is_fetched and (
+            not keys.keys or keys.is_wanted or now_s - keys.tried_s >= RETRY_S
+        )
+        if is_soon:
+            keys.is_wanted = True
+            return Failure(
+                Reason.KEYS_UNAVAILABLE, "the keys of the token's issuer are being fetched", label
+            )
+        return Failure(
+            Reason.BAD_SIGNATURE, "the token is signed by a key that is not known", label
+        )
+
+
+def _check_claims(
+    claims: Mapping[str, Any], issuer: Issuer, label: str, now_s: float
+) -> Identity | Failure:
+    """Returns who a token with a right signature is of, if it is valid now."""
+    skew_s = issuer.clock_skew_s
+    try:
+        until_s = float(claims["exp"]) + skew_s
+        from_s = float(claims.get("nbf", now_s)) - skew_s
+    except (TypeError, ValueError, OverflowError):
+        return Failure(Reason.MALFORMED, "the token's times are no numbers", label)
+    if not now_s < until_s < float("inf"):
+        return Failure(Reason.EXPIRED, "the token has expired", label)
+    if not now_s >= from_s:
+        return Failure(Reason.NOT_YET_VALID, "the token is not valid yet", label)
+    subject = claims.get(issuer.claim)
+    if isinstance(subject, str):
+        for pattern, principal in issuer.principals:
+            if fnmatch.fnmatchcase(subject, pattern):
+                return Identity(principal, until_s)
+    return Failure(Reason.UNKNOWN_SUBJECT, "the token is of nobody who has rights", label)
+
+
+def _failure_of(error: jwt.PyJWTError, label: str) -> Failure:
+    if isinstance(error, jwt.InvalidSignatureError):
+        return Failure(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
+    if isinstance(error, jwt.InvalidAudienceError | jwt.InvalidIssuerError):
+        return Failure(Reason.FOREIGN, "the token is for another audience", label)
+    if isinstance(error, jwt.InvalidAlgorithmError | jwt.InvalidKeyError):
+        return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
+    return Failure(Reason.MALFORMED, "the token cannot be verified", label)

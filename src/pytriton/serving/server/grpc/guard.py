@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides on calls by the policy of a server: on their heads, and on the models in their messages.
+
+The name of a model comes with a message, when the head of its call was allowed already. Servers
+without a policy have nothing of this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytriton.serving.server.access.decisions import Denial, Scope
+from pytriton.serving.server.api.refusals import INFERENCE, ForbiddenError
+from pytriton.serving.server.grpc.call import header_of
+from pytriton.serving.server.grpc.columns import CallTable
+from pytriton.serving.server.grpc.infer import CallDeniedError
+from pytriton.serving.server.grpc.stream import StreamColumnTable
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.base.messages import MemberFields
+    from pytriton.protocol.grpc import CallHead
+    from pytriton.serving.engine.client import EngineClient
+    from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.api.authorization import Authorization
+    from pytriton.serving.server.grpc.call import CallConnection, GrpcCall
+    from pytriton.serving.server.grpc.columns import CallColumns
+    from pytriton.serving.server.grpc.infer import InferService
+    from pytriton.serving.server.grpc.stream import StreamColumns, StreamInferCall
+    from pytriton.serving.server.tracing.tracing import TraceBeginner
+
+
+class CallGuard:
+    """Decides on the senders of calls, and on the models that their messages name."""
+
+    def __init__(self, authorization: Authorization, access: AccessControl) -> None:
+        self._authorization = authorization
+        self.access = access
+
+    def denial(self, connection: Any, head: CallHead, api: str) -> Denial | None:
+        """Returns why a call with a head is refused; what is found out is kept in the head."""
+        if head.grant is not None and self.access.is_current(head.grant, connection):
+            return None
+        found = self._authorization.decide(api, Scope.NONE, header_of(head), connection)
+        if isinstance(found, Denial):
+            head.grant = None
+            head.principal = "" if found.grant is None else found.grant.name
+            return found
+        assert found is not None, "a policy knows the sender of each call"
+        head.grant, head.principal = found, found.name
+        return None
+
+    def check_sender(self, connection: Any, head: CallHead, api: str = INFERENCE) -> None:
+        """Raise CallDeniedError if the sender of a call has lost its rights since it began."""
+        denial = self.denial(connection, head, api)
+        if denial is not None:
+            raise CallDeniedError(denial)
+
+    def check(self, connection: Any, head: CallHead, api: str, model: str | Scope) -> None:
+        """Raise CallDeniedError if a call may not do something with a model."""
+        self.check_sender(connection, head, api)
+        denial = self.access.refusal(head.grant, api, model)
+        if denial is not None:
+            raise CallDeniedError(denial, model if isinstance(model, str) else "")
+
+    def check_streamed(self, connection: Any, head: CallHead, model: str) -> None:
+        """Check one of the requests of a stream.
+
+        Raises:
+            CallDeniedError: The sender has no rights any more, so that its stream ends.
+            ForbiddenError: It has no right to this model; its other requests go on.
+        """
+        self.check_sender(connection, head)
+        denial = self.access.refusal(head.grant, INFERENCE, model)
+        if denial is not None:
+            raise ForbiddenError(denial.message)
+
+    def end_outdated(self, connection: Any, call: GrpcCall, api: str) -> None:
+        """End a stream whose sender has lost its rights."""
+        try:
+            self.check_sender(connection, call.head, api)
+        except CallDeniedError as error:
+            connection.fail_call(call, error)
+
+
+def _unloads_dependents(parameters: Any) -> bool:
+    name = "unload_dependents"
+    return name in parameters and bool(parameters[name].bool_param)
+
+
+# The model of a request, or what stands for it; methods that are not here need the right to all.
+SUBJECTS: dict[str, Callable[[Any], str | Scope]] = {
+    "ServerLive": lambda _: Scope.NONE,
+    "ServerReady": lambda _: Scope.NONE,
+    "ServerMetadata": lambda _: Scope.NONE,
+    "LogSettings": lambda _: Scope.NONE,
+    "ModelReady": lambda request: request.name,
+    "ModelMetadata": lambda request: request.name,
+    "ModelConfig": lambda request: request.name,
+    "ModelStatistics": lambda request: request.name or Scope.FILTERED,
+    "TraceSetting": lambda request: request.model_name or Scope.ALL,
+    "RepositoryIndex": lambda _: Scope.FILTERED,
+    "RepositoryModelLoad": lambda request: request.model_name,
+    "RepositoryModelUnload": lambda request: (
+        # The models that depend on it may be any.
+        Scope.ALL if _unloads_dependents(request.parameters) else request.model_name
+    ),
+    "SystemSharedMemoryStatus": lambda _: Scope.NONE,
+    "SystemSharedMemoryRegister": lambda _: Scope.NONE,
+    "SystemSharedMemoryUnregister": lambda _: Scope.NONE,
+    "CudaSharedMemoryStatus": lambda _: Scope.NONE,
+    "CudaSharedMemoryRegister": lambda _: Scope.NONE,
+    "CudaSharedMemoryUnregister": lambda _: Scope.NONE,
+}
+# Where answers list models of which some are left out.
+_LISTS: dict[str, Callable[[Any], Any]] = {
+    "ModelStatistics": lambda response: response.model_stats,
+    "RepositoryIndex": lambda response: response.models,
+}
+
+
+class MethodGuard:
+    """Decides on the requests of one method about the server or its models."""
+
+    def __init__(self, guard: CallGuard, name: str, api: str) -> None:
+        self._guard = guard
+        self._api = api
+        self._subject = SUBJECTS.get(name, lambda _: Scope.ALL)
+        self._list = _LISTS.get(name)
+
+    def check(self, connection: Any, head: CallHead, request: Any) -> None:
+        """Raise CallDeniedError if a request may not do what it asks for."""
+        self._guard.check(connection, head, self._api, self._subject(request))
+
+    def filter(self, head: CallHead, response: Any) -> None:
+        """Leave out models that the sender has no right to."""
+        principal = head.grant.principal
+        if self._list is None or principal.sees_all:
+            return
+        entries = self._list(response)
+        for index in reversed(range(len(entries))):
+            if not principal.may_use(entries[index].name):
+                del entries[index]
+
+
+class GuardedCallTable(CallTable):
+    """The layouts of requests of ModelInfer, for senders with rights to their models."""
+
+    guard: CallGuard  # set after it was made
+    _grant: Any = None
+
+    def take(
+        self, connection: CallConnection, stream_id: int, head: CallHead, framed: bytes
+    ) -> GrpcCall | None:
+        """Serve a request of a known layout; returns None if it has to take the ordinary way."""
+        grant = self._grant = head.grant
+        if grant is None or not self.guard.access.is_current(grant, connection):  # type: ignore[arg-type]  # it is a connection
+            return None
+        return super().take(connection, stream_id, head, framed)
+
+    def find(
+        self, message: bytes
+    ) -> tuple[ServedModel, CallColumns, Sequence[bytes], MemberFields, bool] | None:
+        """Read a request; one without a right to its model is refused in the ordinary way."""
+        taken = super().find(message)
+        if taken is None or self._grant.principal.may_use(taken[1].spec.name):
+            return taken
+        return None
+
+
+class GuardedStreamTable(StreamColumnTable):
+    """The layouts of streamed requests, for senders with rights to their models."""
+
+    guard: CallGuard  # set after it was made
+    _grant: Any = None
+
+    def take(self, call: StreamInferCall, message: Buffer) -> bool:
+        """Add a request to a chunk; returns False if it has to take the ordinary way."""
+        grant = self._grant = call.head.grant
+        if grant is None or not self.guard.access.is_current(grant, call.connection):  # type: ignore[arg-type]  # it is a connection
+            return False
+        return super().take(call, message)
+
+    def find(
+        self, message: bytes
+    ) -> tuple[ServedModel, StreamColumns, Sequence[bytes], MemberFields, bool] | None:
+        """Read a request; one without a right to its model is refused in the ordinary way."""
+        taken = super().find(message)
+        if taken is None or self._grant.principal.may_use(taken[1].spec.name):
+            return taken
+        return None
+
+
+def guarded(
+    guard: CallGuard,
+    service: InferService,
+    engine: EngineClient,
+    loop: asyncio.AbstractEventLoop,
+    tracing: TraceBeginner | None,
+) -> GuardedStreamTable:
+    """Let the calls of a service pass a guard; returns the layouts of its streamed requests."""
+    service.guard = guard
+    if service.columns is not None:
+        service.columns = table = GuardedCallTable(engine, loop, service.begin_alone, tracing)
+        table.guard = guard
+    streamed = GuardedStreamTable(engine, loop, tracing)
+    streamed.guard = guard
+    return streamed
