@@ -9,7 +9,7 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.base.security import API_KEY_HEADER, API_KEY_VARIABLE, TOKEN_VARIABLE
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.kserve.address import (
     Address,
@@ -78,6 +78,12 @@ def add_address_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
         f"The variable {TOKEN_VARIABLE} is safer, as other users of the machine see command lines",
     )
     group.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="key of 'pytriton key create', for a server with --auth-config. The variable "
+        f"{API_KEY_VARIABLE} is safer, for the same reason",
+    )
+    group.add_argument(
         "-H",
         "--header",
         action="append",
@@ -106,6 +112,9 @@ def headers_for(
     """
     token = options.token or os.environ.get(TOKEN_VARIABLE)
     given = _headers(options.header)
+    api_key = options.api_key or os.environ.get(API_KEY_VARIABLE)
+    if api_key and not {API_KEY_HEADER, "authorization"} & {name.lower() for name in given}:
+        given[API_KEY_HEADER] = api_key
     if token:
         return {**create_auth_headers(token, address.protocol), **given}
     return {**own_headers(own, address, given), **given}

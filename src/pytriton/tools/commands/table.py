@@ -125,6 +125,13 @@ ROWS = (
     ),
     CommandRow(
         Group.LOOK_AFTER,
+        "key",
+        "create|list|revoke",
+        "make, list and revoke the keys of a server's clients",
+        "pytriton.tools.commands.key",
+    ),
+    CommandRow(
+        Group.LOOK_AFTER,
         "page",
         "",
         "link to the page of your own server, with its token",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.base.security import API_KEY_VARIABLE, TOKEN_VARIABLE
 from pytriton.tools.perf.errors import OptionError
 from pytriton.utils.option_parser import OptionParser
 
@@ -88,6 +88,11 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="access token, which your own server on this machine does not need; the variable "
         f"{TOKEN_VARIABLE} is safer, as other users of the machine see command lines",
     )
+    group.add_argument(
+        "--api-key", metavar="KEY",
+        help="key of 'pytriton key create', for a server with --auth-config; the variable "
+        f"{API_KEY_VARIABLE} is safer",
+    )  # fmt: skip
     group.add_argument(
         "--against", metavar="URL",
         help="a second server, which each level is measured on, too",

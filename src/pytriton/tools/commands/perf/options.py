@@ -9,7 +9,7 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from pytriton.base.security import TOKEN_VARIABLE
+from pytriton.base.security import API_KEY_HEADER, API_KEY_VARIABLE, TOKEN_VARIABLE
 from pytriton.client.auth import create_auth_headers
 from pytriton.client.kserve.address import Tls
 from pytriton.tools.commands.perf.arguments import REFUSED, REFUSED_FLAGS
@@ -361,6 +361,9 @@ def _address(given: argparse.Namespace, url: str | None) -> ServerAddress:
     is_grpc = given.protocol == "grpc"
     chosen = url or ("localhost:8001" if is_grpc else "localhost:8000")
     headers = parse_headers(given.header)
+    api_key = given.api_key or os.environ.get(API_KEY_VARIABLE)
+    if api_key:
+        headers.append((API_KEY_HEADER, api_key))
     token = given.token or os.environ.get(TOKEN_VARIABLE)
     if token:
         headers += create_auth_headers(token, given.protocol).items()
