@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 300.0  # after this time, keys are fetched again
 RETRY_S = 10.0  # at least, between two tries for a key that is not known, or after a failure
+_LOOK_S = 0.2  # between two looks at whether it is time
 _TIMEOUT_S = 5.0
 _MAX_BYTES = 1 << 20
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -160,20 +161,24 @@ class Tokens:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Fetch keys, now and when it is time."""
         self._tasks = BackgroundTasks(loop)
-        for each in self.issuers:
-            if each.is_fetched:
-                self._tasks.start(self._keep_fresh(each))
+        if any(each.is_fetched for each in self.issuers):
+            self._tasks.start(self._keep_fresh())
 
     def stop(self) -> None:
         """Fetch nothing more."""
         if self._tasks is not None:
             self._tasks.cancel()
 
-    async def _keep_fresh(self, keys: IssuerKeys) -> None:
+    async def _keep_fresh(self) -> None:
         while True:
-            if keys.is_due(self._clock()):
-                await self._refresh(keys)
-            await asyncio.sleep(0.2)
+            await self.refresh_due()
+            await asyncio.sleep(_LOOK_S)
+
+    async def refresh_due(self) -> None:
+        """Fetch the keys for which it is time."""
+        now_s = self._clock()
+        due = [each for each in self.issuers if each.is_due(now_s)]
+        await asyncio.gather(*map(self._refresh, due))
 
     async def _refresh(self, keys: IssuerKeys) -> None:
         keys.tried_s = self._clock()

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a policy: changes are noticed, and keys are written in one step."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import threading
+
+import pytest
+
+from pytriton.base.errors import UnavailableError
+from pytriton.serving.server.access.files import (
+    PolicyWatch,
+    changed_keys,
+    read_keys,
+    read_policy,
+)
+from pytriton.serving.server.access.in_force import PolicyInForce, read_first
+from pytriton.serving.server.access.keys import make_key
+from pytriton.serving.server.access.policy import PolicyError
+from tests.access_policies import PolicyFolder
+
+TEXT = '[principals.a]\napis = ["inference"]\n'
+OTHER = TEXT + '[principals.b]\napis = ["health"]\n'
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return PolicyFolder(tmp_path, TEXT)
+
+
+@pytest.fixture
+def watch(folder):
+    watch = PolicyWatch(folder.path, read_policy(folder.path))
+    watch.told = []
+    watch.add(watch.told.append)
+    return watch
+
+
+def test_change_of_the_policy_is_told(folder, watch):
+    watch.look()
+    folder.write(OTHER)
+    watch.look()
+    watch.look()
+
+    assert [list(policy.principals) for policy in watch.told] == [["a", "b"]]
+
+
+def test_change_of_the_keys_is_told(folder, watch):
+    key = folder.key("a")
+    watch.look()
+    folder.revoke(key)
+    watch.look()
+
+    assert [len(policy.keys) for policy in watch.told] == [1, 1]
+    assert next(iter(watch.policy.keys.values())).revoked_s is not None
+
+
+def test_file_that_says_the_same_is_not_told(folder, watch):
+    folder.write(TEXT + "# a comment\n")
+    watch.look()
+
+    assert not watch.told
+
+
+@pytest.mark.parametrize("what", ["policy", "keys"])
+def test_file_that_is_broken_changes_nothing_and_is_logged_once(folder, watch, caplog, what):
+    with caplog.at_level(logging.ERROR):
+        if what == "policy":
+            folder.write("x =")
+        else:
+            folder.keys_file.write_text("{")
+        watch.look()
+        watch.look()
+
+    assert not watch.told
+    assert len(caplog.records) == watch.failure_count == 1
+    assert "The former policy stays in force" in caplog.text
+
+
+def test_file_that_is_mended_counts_again(folder, watch):
+    folder.write("x =")
+    watch.look()
+    folder.write(OTHER)
+    watch.look()
+
+    assert not watch.failure
+    assert list(watch.policy.principals) == ["a", "b"]
+
+
+def test_file_that_goes_changes_nothing(folder, watch):
+    folder.path.unlink()
+    watch.look()
+
+    assert "cannot be read: No such file" in watch.failure
+    assert list(watch.policy.principals) == ["a"]
+
+
+def test_new_file_that_the_policy_names_may_come_later(folder, watch):
+    folder.write(
+        TEXT + '[[oidc]]\nissuer = "x"\naudience = "y"\njwks_file = "jwks.json"\n'
+        'principals = { "*" = "a" }\n'
+    )
+    watch.look()
+    failure = watch.failure
+    (folder.path.parent / "jwks.json").write_text('{"keys": []}')
+    watch.look()
+
+    assert "jwks.json cannot be read" in failure
+    assert not watch.failure
+    assert watch.policy.issuers[0].jwks == '{"keys": []}'
+
+
+def test_key_of_an_unknown_principal_is_warned_of(folder, caplog):
+    folder.key("gone")
+    with caplog.at_level(logging.WARNING):
+        read_policy(folder.path)
+
+    assert "is of the principal 'gone', which" in caplog.text
+
+
+def test_server_does_not_start_with_a_broken_policy(tmp_path):
+    path = tmp_path / "auth.toml"
+    path.write_text("x =")
+
+    with pytest.raises(UnavailableError, match=r"auth\.toml is no TOML"):
+        read_first(str(path))
+    with pytest.raises(UnavailableError, match=r"none\.toml cannot be read: No such file"):
+        read_first(str(tmp_path / "none.toml"))
+
+
+def test_change_reaches_decisions(folder):
+    in_force = PolicyInForce(str(folder.path), "own")
+    told = []
+    in_force.add(told.append)
+    folder.write(OTHER)
+    in_force.watch.look()
+    in_force.count_elsewhere({"missing": 2})
+
+    assert told == [in_force.policy]
+    assert in_force.refusals == {"missing": 2}
+
+
+# Writing keys
+
+
+def test_keys_are_written_for_their_owner_only(folder):
+    with changed_keys(folder.keys_file) as keys:
+        _, record = make_key("a", 0)
+        keys[record.id] = record
+
+    assert stat.S_IMODE(folder.keys_file.stat().st_mode) == 0o600
+    assert read_keys(folder.keys_file) == {record.id: record}
+    assert not [path for path in folder.path.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_keys_of_several_commands_are_all_kept(folder):
+    def add(count):
+        for _ in range(count):
+            with changed_keys(folder.keys_file) as keys:
+                _, record = make_key("a", 0)
+                keys[record.id] = record
+
+    threads = [threading.Thread(target=add, args=(10,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(read_keys(folder.keys_file)) == 40
+
+
+def test_keys_that_cannot_be_read_are_not_replaced(folder):
+    folder.keys_file.write_text("{")
+
+    with pytest.raises(PolicyError), changed_keys(folder.keys_file):
+        pass
+
+    assert folder.keys_file.read_text() == "{"

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens of issuers are accepted, and how the keys of issuers are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import threading
+import time
+
+import msgspec
+import pytest
+
+from pytriton.serving.server.access.credentials import Identity
+from pytriton.serving.server.access.decisions import Reason
+from pytriton.serving.server.access.policy import Issuer
+from pytriton.serving.server.access.tokens import (
+    REFRESH_S,
+    RETRY_S,
+    IssuerKeys,
+    Tokens,
+    fetch_keys,
+    read_keys,
+)
+from tests.access_policies import AUDIENCE, ISSUER, TokenMaker
+
+
+@pytest.fixture(scope="module")
+def maker():
+    made = TokenMaker()
+    made.add("ec", is_rsa=False)
+    return made
+
+
+def issuer_of(maker, **changes):
+    record = Issuer(
+        issuer=maker.issuer,
+        audience=(AUDIENCE, "second"),
+        principals=(("alice@example.com", "team-a"), ("*@example.com", "guest")),
+        jwks=maker.jwks(),
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+def verify(maker, token, **changes):
+    """The principal, or the reason of the refusal."""
+    found = Tokens([issuer_of(maker, **changes)]).verify(token, time.time())
+    return found.principal if isinstance(found, Identity) else found.reason
+
+
+@pytest.mark.parametrize(
+    "subject,principal",
+    [
+        ("alice@example.com", "team-a"),
+        ("bob@example.com", "guest"),
+        ("bob@example.com.evil.org", Reason.UNKNOWN_SUBJECT),
+        (7, Reason.UNKNOWN_SUBJECT),
+    ],
+)
+def test_subject_of_a_token_is_its_principal(maker, subject, principal):
+    if isinstance(subject, int):  # PyJWT makes no token with such a subject
+        token, changes = maker.token("x", email=subject), {"claim": "email"}
+    else:
+        token, changes = maker.token(subject), {}
+
+    assert verify(maker, token, **changes) == principal
+
+
+def test_token_may_be_signed_by_any_key_of_its_issuer(maker):
+    assert verify(maker, maker.token(kid="ec")) == "team-a"
+    assert verify(maker, maker.token(aud=["other", "second"])) == "team-a"
+
+
+def test_claim_of_the_policy_names_the_subject(maker):
+    token = maker.token("1234", email="alice@example.com")
+
+    assert verify(maker, token) is Reason.UNKNOWN_SUBJECT
+    assert verify(maker, token, claim="email") == "team-a"
+
+
+@pytest.mark.parametrize(
+    "make,reason",
+    [
+        (lambda it: it.token(exp=int(time.time()) - 100), Reason.EXPIRED),
+        (lambda it: it.token(nbf=int(time.time()) + 100), Reason.NOT_YET_VALID),
+        (lambda it: it.token(exp=None), Reason.MALFORMED),
+        (lambda it: it.token(aud="other"), Reason.FOREIGN),
+        (lambda it: it.token(aud=None), Reason.MALFORMED),
+        (lambda it: it.token(iss="https://other.example.com"), Reason.FOREIGN),
+        (lambda it: it.token(iss=None), Reason.FOREIGN),
+        (lambda it: TokenMaker().token(), Reason.BAD_SIGNATURE),
+        (lambda it: it.unsigned(), Reason.ALGORITHM),
+        (lambda it: it.signed_with_public_key(), Reason.ALGORITHM),
+        (lambda it: it.token(algorithm="RS512"), Reason.ALGORITHM),
+        (lambda it: it.token()[:-6], Reason.BAD_SIGNATURE),
+        (lambda it: it.token()[5:], Reason.MALFORMED),
+        (lambda it: "a.b.c", Reason.MALFORMED),
+        (lambda it: "..", Reason.MALFORMED),
+    ],
+)
+def test_token_that_is_wrong_is_refused(maker, make, reason):
+    assert verify(maker, make(maker)) is reason
+
+
+def test_token_with_an_unknown_key_of_a_file_is_refused(maker):
+    other = TokenMaker()
+    other.add("k9")
+
+    assert verify(maker, other.token(kid="k9")) is Reason.BAD_SIGNATURE
+
+
+def test_clock_skew_is_allowed(maker):
+    late = maker.token(exp=int(time.time()) - 30)
+    early = maker.token(nbf=int(time.time()) + 30)
+
+    assert verify(maker, late) == verify(maker, early) == "team-a"
+    assert verify(maker, late, clock_skew_s=10) is Reason.EXPIRED
+    assert verify(maker, early, clock_skew_s=10) is Reason.NOT_YET_VALID
+
+
+def test_token_is_valid_until_it_expires(maker):
+    expires_s = int(time.time()) + 500
+
+    found = Tokens([issuer_of(maker)]).verify(maker.token(exp=expires_s), time.time())
+
+    assert found.until_s == expires_s + 60
+
+
+def test_algorithms_of_the_policy_apply_to_keys_without_one(maker):
+    token = maker.token(algorithm="PS256")
+
+    assert verify(maker, token, algorithms=("PS256",)) == "team-a"
+    assert verify(maker, maker.token(), algorithms=("PS256",)) is Reason.ALGORITHM
+
+
+def test_keys_that_cannot_verify_are_left_out(maker):
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "s"}
+    encrypting = {**maker.jwk("k1"), "kid": "e", "use": "enc"}
+    odd = {"kty": "XX", "kid": "o"}
+    listed = [secret, encrypting, odd, 5, maker.jwk("k1")]
+
+    assert list(read_keys(json.dumps({"keys": listed}))) == ["k1"]
+
+
+# Fetching
+
+
+@pytest.mark.parametrize(
+    "change,after_s,is_due",
+    [
+        ({}, REFRESH_S - 1, False),
+        ({}, REFRESH_S, True),
+        ({"is_wanted": True}, RETRY_S - 1, False),
+        ({"is_wanted": True}, RETRY_S, True),
+        ({"has_failed": True}, RETRY_S, True),
+        ({"keys": {}}, RETRY_S, True),
+    ],
+)
+def test_keys_are_fetched_when_they_are_old_or_one_is_missing(maker, change, after_s, is_due):
+    keys = IssuerKeys(issuer_of(maker, jwks=""))
+    keys.take(maker.jwks())
+    keys.tried_s = 0.0
+    for name, value in change.items():
+        setattr(keys, name, value)
+
+    assert keys.is_due(after_s) is is_due
+
+
+def test_keys_of_a_file_are_not_fetched(maker):
+    assert not IssuerKeys(issuer_of(maker)).is_due(1e9)
+
+
+class FakeIssuer:
+    """Returns keys, or fails, and counts how often it was asked."""
+
+    def __init__(self, maker):
+        self.document = maker.jwks()
+        self.count = 0
+        self.is_down = False
+
+    def fetch(self, issuer):
+        self.count += 1
+        if self.is_down:
+            raise OSError("no route")
+        return self.document
+
+
+def test_token_with_an_unknown_key_makes_the_keys_be_fetched_again_and_again_rarely():
+    first, second = TokenMaker(), TokenMaker()
+    second.keys = {"k2": second.keys["k1"]}
+    fake = FakeIssuer(first)
+    now_s = [1000.0]
+    tokens = Tokens([issuer_of(first, jwks="")], fetch=fake.fetch, clock=lambda: now_s[0])
+    (keys,) = tokens.issuers
+    refresh = lambda: asyncio.run(tokens.refresh_due())  # noqa: E731  it is short
+
+    def result(token):
+        found = tokens.verify(token, time.time())
+        return found.principal if isinstance(found, Identity) else found.reason
+
+    at_start = result(first.token())
+    refresh()
+    known = result(first.token())
+    too_soon = result(second.token(kid="k2"))
+    now_s[0] += RETRY_S
+    fake.document = second.jwks()
+    rotated = result(second.token(kid="k2"))
+    refresh()
+    after = result(second.token(kid="k2")), result(first.token())
+    fake.is_down = True
+    now_s[0] += REFRESH_S
+    refresh()
+    refresh()
+
+    assert at_start is rotated is Reason.KEYS_UNAVAILABLE
+    assert known == "team-a"
+    assert too_soon is Reason.BAD_SIGNATURE
+    assert after == ("team-a", Reason.BAD_SIGNATURE)
+    assert result(second.token(kid="k2")) == "team-a"
+    assert fake.count == 3
+    assert keys.has_failed
+
+
+def test_keys_stay_when_the_policy_changes(maker):
+    fake = FakeIssuer(maker)
+    first = Tokens([issuer_of(maker, jwks="")], fetch=fake.fetch)
+    asyncio.run(first.refresh_due())
+
+    second = Tokens([issuer_of(maker, jwks="")], first)
+
+    assert isinstance(second.verify(maker.token(), time.time()), Identity)
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """Answers with what its server has for a path: a text, or an address to go to."""
+
+    def do_GET(self):
+        found = self.server.documents.get(self.path)
+        self.send_response(404 if found is None else 302 if found.startswith("http") else 200)
+        if found is not None and found.startswith("http"):
+            self.send_header("Location", found)
+        self.end_headers()
+        self.wfile.write((found or "").encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def issuer_server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.documents = {}
+        server.address = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_keys_are_found_by_discovery(issuer_server, maker):
+    address = issuer_server.address
+    issuer_server.documents = {
+        "/.well-known/openid-configuration": json.dumps(
+            {"issuer": address, "jwks_uri": f"{address}/keys"}
+        ),
+        "/keys": maker.jwks(),
+    }
+
+    assert fetch_keys(issuer_of(maker, issuer=address)) == maker.jwks()
+
+
+def test_discovery_of_another_issuer_is_refused(issuer_server, maker):
+    document = json.dumps({"issuer": ISSUER, "jwks_uri": f"{issuer_server.address}/keys"})
+    issuer_server.documents = {"/.well-known/openid-configuration": document}
+
+    with pytest.raises(ValueError, match="expected a document of the issuer"):
+        fetch_keys(issuer_of(maker, issuer=issuer_server.address))
+
+
+def test_keys_come_from_no_other_address(issuer_server, maker):
+    issuer_server.documents = {"/keys": f"{issuer_server.address}/other", "/other": maker.jwks()}
+
+    with pytest.raises(OSError, match="302"):
+        fetch_keys(issuer_of(maker, jwks_uri=f"{issuer_server.address}/keys"))
+
+
+def test_keys_are_fetched_in_the_background(issuer_server, maker):
+    issuer_server.documents = {"/keys": maker.jwks()}
+    record = issuer_of(maker, jwks="", jwks_uri=f"{issuer_server.address}/keys")
+
+    async def run():
+        tokens = Tokens([record])
+        tokens.start(asyncio.get_running_loop())
+        while not tokens.issuers[0].keys:  # noqa: ASYNC110  a thread fetches them
+            await asyncio.sleep(0.01)
+        tokens.stop()
+        return tokens.verify(maker.token(), time.time())
+
+    assert isinstance(asyncio.run(asyncio.wait_for(run(), 30)), Identity)
