@@ -76,6 +76,7 @@ class AccessEntry(NamedTuple):
     request_id: str = ""
     user_agent: bytes = b""
     cost: RequestCost | None = None  # None: nobody wants to know it
+    principal: str = ""  # of a policy
 
 
 Format = Callable[[AccessEntry], str]
@@ -112,6 +113,11 @@ def with_costs(line: Format, fields: Sequence[str], *, is_json: bool) -> Format:
     return as_json if is_json else plain
 
 
+def with_principal(line: Format) -> Format:
+    """Returns a plain format with the principal at the end of each line."""
+    return lambda entry: f"{line(entry)} {_known_field(entry.principal)}"
+
+
 def plain_line(entry: AccessEntry) -> str:
     """Returns the fields in a fixed order, separated by spaces; a dash is an empty one."""
     status = str(entry.status) if entry.protocol == HTTP else _grpc_name(entry.status)
@@ -135,7 +141,8 @@ def json_line(entry: AccessEntry) -> str:
         f"{begin}{client}{_json_request(entry.protocol, entry.method, entry.target)}{status}, "
         f'"bytes_in": {entry.bytes_in}, "bytes_out": {entry.bytes_out}, '
         f'"duration_s": {entry.duration_ns / 1e9!r}{_json_member("model", entry.model)}'
-        f"{_json_member('version', entry.version)}{end}{_json_agent(entry.user_agent)}}}"
+        f"{_json_member('version', entry.version)}{end}{_json_agent(entry.user_agent)}"
+        f"{_json_member('principal', entry.principal)}}}"
     )
 
 
@@ -321,6 +328,8 @@ class AccessLog:
         self._loop = loop
         is_json = options.format == JSON
         self._format: Format = json_line if is_json else plain_line
+        if options.principal and not is_json:
+            self._format = with_principal(self._format)
         if options.fields:
             self._format = with_costs(self._format, options.fields, is_json=is_json)
         self._path = options.file or "-"

@@ -158,9 +158,9 @@ class LoggedAnswers(HttpConnection):
     def _add(
         self, head: RequestHead, status: int, bytes_in: int, bytes_out: int, duration_ns: int
     ) -> None:
-        resolved = head.resolved
+        found, resolved = head, head.resolved
         if isinstance(resolved, RequestHead):  # what a route of a cloud provider is translated to
-            resolved = resolved.resolved
+            found, resolved = resolved, resolved.resolved
         route: Any = getattr(resolved, "route", None)
         if not self.with_health and route is not None and route.endpoint.api == "health":
             return
@@ -180,6 +180,7 @@ class LoggedAnswers(HttpConnection):
                 self.request_id,
                 head.headers.get(b"user-agent", b""),
                 self.cost,
+                _principal(found),
             )
         )
 
@@ -214,6 +215,10 @@ class LoggedHttp2Stream(LoggedAnswers, Http2Stream):
         """Called when the client does not want the answer any more, or cannot get it."""
         self._enter_abandoned()
         super().abandon()
+
+
+def _principal(head: RequestHead) -> str:
+    return "" if head.grant is None else str(head.grant.name)
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
@@ -382,6 +387,7 @@ class LoggedGrpcConnection(GrpcConnection):
                 record.request_id,
                 _user_agent(head),
                 record.cost,
+                getattr(head.memo, "principal", ""),
             )
         )
 

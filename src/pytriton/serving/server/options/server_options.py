@@ -87,6 +87,7 @@ class AccessLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: str = PLAIN
     health: bool = True  # also log health checks
     fields: tuple[str, ...] = ()  # of `COST_FIELDS`, at the end of each line
+    principal: bool = False  # there is a policy, so that plain lines have its principals
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,7 +347,8 @@ def _access_log(flags: Flags) -> AccessLogOptions:
     for name in fields:
         if name not in COST_FIELDS:
             raise bad_value("access_log_fields", f"names of {', '.join(COST_FIELDS)}", name)
-    return AccessLogOptions(**record, fields=fields)
+    has_policy = flags.value("auth_config") is not None
+    return AccessLogOptions(**record, fields=fields, principal=has_policy)
 
 
 def _shadow(flags: Flags) -> ShadowOptions:
