@@ -37,7 +37,6 @@ class Reason(enum.Enum):
     BAD_SIGNATURE = "bad_signature"
     ALGORITHM = "algorithm"
     UNKNOWN_SUBJECT = "unknown_subject"
-    UNKNOWN_CERTIFICATE = "unknown_certificate"
     UNKNOWN_PRINCIPAL = "unknown_principal"
     KEYS_UNAVAILABLE = "keys_unavailable"  # of an issuer that could not be asked yet
     THROTTLED = "throttled"

@@ -182,7 +182,8 @@ def page_url(address: str, port: int) -> str:
 
 def _warn_of_open_control(options: ServerOptions) -> None:
     """Warn if any client can load models: in explicit mode it can send files, that is, code."""
-    if options.repository.model_control_mode != "explicit":
+    # With a policy, only those with a right may.
+    if options.repository.model_control_mode != "explicit" or options.access.config is not None:
         return
     has_token = any(_CONTROL_API in group.apis for group in options.http_restricted)
     if options.browsers.allow_origins and not has_token:
