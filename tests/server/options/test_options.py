@@ -23,6 +23,7 @@ from pytriton.serving.server.options.metrics_options import MetricsOptions
 from pytriton.serving.server.options.repository_options import RepositoryOptions
 from pytriton.serving.server.options.server_options import (
     AccessLogOptions,
+    AccessOptions,
     ClientLimits,
     KeepaliveOptions,
     LogOptions,
@@ -96,6 +97,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         grpc_http2_min_recv_ping_interval_without_data=14,
         grpc_http2_max_ping_strikes=15,
         grpc_restricted_protocol="logging:l=w",
+        auth_config=pathlib.Path("auth.toml"),
         allow_metrics=False,
         allow_gpu_metrics=False,
         allow_cpu_metrics=False,
@@ -167,8 +169,13 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         ),
         grpc_response_compression="low",
         log=LogOptions(verbose=2, file="server.log", format="json"),
+        access=AccessOptions(config="auth.toml"),
         access_log=AccessLogOptions(
-            file="access.log", format="json", health=False, fields=("worker_s", "queue_s")
+            principal=True,
+            file="access.log",
+            format="json",
+            health=False,
+            fields=("worker_s", "queue_s"),
         ),
         shadow=ShadowOptions(url="grpc://other:8001", share=0.5, models=("m",)),
         metrics_options=MetricsOptions(
@@ -430,3 +437,14 @@ def test_flags_in_a_pattern_of_headers_mean_what_they_mean_in_triton(
     forwarding.apply([(name.encode(), b"1") for name in (*forwarded, *others)], request)
 
     assert list(request.parameters) == forwarded
+
+
+def test_key_of_own_processes_is_not_in_the_representation():
+    options = ServerOptions(access=AccessOptions(config="auth.toml", own_key="hush"))
+
+    assert "hush" not in repr(options)
+    assert "auth.toml" in repr(options)
+
+
+def test_names_are_not_public_with_a_policy():
+    assert not options_from({"auth_config": "auth.toml"}).names_are_public
