@@ -199,6 +199,7 @@ class GrpcClient:
         loop: Any = None,
         background: Any = None,
         tracing: Any = None,
+        access: Any = None,
         speaks: bool = True,
     ) -> None:
         self.engine = engine or FakeEngine()
@@ -213,7 +214,7 @@ class GrpcClient:
             strict_readiness=options.strict_readiness,
             change_log_settings=LogControl(options.log).change,
         )
-        self.api = GrpcApi(self.client, options, self.loop, tracing)
+        self.api = GrpcApi(self.client, options, self.loop, tracing, access=access)
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
         self.api.work.loop_budget = LoopBudget(self.loop, self.loop.time)
         if background is not None:

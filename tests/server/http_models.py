@@ -147,6 +147,7 @@ class Service:
         loop=None,
         background=None,
         tracing=None,
+        access=None,
         **options,
     ) -> None:
         self.loop = loop or FakeLoop()
@@ -170,6 +171,7 @@ class Service:
             tracing,
             background=self.background,
             codec=codec,
+            access=access,
         )
         # By the loop's clock, so that nothing waits for another turn on a busy machine.
         self.api._bodies._loop_budget = LoopBudget(self.loop, self.loop.time)

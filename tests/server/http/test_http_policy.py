@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was decided about a head is not kept longer than it is true, nor for other connections."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pytriton.serving.server.access.certificates import ClientCertificate, Peer
+from pytriton.serving.server.access.control import AccessControl
+from pytriton.serving.server.access.keys import make_key
+from pytriton.serving.server.access.policy import CertificateRule, Policy, Rights
+from tests.server.grpc_fakes import GrpcClient, infer_request
+from tests.server.http_fakes import Client, get, post
+from tests.server.http_models import INFER, Service, infer_body
+
+NOW_S = 1_000_000.0
+LARGE = 1 << 20
+
+
+class Setting:
+    """A server with a policy, whose clock a test sets."""
+
+    def __init__(self, **changes):
+        self.now_s = NOW_S
+        self.key, self.record = make_key("team", NOW_S, changes.pop("expires_s", None))
+        self.policy = Policy(
+            principals={
+                "team": Rights(apis=("metadata", "inference"), models=("double",)),
+                "guest": Rights(apis=("metadata",)),
+            },
+            keys={self.record.id: self.record},
+            **changes,
+        )
+        self.access = AccessControl(self.policy, "own", lambda: self.now_s)
+        self.service = Service(access=self.access)
+
+    def client(self, name=""):
+        """A connection, with a certificate of this name."""
+        certificate = None
+        if name:
+            subject = frozenset({("commonName", name)})
+            certificate = ClientCertificate(name.ljust(64, "0"), subject, frozenset(), NOW_S * 2)
+        client = Client(self.service.api)
+        client.connection.peer = Peer("10.0.0.1", certificate)
+        return client
+
+    def revoke(self):
+        revoked = msgspec.structs.replace(self.record, revoked_s=self.now_s)
+        self.access.use(msgspec.structs.replace(self.policy, keys={revoked.id: revoked}))
+
+
+def status(client, data):
+    """The status of one more answer."""
+    before = len(client.answers())
+    client.send(data)
+    return client.answers()[before].status
+
+
+def request_of(key):
+    return get(b"/v2/models/double", b"x-api-key: %b" % key.encode())
+
+
+def test_head_is_decided_on_once():
+    setting = Setting()
+    client = setting.client()
+
+    first = status(client, request_of(setting.key))
+    setting.access.identify = None  # nobody is identified any more
+    second = status(client, request_of(setting.key))
+
+    assert first == second == 200
+
+
+def test_head_of_a_revoked_key_is_refused_on_a_kept_connection():
+    setting = Setting()
+    client = setting.client()
+
+    before = [status(client, request_of(setting.key)) for _ in range(2)]
+    setting.revoke()
+
+    assert before == [200, 200]
+    assert status(client, request_of(setting.key)) == 401
+    assert status(setting.client(), request_of(setting.key)) == 401
+
+
+def test_head_of_a_key_that_expires_is_refused_on_a_kept_connection():
+    setting = Setting(expires_s=NOW_S + 10)
+    client = setting.client()
+
+    before = [status(client, request_of(setting.key)) for _ in range(2)]
+    setting.now_s += 10
+
+    assert before == [200, 200]
+    assert status(client, request_of(setting.key)) == 401
+
+
+RULES = (CertificateRule(subject=(("CN", "a"),), principal="team"),)
+
+
+def test_head_without_a_credential_is_that_of_its_connection():
+    setting = Setting(certificates=RULES)
+    named, nameless, other = setting.client("a"), setting.client(), setting.client("b")
+    data = get(b"/v2/models/double")
+
+    statuses = [status(each, data) for each in (named, nameless, other, named, nameless)]
+
+    assert statuses == [200, 401, 401, 200, 401]
+
+
+def test_head_of_a_guest_is_not_that_of_a_certificate():
+    setting = Setting(certificates=RULES, anonymous="guest")
+    named, nameless = setting.client("a"), setting.client()
+    data = post(b"{}", INFER)
+
+    assert [status(each, data) for each in (nameless, named, nameless)] == [403, 500, 403]
+
+
+def test_request_has_its_principal():
+    setting = Setting()
+    client = setting.client()
+    client.send(post(infer_body(), INFER, b"x-api-key: %b" % setting.key.encode()))
+    (head,) = [head for head in setting.service.api.cached_heads.values() if head.target == INFER]
+
+    assert head.resolved.principal == "team"
+
+
+@pytest.mark.parametrize("has_right", [True, False])
+def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
+    setting = Setting()
+    asked = []
+    model = setting.service.engine.lookup("double", "")
+    model.body_memory = lambda size, header: asked.append(size)
+    key = setting.key if has_right else make_key("team", 0)[0]
+    client = setting.client()
+
+    client.send(post(b" " * LARGE, INFER, b"x-api-key: %b" % key.encode()))
+
+    assert bool(asked) is has_right
+    assert client.answers()[0].status == (500 if has_right else 401)
+    assert setting.access.refusals == ({} if has_right else {"unknown_key": 1})
+
+
+def test_call_has_its_principal_and_is_decided_on_once():
+    setting = Setting()
+    client = GrpcClient(access=setting.access)
+    client.connection.peer = Peer("10.0.0.1")
+    key = ("x-api-key", setting.key)
+    first = client.call("ModelInfer", infer_request("double"), key)
+    client.call("ModelInfer", infer_request("double"), key)  # with references to the first head
+    setting.access.identify = None
+    client.open("ModelInfer", key)
+    (call,) = client.connection.open_calls()
+
+    assert client.response(first).status == "5"  # this engine has no such model
+    assert call.head.principal == "team"
+
+
+def test_call_with_two_different_credentials_is_refused():
+    setting = Setting(anonymous="guest")
+    client = GrpcClient(access=setting.access)
+    client.connection.peer = Peer("10.0.0.1")
+    keys = [("x-api-key", setting.key), ("x-api-key", make_key("team", 0)[0])]
+
+    refused = client.call("ServerMetadata", b"", *keys)
+    allowed = client.call("ServerMetadata", b"", keys[0], keys[0])
+
+    assert client.response(refused).status == "16"
+    assert client.response(allowed).status == "0"
