@@ -22,6 +22,7 @@ from pytriton.serving.server.openai import api as openai_api
 from pytriton.serving.server.page import routes as page_routes
 from pytriton.tools.commands.own_server import ask_own_server, own_headers
 from tests.access_policies import PolicyFolder, TokenMaker, wrong_credentials
+from tests.e2e.http2_client import Http2Session
 from tests.e2e.waiting import eventually
 from tests.free_ports import free_ports
 from tests.security.hostile import REPOSITORY, ROUTES_OF_VERTEX_AI, grpc_request
@@ -211,6 +212,30 @@ def test_lists_have_models_for_those_with_a_right(policed, client):
     assert {path for path, body in bodies.items() if b"echo" in body or b"chat" in body} == set(
         bodies
     )
+
+
+@pytest.mark.parametrize("port", ["http", "metrics", "sagemaker", "vertex_ai"])
+def test_http2_is_no_way_around_the_policy(policed, issuer, port):
+    headers = wrong_credentials(policed.policy, issuer).values()
+    nothing = use_key(policed, "nothing")
+    listed = [route for route in ROUTES if route.port == port and route.answers is not Answers.OPEN]
+    with Http2Session(policed.every_port[port]) as session:
+
+        def begin(route, credential):
+            given = {**dict(route.headers), **credential}
+            return session.begin(route.path, route.body, given, route.method)
+
+        wrong = [begin(route, each) for route, each in itertools.product(listed, headers)]
+        without = [begin(route, {}) for route in listed if route.answers is not Answers.HEALTH]
+        powerless = [begin(route, nothing) for route in listed]
+        session.await_all()
+
+    def statuses(streams):
+        return {session.answers[stream_id].status for stream_id in streams}
+
+    assert not session.is_closed
+    assert statuses(wrong) == statuses(without) == {401}
+    assert statuses(powerless) == {403}
 
 
 @pytest.mark.parametrize("route", CALLS, ids=lambda route: f"{route.path} {route.answers.name}")
