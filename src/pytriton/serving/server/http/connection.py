@@ -63,8 +63,8 @@ class Expectation(NamedTuple):
     """The client waits for `100 Continue` before it sends the body of its next request."""
 
 
-_NO_CONTENT = 204
-_UNAVAILABLE = 503
+NO_CONTENT = 204
+UNAVAILABLE = 503
 RETRY_AFTER = b"Retry-After: 1\r\n"  # seconds; memory and connections become free at any time
 JSON_TYPE = b"application/json"
 BINARY_TYPE = b"application/octet-stream"
@@ -106,7 +106,7 @@ def error_body(message: str) -> bytes:
 def refusal(status: int, message: str, headers: bytes = b"") -> bytes:
     """Returns the last response on a connection; `headers` are whole lines."""
     body = error_body(message)
-    if status == _UNAVAILABLE:
+    if status == UNAVAILABLE:
         headers += RETRY_AFTER
     return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
         STATUS_LINES[status],
@@ -125,7 +125,7 @@ def response_head(
         headers += b"Connection: close\r\n"
     elif is_http_10:
         headers += b"Connection: keep-alive\r\n"
-    if status == _NO_CONTENT:  # RFC 9110, 8.6: it has no length
+    if status == NO_CONTENT:  # RFC 9110, 8.6: it has no length
         return b"%b%b\r\n" % (STATUS_LINES[status], headers)
     text = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
     return text % (STATUS_LINES[status], content_type, headers, size)

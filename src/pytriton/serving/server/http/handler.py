@@ -118,6 +118,8 @@ class HttpHandler:
     def begin_http2(self, replaced: Http1Connection, transport: Any, data: bytes) -> None:
         """Serve a client with HTTP/2, because that is what its first bytes, `data`, are."""
         connection = Http2ServerConnection(self)
+        # It is the same client, which has not left.
+        connection.client_ticket, replaced.client_ticket = replaced.client_ticket, None
         transport.set_protocol(connection)
         connection.connection_made(transport)
         self.connections.discard(replaced)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytriton.base.errors import UnavailableError
 from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataBuffered,
@@ -33,9 +34,13 @@ from pytriton.protocol.http2 import (
     encode_header_block,
 )
 from pytriton.protocol.http2.frames import BodyFrames
+from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.api.stalls import ClientStalls
 from pytriton.serving.server.http.connection import (
     JSON_TYPE,
+    NO_CONTENT,
+    RETRY_AFTER,
+    UNAVAILABLE,
     HttpConnection,
     body_headers,
 )
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
 
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.http2 import Event, Http2RequestHead
+    from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
     from pytriton.serving.server.http.handler import HttpHandler
     from pytriton.serving.server.options.server_options import ClientLimits
 
@@ -67,6 +73,8 @@ _TURN_NS = 5_000_000
 # A stream with so much unread output is reset if more comes: its model does not pause.
 _MAX_UNREAD_BYTES = 2 << 30
 _UNKNOWN_LENGTH = 1 << 62
+# Smaller bodies do not count in the budget for memory: there are as many as streams at most.
+_UNCOUNTED_BYTES = 4096
 _NO_LIMIT = 2**62
 
 _is_method = re.compile(rb"[A-Z][A-Z-]*").fullmatch
@@ -143,18 +151,37 @@ def _field_refusal(head: RequestHead, limits: ClientLimits) -> tuple[int, str] |
 class RequestBody:
     """The body of a request that is not complete."""
 
-    __slots__ = ("_data", "_memory", "began_ns", "head", "size")
+    __slots__ = ("_budget", "_data", "_lease", "_memory", "began_ns", "head", "size")
 
-    def __init__(self, head: RequestHead, began_ns: int) -> None:
+    def __init__(self, head: RequestHead, began_ns: int, budget: RequestMemory) -> None:
         self.head = head
         self.began_ns = began_ns
         self.size = 0  # what has been received
+        self._budget = budget
+        self._lease: MemoryLease | None = None  # unless it is small
         self._memory: memoryview | None = None  # for all of a large body
         self._data: bytes | bytearray = b""
 
     def use_memory(self, memory: memoryview) -> None:
         """Keep the body in this memory, which is as large as it is announced."""
-        self._memory = memory
+        self._lease = self._budget.lease()
+        self._memory = self._lease.attach(memory)
+
+    def count(self, size: int) -> None:
+        """Count received bytes; UnavailableError if there is no memory for them."""
+        self.size += size
+        if self._lease is not None:
+            self._lease.grow(size)
+        elif self.size > _UNCOUNTED_BYTES:
+            self._lease = self._budget.lease()
+            self._lease.grow(self.size)
+
+    def drop(self) -> None:
+        """Give the memory of a body back that will not be complete."""
+        if self._memory is not None:
+            forget(self._memory)
+        self._memory = self._lease = None
+        self._data = b""
 
     @property
     def rest(self) -> memoryview | None:
@@ -162,12 +189,10 @@ class RequestBody:
         return None if self._memory is None else self._memory[self.size :]
 
     def add(self, data: bytes | bytearray | memoryview) -> None:
-        """Add received data."""
-        size = self.size
-        self.size += len(data)
+        """Add received data, which was counted."""
         if self._memory is not None:
-            self._memory[size : self.size] = data
-        elif not size:
+            self._memory[self.size - len(data) : self.size] = data
+        elif not self._data:
             self._data = bytes(data)
         else:
             # One growing buffer: thousands of small objects would need many times their size.
@@ -180,7 +205,11 @@ class RequestBody:
         head = self.head
         if head.content_length != self.size:  # it was not announced
             head = msgspec.structs.replace(head, content_length=self.size, resolved=None)
-        body = self._data if self._memory is None else self._memory
+        body: Buffer = self._data
+        if self._memory is not None:
+            body = self._memory
+        elif self._lease is not None:
+            body = self._lease.attach(body)
         return HttpRequest(head, body, self.began_ns)
 
     def incomplete_input(self) -> IncompleteInput:
@@ -197,7 +226,11 @@ def response_block(
     status: int, content_type: bytes, headers: bytes, size: int | None = None
 ) -> bytes:
     """Returns the header block of a response; `headers` are whole lines of HTTP/1.1."""
-    fields = [(b":status", b"%d" % status), (b"content-type", content_type)]
+    fields = [(b":status", b"%d" % status)]
+    if status == NO_CONTENT:  # it has neither a type nor a length
+        size = None
+    else:
+        fields.append((b"content-type", content_type))
     for line in headers.split(b"\r\n"):
         if line:
             name, _, value = line.partition(b":")
@@ -250,8 +283,9 @@ class Http2Stream(HttpConnection):
     def refuse(self, head: RequestHead, status: int, message: str) -> None:
         """Answer a request that is refused, whatever its body is."""
         self._current = HttpRequest(head)
+        self._handler.count_refusal(status, message)
         self._handler.on_unread(head, status, message)
-        self.respond_error(status, message)
+        self.respond_error(status, message, RETRY_AFTER if status == UNAVAILABLE else b"")
 
     def respond(
         self,
@@ -267,8 +301,11 @@ class Http2Stream(HttpConnection):
         if self._is_streaming:  # a reset tells the client that the streamed response is incomplete
             self.drop(_BROKEN)
             return
+        head, cors = request.head, self._connection.cors
+        if cors is not None and head.method != b"OPTIONS":  # those say it themselves
+            headers += cors.answer_headers(head.headers.get)
         block = response_block(status, content_type, headers, sum(map(len, parts)))
-        body = () if request.head.method == b"HEAD" else parts
+        body = () if head.method == b"HEAD" else parts
         self._connection.http2.send_body(self.stream_id, block, body)
         self._end()
 
@@ -288,9 +325,12 @@ class Http2Stream(HttpConnection):
 
     def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
         """Begin a response of unknown length, with lines of headers; `stream` follows."""
-        if self._current is None:
+        request, cors = self._current, self._connection.cors
+        if request is None:
             return
         self._is_streaming = True
+        if cors is not None:
+            headers += cors.answer_headers(request.head.headers.get)
         block = response_block(status, content_type, headers)
         self._connection.http2.send_headers(self.stream_id, block)
         self._connection.flush_soon()
@@ -346,9 +386,12 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
     """The protocol object of one client's connection."""
 
     peer: Any = None  # who is at the other end, once a policy has asked for it
+    client_ticket: object = None  # set by who accepted the client, and returned to it
 
     def __init__(self, handler: HttpHandler) -> None:
         self.handler = handler
+        # The answers to pages of other origins have more headers, if some are allowed.
+        self.cors = handler.origins if handler.origins.has_cors else None
         self.http2 = Http2Connection(handler.http2_limits)
         self.transport: Any = None
         self._loop = handler.loop
@@ -477,11 +520,15 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
                 self._begin(stream_id).refuse(head, *refusal)
                 return
             received.memo = head
+        large_refusal = self._large_refusal(head) if size > LARGE_BODY_BYTES else None
+        if large_refusal is not None:
+            self._begin(stream_id).refuse(head, *large_refusal)
+            return
         began_ns = now_ns if self.handler.is_timed else 0
         if event.end_stream:
             self._on_complete(stream_id, HttpRequest(head, event.body, began_ns))
             return
-        self._bodies[stream_id] = RequestBody(head, began_ns)
+        self._bodies[stream_id] = RequestBody(head, began_ns, self.handler.request_memory)
         if b"expect" in head.headers:
             self.http2.send_interim(stream_id, _CONTINUE)
 
@@ -490,13 +537,10 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
         body = self._bodies.get(stream_id)
         if body is None:  # it was refused
             return
-        if isinstance(event, DataBuffered):
-            size = event.size
-            body.size += size
-        else:
-            size = len(event.data)
-            if not self._has_room(stream_id, body, size):
-                return
+        size = event.size if isinstance(event, DataBuffered) else len(event.data)
+        if not self._has_room(stream_id, body, size):
+            return
+        if isinstance(event, DataReceived):  # the others are in their place already
             body.add(event.data)
             if not event.end_stream and body.rest is not None:
                 self.http2.set_buffer(stream_id, body.rest)
@@ -508,20 +552,36 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
     def _has_room(self, stream_id: int, body: RequestBody, size: int) -> bool:
         """Provide for the next bytes of a body; returns False if it is refused."""
         head, limits = body.head, self.handler.limits
-        if body.size + size > limits.http_max_input_bytes:  # its length was not announced
-            self._refuse_body(stream_id, *size_refusal(head, body.size + size, limits))
-            return False
-        if not body.size and head.content_length > LARGE_BODY_BYTES:
+        whole = body.size + size
+        refusal = None
+        if whole > limits.http_max_input_bytes:  # its length was not announced
+            refusal = size_refusal(head, whole, limits)
+        elif body.size <= LARGE_BODY_BYTES < whole and not head.content_length:
+            refusal = self._large_refusal(head)
+        if refusal is None:
             try:
-                body.use_memory(self.handler.body_memory(head, self))
+                if not body.size and head.content_length > LARGE_BODY_BYTES:
+                    body.use_memory(self.handler.body_memory(head, self))
+                body.count(size)
             except MemoryError:
-                problem = f"no memory for a request body of {head.content_length} bytes"
-                self._refuse_body(stream_id, 503, problem)
-                return False
-        return True
+                refusal = 503, f"no memory for a request body of {head.content_length} bytes"
+            except UnavailableError as error:
+                refusal = 503, error.message
+        if refusal is not None:
+            self._refuse_body(stream_id, *refusal)
+        return refusal is None
+
+    def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:
+        """Returns why a request may have no large body; None if it may."""
+        refusal = self.handler.large_body_refusal(head, self)
+        if refusal is not None:
+            return refusal
+        problem = self.handler.request_memory.refusal(head.content_length)
+        return None if problem is None else (503, problem)
 
     def _refuse_body(self, stream_id: int, status: int, message: str) -> None:
         body = self._bodies.pop(stream_id)
+        body.drop()
         self._begin(stream_id).refuse(body.head, status, message)
 
     def _on_complete(self, stream_id: int, request: HttpRequest) -> None:
@@ -543,7 +603,9 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             if body is not None:
                 self._on_complete(event.stream_id, body.complete())
         elif isinstance(event, StreamReset):
-            self._bodies.pop(event.stream_id, None)
+            body = self._bodies.pop(event.stream_id, None)
+            if body is not None:
+                body.drop()
             stream = self._streams.pop(event.stream_id, None)
             if stream is not None:
                 stream.abandon()
@@ -565,10 +627,16 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
 
     def _abandon_requests(self) -> None:
         streams, self._streams = self._streams, {}
-        self._bodies.clear()
+        self._drop_bodies()
         self._held.clear()
         for stream in streams.values():
             stream.abandon()
+
+    def _drop_bodies(self) -> None:
+        bodies, self._bodies = self._bodies, {}
+        for stream_id, body in bodies.items():
+            self.http2.set_buffer(stream_id, None)
+            body.drop()
 
     # Writing
 
@@ -642,7 +710,7 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
         # The client may send these again elsewhere (RFC 9113, 8.7).
         for stream_id in self._bodies:
             self.http2.reset(stream_id, Http2ErrorCode.REFUSED_STREAM)
-        self._bodies.clear()
+        self._drop_bodies()
         self.http2.finish_shutdown()
         self.flush()
         return self._on_lost
