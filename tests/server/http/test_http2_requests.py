@@ -276,8 +276,8 @@ def test_large_body_is_read_into_the_memory_of_the_handler(client):
     asked = []
     usual = client.handler.body_memory
 
-    def body_memory(head):
-        asked.append(usual(head))
+    def body_memory(head, asking):
+        asked.append(usual(head, asking))
         return asked[-1]
 
     client.handler.body_memory = body_memory
@@ -306,7 +306,7 @@ def test_window_is_given_back_while_a_body_comes(client):
 
 
 def test_no_memory_for_a_body_is_answered(client):
-    def body_memory(head):
+    def body_memory(head, asking):
         raise MemoryError
 
     client.handler.body_memory = body_memory

@@ -307,7 +307,7 @@ def test_announced_bodies_take_no_memory():
 def test_body_that_no_memory_is_left_for_is_refused(monkeypatch):
     client = Client()
 
-    def fail(head):
+    def fail(head, asking):
         raise MemoryError
 
     monkeypatch.setattr(client.handler, "body_memory", fail)
