@@ -353,6 +353,22 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "certificates, and the rights of each. It is read again when it changes. Not an "
             "option of Triton.", field="access.config"),
     ),
+    "TLS": (
+        _path("tls-cert", "",
+            "PEM file with the server's certificate, and those of the authorities between it and "
+            "a root. Encrypts all ports: HTTP, gRPC, metrics and the page, SageMaker and Vertex "
+            "AI. Files that change are read again, also on SIGHUP. For gRPC, --grpc-use-ssl and "
+            "the files of gRPC take precedence. None of these is an option of Triton."),
+        _path("tls-key", "", "PEM file with its private key, without a passphrase."),
+        _path("tls-client-ca", "",
+            "PEM file with the certificates of authorities. Clients need a certificate of one of "
+            "them."),
+        _text("tls-client-auth", "",
+            "Whether clients need a certificate, or may also have none. Default: required, if "
+            "--tls-client-ca is given.", "required|optional"),
+        _text("tls-min-version", "1.2", "The oldest version of TLS that clients may use.",
+            "1.2|1.3"),
+    ),
     "Metrics": (
         _switch("allow-metrics", "true", "Serve metrics.", field="metrics.allow",
             inprocess="metrics", c_function="SetMetrics"),

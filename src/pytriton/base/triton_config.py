@@ -94,6 +94,12 @@ class TritonConfig:
         grpc_http2_max_ping_strikes: early pings before a client is disconnected; default 2.
         grpc_restricted_protocol: groups of calls that require a header, `<groups>:<key>=<value>`.
         auth_config: TOML or JSON file that says who may do what; it is read again when it changes.
+        tls_cert: PEM file with the server's certificate, which encrypts all ports; default is none.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file with the authorities of clients' certificates; with it, clients need
+            a certificate.
+        tls_client_auth: required, or optional if clients may have none; default is required.
+        tls_min_version: oldest version of TLS that clients may use, 1.2 or 1.3; default is 1.2.
         allow_metrics: whether metrics are served; default True.
         allow_gpu_metrics: whether metrics of GPUs are collected; default True.
         allow_cpu_metrics: whether metrics of the CPU are collected; default True.
@@ -199,6 +205,11 @@ class TritonConfig:
     grpc_http2_max_ping_strikes: int | None = None
     grpc_restricted_protocol: str | None = None
     auth_config: pathlib.Path | None = None
+    tls_cert: pathlib.Path | None = None
+    tls_key: pathlib.Path | None = None
+    tls_client_ca: pathlib.Path | None = None
+    tls_client_auth: str | None = None
+    tls_min_version: str | None = None
     allow_metrics: bool | None = None
     allow_gpu_metrics: bool | None = None
     allow_cpu_metrics: bool | None = None

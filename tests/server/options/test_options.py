@@ -98,6 +98,11 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         grpc_http2_max_ping_strikes=15,
         grpc_restricted_protocol="logging:l=w",
         auth_config=pathlib.Path("auth.toml"),
+        tls_cert=pathlib.Path("tls.pem"),
+        tls_key=pathlib.Path("tls.key"),
+        tls_client_ca=pathlib.Path("ca.pem"),
+        tls_client_auth="optional",
+        tls_min_version="1.3",
         allow_metrics=False,
         allow_gpu_metrics=False,
         allow_cpu_metrics=False,
@@ -156,8 +161,19 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         grpc_restricted=(RestrictedGroup(apis=("logging",), header="l", value="w"),),
         http_header_forward_pattern="x-.*",
         grpc_header_forward_pattern="y-.*",
+        tls=TlsOptions(
+            server_cert="tls.pem",
+            server_key="tls.key",
+            root_cert="ca.pem",
+            client_auth="optional",
+            min_version="1.3",
+        ),
         grpc_tls=TlsOptions(
-            server_cert="cert.pem", server_key="key.pem", root_cert="root.pem", mutual=True
+            server_cert="cert.pem",
+            server_key="key.pem",
+            root_cert="root.pem",
+            client_auth="required",
+            min_version="1.3",
         ),
         grpc_keepalive=KeepaliveOptions(
             time_ms=11,
@@ -344,6 +360,15 @@ def test_idle_http_connections_are_kept_for_an_hour_or_as_long_as_is_said():
             {"grpc_use_ssl_mutual": True, "grpc_server_cert": "c", "grpc_server_key": "k"},
             "for --grpc-root-cert, got None",
         ),
+        ({"tls_cert": "c"}, "Expected a PEM file, as --tls-cert is given, for --tls-key, got None"),
+        ({"tls_key": "k"}, "a PEM file, as --tls-key is given, for --tls-cert, got None"),
+        ({"tls_client_ca": "a"}, "a PEM file, as --tls-client-ca is given, for --tls-cert"),
+        (
+            {"tls_cert": "c", "tls_key": "k", "tls_client_auth": "optional"},
+            "a PEM file, as --tls-client-auth is given, for --tls-client-ca, got None",
+        ),
+        ({"tls_min_version": "1.1"}, "expected one of 1.2, 1.3, got '1.1'"),
+        ({"tls_client_auth": "none"}, "expected one of required, optional, got 'none'"),
     ],
 )
 def test_bad_value_is_refused_by_name(config, expected):

@@ -295,6 +295,10 @@ class LetClientsLeave(FrameBase, tag="let_clients_leave"):
     """Core to front end: serve on, but ask all clients to use other connections."""
 
 
+class ReloadCertificates(FrameBase, tag="reload_certificates"):
+    """Core to front end: read the files of encrypted ports again."""
+
+
 class EndConnections(FrameBase, tag="end_connections"):
     """Core to front end: close all connections, each after its client has its responses."""
 
@@ -345,6 +349,7 @@ FrontEndFrame = (
     | Ping
     | Pong
     | LetClientsLeave
+    | ReloadCertificates
     | EndConnections
     | ConnectionsEnded
     | LogEntries

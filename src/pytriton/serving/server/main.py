@@ -186,6 +186,8 @@ async def _serve(
         link, core.engine, loop, core.cache, end, core.turns, core.load_function
     )
     session.start(ports)
+    if serving.server.is_encrypted:  # its parent decides what the end of a terminal means
+        loop.add_signal_handler(signal.SIGHUP, serving.server.reload_certificates)
     freeze_memory()
     if await ended:
         await serving.stop(options.exit_timeout_s)

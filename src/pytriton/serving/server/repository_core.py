@@ -206,8 +206,9 @@ def _reserved_names() -> frozenset[str]:
 def kept_out_of_sandboxes(options: ServerOptions) -> list[str]:
     """Returns the paths of the server that no worker in a sandbox sees unless it is granted."""
     paths = [path for path in options.repository.paths if not is_remote(path)]
-    if (tls := options.grpc_tls) is not None:
-        paths += [tls.server_key, tls.server_cert, *([tls.root_cert] if tls.root_cert else ())]
+    for tls in (options.tls, options.grpc_tls):
+        if tls is not None:
+            paths += [tls.server_key, tls.server_cert, *([tls.root_cert] if tls.root_cert else ())]
     return [*paths, str(PYTRITON_HOME), str(Path("~").expanduser())]
 
 

@@ -38,6 +38,7 @@ from pytriton.serving.server.page.routes import owns
 from pytriton.serving.server.process.clients import Acceptor, AddressLimit, ClientOpener
 from pytriton.serving.server.process.event_loop import ProcessorClock
 from pytriton.serving.server.process.resources import descriptors_in_use, usable_memory
+from pytriton.serving.server.process.tls import GRPC_PROTOCOLS, HTTP_PROTOCOLS, TlsPorts
 from pytriton.serving.server.recording.setup import RequestCopies
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class NetworkServer:
             self._access = in_force.PolicyInForce(options.access.config, options.access.own_key)
         access = None if self._access is None else self._access.control
         self._loop = loop
+        self._tls = TlsPorts(loop)
         client = LocalClient(
             core.engine,
             core.control,
@@ -162,7 +164,7 @@ class NetworkServer:
             pids = lambda: pool.pids  # noqa: E731  of now
         else:
             self._front_end = front_end = FrontEnd(
-                client, options, loop, core.tracing, access=access
+                client, options, loop, core.tracing, self._tls, access=access
             )
             self._request_memory = front_end.request_memory
             front_end.set_verbose(core.log.feed.switches.verbose)
@@ -209,6 +211,7 @@ class NetworkServer:
             check_destination(options.access_log)
         except OSError as error:
             raise UnavailableError(f"failed to open the access log: {error}") from error
+        self._read_certificates(options)
         if self._access is not None:
             self._access.start(self._loop)
         self._copies.start()
@@ -225,7 +228,8 @@ class NetworkServer:
                     refusal=self._connection_refusal(service),
                 )
         if options.metrics.allow:
-            opener = ClientOpener(self._loop, self._metrics.make_connection)
+            tls = None if options.tls is None else self._tls.port(options.tls, HTTP_PROTOCOLS)
+            opener = ClientOpener(self._loop, self._metrics.make_connection, tls)
             addresses = self._address_limit()
             opener.on_left = self._metrics.connections.on_left = addresses.leave
             self.metrics_port = self._listen(
@@ -279,6 +283,27 @@ class NetworkServer:
             options.page.token if options.has_page else "",
         )
 
+    def _read_certificates(self, options: ServerOptions) -> None:
+        """Read the files of all encrypted ports, before front ends do so as well.
+
+        This process then watches the files, and tells about them.
+        """
+        if options.tls is not None:
+            self._tls.port(options.tls, HTTP_PROTOCOLS)
+        if options.grpc.allow and options.grpc_tls is not None:
+            self._tls.port(options.grpc_tls, GRPC_PROTOCOLS)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether a port is encrypted."""
+        return bool(self._tls.files)
+
+    def reload_certificates(self) -> None:
+        """Read the files of encrypted ports again, for handshakes from now on."""
+        self._tls.reload()
+        if self.options.frontend_processes:
+            self._front_end.reload_certificates()
+
     def let_clients_leave(self) -> None:
         """Serve on, but ask all clients to use other connections, which lead to other servers."""
         self._front_end.let_clients_leave()
@@ -304,6 +329,7 @@ class NetworkServer:
             await asyncio.wait(scrapes, timeout=_FLUSH_S)
         self._sampler.stop()
         self._page.close()
+        self._tls.close()
 
     def _server_families(self) -> Iterator[SampleFamily]:
         yield from self._copies.families()
@@ -316,6 +342,12 @@ class NetworkServer:
         is_paused = any(acceptor.is_paused for acceptor in self._acceptors)
         yield from machine_metrics.accepting_families(pauses, is_paused=is_paused)
         yield from machine_metrics.limit_families(self._limit_readings())
+        if self._tls.files:
+            yield from machine_metrics.certificate_families(
+                self._tls.reload_count,
+                self._tls.failure_count,
+                {files.options.server_cert: files.expiry_s for files in self._tls.files},
+            )
 
     def _limit_readings(self) -> Iterator[LimitReading]:
         reading = machine_metrics.LimitReading

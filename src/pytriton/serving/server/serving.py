@@ -15,6 +15,7 @@ from pytriton.serving.server.command.lifecycle import (
     OpenPorts,
     Remaining,
 )
+from pytriton.serving.server.process.tls import check_tls
 from pytriton.serving.server.repository_core import RepositoryCore, make_core
 from pytriton.serving.server.server import NetworkServer, authorizations, prepare_front_ends
 
@@ -38,6 +39,7 @@ async def build(
     awaits_bound_models: bool = False,
 ) -> RepositoryServing:
     """Make a server; nothing is loaded and no port is open yet. See `make_core`."""
+    check_tls((options.tls, options.grpc_tls))  # before models are loaded, which may take long
     core = await make_core(options, loop, zygote=workers, awaits_bound_models=awaits_bound_models)
     return RepositoryServing(core, options, loop, zygote)
 
@@ -91,6 +93,10 @@ class RepositoryServing:
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""
         self.core.engine.begin_exit()
+
+    def reload_certificates(self) -> None:
+        """Read the files of encrypted ports again."""
+        self.server.reload_certificates()
 
     def let_clients_leave(self) -> None:
         """Serve on, but ask all clients to use other connections."""

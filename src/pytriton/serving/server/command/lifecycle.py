@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Some programs send a signal to the process and then to its group; both count as one signal.
 _SAME_SIGNAL_S = 0.5
+_TERMINAL = "/dev/tty"  # that of this process, if it has one
 
 
 class LoadProgress(NamedTuple):
@@ -82,6 +84,9 @@ class ServerLifecycle(Protocol):
 
     def begin_exit(self) -> None:
         """Report from now on that the server is not ready, but continue to serve."""
+
+    def reload_certificates(self) -> None:
+        """Read the files of encrypted ports again, for clients that connect from now on."""
 
     def let_clients_leave(self) -> None:
         """Serve on, but ask all clients to use other connections."""
@@ -151,6 +156,40 @@ def exit_signals(
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def reload_signal(
+    loop: asyncio.AbstractEventLoop, reload: Callable[[], None], hang_up: Callable[[int], None]
+) -> Iterator[None]:
+    """Handle SIGHUP while the context is entered: read certificates again.
+
+    The system sends it also when the terminal of a server is closed, which ends it: `hang_up` is
+    called then, unless it was to be ignored, as after `nohup`.
+    """
+    number = signal.SIGHUP
+    ends = signal.getsignal(number) is not signal.SIG_IGN and _has_terminal()
+
+    def on_signal() -> None:
+        if ends and not _has_terminal():
+            hang_up(number)
+        else:
+            reload()
+
+    loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(number)
+
+
+def _has_terminal() -> bool:
+    """Returns whether this process has a terminal that is not closed."""
+    try:
+        os.close(os.open(_TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def shut_down(

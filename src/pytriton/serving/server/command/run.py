@@ -19,7 +19,12 @@ from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.runtime.transport.zygote import set_process_title
 from pytriton.serving.server.api.documents import TRITON_VERSION
 from pytriton.serving.server.command.arguments import CommandLine, help_page, parse
-from pytriton.serving.server.command.lifecycle import Exit, exit_signals, shut_down
+from pytriton.serving.server.command.lifecycle import (
+    Exit,
+    exit_signals,
+    reload_signal,
+    shut_down,
+)
 from pytriton.serving.server.command.startup import (
     ProgressLine,
     StartError,
@@ -183,8 +188,12 @@ async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> E
             _print_error(error)
             return Exit.FAILED
         freeze_memory()
-        await signals.first
-        return await shut_down(serving, options, signals)
+        reloading: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if options.tls is not None or options.grpc_tls is not None:
+            reloading = reload_signal(loop, serving.reload_certificates, signals.on_signal)
+        with reloading:
+            await signals.first
+            return await shut_down(serving, options, signals)
 
 
 async def _until(starting: asyncio.Task[Any], signal_received: asyncio.Future[None]) -> None:

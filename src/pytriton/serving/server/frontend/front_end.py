@@ -15,12 +15,13 @@ from pytriton.serving.server.api.origins import FOREIGN_PAGES
 from pytriton.serving.server.api.request_memory import REQUEST_MEMORY, RequestMemory
 from pytriton.serving.server.api.services import ClientService
 from pytriton.serving.server.frontend.verbose_requests import VerboseRequests
-from pytriton.serving.server.grpc.api import GrpcApi, tls_context
+from pytriton.serving.server.grpc.api import GrpcApi
 from pytriton.serving.server.http.api import HttpApi
 from pytriton.serving.server.landing.routes import LandingRoutes
 from pytriton.serving.server.openai.routes import SEGMENT, OpenAIRoutes
 from pytriton.serving.server.process.clients import ClientOpener
 from pytriton.serving.server.process.resources import client_limit
+from pytriton.serving.server.process.tls import GRPC_PROTOCOLS, HTTP_PROTOCOLS
 from pytriton.serving.server.shared_memory.shared_memory import ClientSharedMemory, LocalRegions
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.http.http2_connection import Http2ServerConnection
     from pytriton.serving.server.options.server_options import ServerOptions
     from pytriton.serving.server.process.clients import ConnectionSet
+    from pytriton.serving.server.process.tls import TlsPorts
     from pytriton.serving.server.shared_memory.shared_memory import RegionControl
     from pytriton.serving.server.tracing.tracing import TraceBeginner
 else:
@@ -52,6 +54,7 @@ class FrontEnd:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         tracing: TraceBeginner | None,
+        tls: TlsPorts,
         on_connections_changed: Callable[[], None] | None = None,
         *,
         regions: RegionControl | None = None,
@@ -60,6 +63,7 @@ class FrontEnd:
         self._engine = engine
         self._options = options
         self._loop = loop
+        self._tls = tls
         self._shared_memory = ClientSharedMemory(
             LocalRegions() if regions is None else regions,
             engine,
@@ -120,18 +124,21 @@ class FrontEnd:
         Raises:
             ServerError: The files for TLS cannot be used.
         """
+        make_connection: Callable[[], asyncio.BaseProtocol]
+        files, protocols = self._options.tls, HTTP_PROTOCOLS
         if service is ClientService.HTTP:
             connections: ConnectionSet[Any] = self._http.connections
-            opener = ClientOpener(self._loop, self._http.make_connection)
+            make_connection = self._http.make_connection
         elif service is ClientService.GRPC:
-            files = self._options.grpc_tls
-            tls = tls_context(files) if files is not None else None
+            files, protocols = self._options.grpc_tls, GRPC_PROTOCOLS
             connections = self._grpc.connections
-            opener = ClientOpener(self._loop, self._grpc.make_connection, tls)
+            make_connection = self._grpc.make_connection
         else:
             api = self._cloud_api(service)
             connections = api.connections
-            opener = ClientOpener(self._loop, api.make_connection)
+            make_connection = api.make_connection
+        tls = None if files is None else self._tls.port(files, protocols)
+        opener = ClientOpener(self._loop, make_connection, tls)
         opener.on_changed = self._on_connections_changed
         if self.on_client_left is not None:
             opener.on_left = connections.on_left = partial(self.on_client_left, service)
@@ -171,6 +178,10 @@ class FrontEnd:
     def client_capacity(self) -> int:
         """How many clients the file descriptors suffice for."""
         return client_limit()
+
+    def reload_certificates(self) -> None:
+        """Read the files of encrypted ports again."""
+        self._tls.reload()
 
     def let_clients_leave(self) -> None:
         """Serve on, but ask all clients to use other connections, which lead to other servers."""

@@ -36,12 +36,12 @@ from pytriton.runtime.transport.frontend_frames import (
     PolicyChange,
     Pong,
     RegistryTaken,
+    ReloadCertificates,
 )
 from pytriton.serving.server.frontend.process import pass_client, spawn_zygote
 from pytriton.serving.server.frontend.regions import RegionFeed
 from pytriton.serving.server.frontend.registry_feed import RegistryFeed
 from pytriton.serving.server.frontend.session import FrontEndSession, SharedParts
-from pytriton.serving.server.grpc.api import tls_context
 from pytriton.serving.server.process.event_loop import read_activity
 from pytriton.serving.server.shared_memory.shared_memory import LocalRegions
 
@@ -166,10 +166,8 @@ class FrontEndPool:
         """Start all front ends; returns when all of them can serve clients.
 
         Raises:
-            ServerError: The files for TLS cannot be used, or a front end could not start.
+            ServerError: A front end could not start.
         """
-        if self._options.grpc.allow and self._options.grpc_tls is not None:
-            tls_context(self._options.grpc_tls)  # to report an error here, and only once
         self._zygote.start()
         self._beat_timer = self._loop.call_later(PING_INTERVAL_S, self._beat)
         await asyncio.gather(*(self._launch(index) for index in range(len(self._delays))))
@@ -200,6 +198,12 @@ class FrontEndPool:
     @property
     def pids(self) -> list[int]:
         return [member.worker.pid for member in self._members.values()]
+
+    def reload_certificates(self) -> None:
+        """Let all front ends read the files of encrypted ports again."""
+        for member in self._members.values():
+            if member.session is not None:
+                member.session.send(ReloadCertificates())
 
     def let_clients_leave(self) -> None:
         """Let all front ends ask their clients to use other connections."""

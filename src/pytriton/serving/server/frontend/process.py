@@ -35,6 +35,7 @@ from pytriton.runtime.transport.frontend_frames import (
     LetClientsLeave,
     PolicyChange,
     RegionUpdate,
+    ReloadCertificates,
 )
 from pytriton.runtime.transport.loop_spinner import allow_spinning
 from pytriton.runtime.transport.zygote import ForkServer, ZygoteLink, set_process_title
@@ -47,6 +48,7 @@ from pytriton.serving.server.frontend.remote_client import RemoteClient
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.process.event_loop import freeze_memory, new_event_loop
 from pytriton.serving.server.process.resources import client_limit, lowest_free, usable_cores
+from pytriton.serving.server.process.tls import TlsPorts
 from pytriton.serving.server.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ else:
     policy = LazyModule("pytriton.serving.server.access.policy")
 
 _REFUSALS_S = 1.0  # between two reports of refused requests
+# They may reach a whole group of processes; the core decides what they mean.
+_IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MAX_CLIENTS = 64  # that a front end takes in one iteration of its event loop
 
 
@@ -101,8 +105,8 @@ def run_front_end(channel_descriptor: int, clients_descriptor: int) -> None:
 
     One socket is for messages, over the other the core passes clients.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach a whole group; the core decides
+    for number in _IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     # No child process may keep these sockets open.
     for descriptor in (channel_descriptor, clients_descriptor):
         os.set_inheritable(descriptor, False)
@@ -169,6 +173,9 @@ class FrontEndProcess:
             self._use(frame.switches)
         elif isinstance(frame, RegionUpdate):
             self._regions.apply(frame)
+        elif isinstance(frame, ReloadCertificates):
+            if self._front_end is not None:
+                self._front_end.reload_certificates()
         elif isinstance(frame, LetClientsLeave):
             if self._front_end is not None:
                 self._front_end.let_clients_leave()
@@ -198,6 +205,7 @@ class FrontEndProcess:
             options,
             self._loop,
             tracing,
+            TlsPorts(self._loop, is_quiet=True),  # the core writes about the same files
             self._on_connections_changed,
             regions=self._regions,
             access=self._access,
@@ -290,7 +298,7 @@ def _run(control: socket.socket) -> NoReturn:
     """Serve fork requests, or a front end in a forked process; never returns."""
     code = 1
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         # Existing objects are never garbage, and a collector that visits them would copy their
         # pages in every fork.

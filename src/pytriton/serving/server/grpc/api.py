@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import ssl
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from pytriton.base.background_tasks import BackgroundTasks
-from pytriton.base.errors import InternalError, UnavailableError
+from pytriton.base.errors import InternalError
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.protos import service_pb2
 from pytriton.protocol.grpc import (
@@ -40,7 +39,6 @@ from pytriton.serving.server.grpc.infer import InferService, ModelInferCall
 from pytriton.serving.server.grpc.management import ManagementMethods
 from pytriton.serving.server.grpc.stream import MAX_UNREAD_BYTES, StreamColumnTable, StreamInferCall
 from pytriton.serving.server.grpc.timeouts import ping_intervals_ns, tick_s
-from pytriton.serving.server.options.server_options import TlsOptions
 from pytriton.serving.server.process.clients import ConnectionSet
 from pytriton.serving.server.shared_memory.shared_memory import local_shared_memory
 
@@ -312,26 +310,3 @@ def _http2_limits(options: ServerOptions) -> Http2Limits:
         min_idle_ping_interval_ns=idle_interval_ns,
         max_ping_strikes=options.grpc_keepalive.max_ping_strikes or 2**62,
     )
-
-
-def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """Returns a context for HTTP/2; mutual TLS requires a certificate of the client, too.
-
-    Raises:
-        UnavailableError: A file is missing or does not contain a valid certificate or key.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    files = f"{options.server_cert} and {options.server_key}"
-    try:
-        context.load_cert_chain(options.server_cert, options.server_key)
-        if options.mutual:
-            files = str(options.root_cert)
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(options.root_cert)
-    except (OSError, ssl.SSLError) as error:
-        raise UnavailableError(
-            f"gRPC cannot be encrypted with {files}: {error.strerror or error}"
-        ) from error
-    return context

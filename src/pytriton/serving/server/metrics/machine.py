@@ -204,6 +204,27 @@ def limit_families(limits: Iterable[LimitReading]) -> Iterator[SampleFamily]:
         yield SampleFamily(name, kind, help_text, samples)
 
 
+def certificate_families(
+    reloads: int, failures: int, expiries: Mapping[str, float]
+) -> Iterator[SampleFamily]:
+    """Yields the families about the certificates of encrypted ports; `expiries` is by file."""
+    for name, help_text, count in (
+        ("pytriton_tls_reloads_total", "Number of times that a new certificate was read", reloads),
+        (
+            "pytriton_tls_reload_failures_total",
+            "Number of times that a new certificate could not be used",
+            failures,
+        ),
+    ):
+        yield SampleFamily(name, "counter", help_text, [MetricSample(count, {})])
+    yield SampleFamily(
+        "pytriton_tls_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the certificate in a file expires, in seconds since 1970",
+        [MetricSample(expiry_s, {"file": path}) for path, expiry_s in expiries.items()],
+    )
+
+
 def cpu_families(machine: MachineReading) -> Iterable[SampleFamily]:
     """Yields the families of the CPU and the memory."""
     memory = "CPU {} memory (RAM), in bytes"

@@ -43,7 +43,7 @@ from pytriton.serving.server.options.endpoints import (
     read_sagemaker_options,
     read_vertex_ai_options,
 )
-from pytriton.serving.server.options.flags import FlagError, Flags, bad_value
+from pytriton.serving.server.options.flags import FlagError, Flags, bad_value, flag_of
 from pytriton.serving.server.options.metrics_options import MetricsOptions, read_metrics_options
 from pytriton.serving.server.options.repository_options import (
     RepositoryOptions,
@@ -120,12 +120,13 @@ class ShadowOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The PEM files of an encrypted gRPC endpoint."""
+    """The PEM files of encrypted ports, and what clients have to show."""
 
     server_cert: str
     server_key: str
-    root_cert: str | None = None
-    mutual: bool = False  # clients must have a certificate
+    root_cert: str | None = None  # the authorities of clients' certificates
+    client_auth: str = "none"  # or optional, or required: whether clients show a certificate
+    min_version: str = "1.2"  # or 1.3
 
 
 class KeepaliveOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +176,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     # Searched anywhere in a header's name; upper and lower case are equal.
     http_header_forward_pattern: str | None = None
     grpc_header_forward_pattern: str | None = None
+    tls: TlsOptions | None = None  # of all ports but that of gRPC
     grpc_tls: TlsOptions | None = None
     grpc_keepalive: KeepaliveOptions = KeepaliveOptions()
     grpc_response_compression: str = "none"
@@ -268,6 +270,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         variables = surroundings.variables
         endpoints = read_endpoints(flags, variables)
         http_restricted = _restricted(flags, "http_restricted_api", RestrictedProtocol.HTTP)
+        tls = _tls(flags)
         options = cls(
             **flags.record(),
             **endpoints,
@@ -280,7 +283,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
             access=AccessOptions(**flags.record("access")),
-            grpc_tls=_tls(flags),
+            tls=tls,
+            grpc_tls=_grpc_tls(flags) or tls,
             grpc_keepalive=KeepaliveOptions(**flags.record("grpc_keepalive")),
             log=LogOptions(**flags.record("log")),
             access_log=_access_log(flags),
@@ -372,6 +376,30 @@ def _sandbox(flags: Flags, variables: Mapping[str, str]) -> SandboxSettings:
 
 
 def _tls(flags: Flags) -> TlsOptions | None:
+    certificate, key, client_ca, client_auth = (
+        flags.value(name) for name in ("tls_cert", "tls_key", "tls_client_ca", "tls_client_auth")
+    )
+    min_version = flags.value("tls_min_version")
+    if certificate is None:
+        for name, value in (("tls_key", key), ("tls_client_ca", client_ca)):
+            if value is not None:
+                raise bad_value("tls_cert", f"a PEM file, as {flag_of(name)} is given,", None)
+        return None
+    if key is None:
+        raise bad_value("tls_key", f"a PEM file, as {flag_of('tls_cert')} is given,", None)
+    if client_ca is None and client_auth is not None:
+        name = flag_of("tls_client_auth")
+        raise bad_value("tls_client_ca", f"a PEM file, as {name} is given,", None)
+    return TlsOptions(
+        server_cert=str(certificate),
+        server_key=str(key),
+        root_cert=client_ca,
+        client_auth="none" if client_ca is None else client_auth or "required",
+        min_version=min_version,
+    )
+
+
+def _grpc_tls(flags: Flags) -> TlsOptions | None:
     mutual = flags.value("grpc_use_ssl_mutual")
     wanted = flags.value("grpc_use_ssl") or mutual
     files = {
@@ -388,7 +416,8 @@ def _tls(flags: Flags) -> TlsOptions | None:
         server_cert=str(files["grpc_server_cert"]),
         server_key=str(files["grpc_server_key"]),
         root_cert=files["grpc_root_cert"],
-        mutual=mutual,
+        client_auth="required" if mutual else "none",
+        min_version=flags.value("tls_min_version"),
     )
 
 

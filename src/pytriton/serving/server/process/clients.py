@@ -18,12 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytriton.serving.server.process.resources import client_limit, lowest_free
+from pytriton.serving.server.process.tls_connection import RAW_BYTES, TlsConnection
 
 if TYPE_CHECKING:
     import asyncio
     import socket
-    import ssl
     from collections.abc import Callable
+
+    from pytriton.serving.server.process.tls import TlsPort
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +48,8 @@ _SINGLE_CLIENT_ERRORS = frozenset(
         errno.EPROTO,
     }
 )
-# They bound how long other clients wait: accepting 256 clients takes about 10 ms. With TLS, 32 take
-# about 25 ms, because OpenSSL needs 0.7 ms for a handshake.
+# It bounds how long other clients wait: accepting 256 clients takes about 10 ms.
 MAX_PER_ITERATION = 256
-MAX_TLS_PER_ITERATION = 32
 # TCP keepalive: probe a client after this idle time, at this interval, and close the connection
 # after this number of unanswered probes. Many routers drop idle connections after 5 minutes.
 KEEPALIVE_IDLE_S = 120
@@ -263,12 +263,15 @@ class ClientOpener:
         self,
         loop: asyncio.AbstractEventLoop,
         make_protocol: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None = None,
+        tls: TlsPort | None = None,
     ) -> None:
-        self.max_per_iteration = MAX_PER_ITERATION if tls is None else MAX_TLS_PER_ITERATION
+        self.max_per_iteration = MAX_PER_ITERATION
         self._loop = loop
+        self._handshakes: ConnectionSet[TlsConnection] = ConnectionSet()
+        self._handshakes.on_changed = self._on_handshake
         self._make_protocol = make_protocol
-        self._tls = tls
+        if tls is not None:
+            self._make_protocol = self._encrypted(make_protocol, tls)
         # asyncio's own transports do not set TCP_NODELAY on accepted sockets.
         nodelay = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._options = [nodelay, *keepalive_options(socket)]
@@ -280,7 +283,18 @@ class ClientOpener:
     @property
     def opening_count(self) -> int:
         """The number of clients that were accepted and have no protocol yet."""
-        return len(self._opening)
+        return len(self._opening) + len(self._handshakes)
+
+    def _encrypted(
+        self, make_protocol: Callable[[], asyncio.BaseProtocol], tls: TlsPort
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        raw = memoryview(bytearray(RAW_BYTES))
+
+        return lambda: TlsConnection(self._loop, tls, make_protocol, raw, self._handshakes)
+
+    def _on_handshake(self) -> None:
+        if self.on_changed is not None:
+            self.on_changed()
 
     def take(self, sock: socket.socket, ticket: object = None) -> None:
         """Make a transport and a protocol for a client; a `ConnectionSet` returns its ticket."""
@@ -295,9 +309,7 @@ class ClientOpener:
         make_protocol = self._make_protocol
         if ticket is not None:
             make_protocol = partial(self._make_counted, ticket)
-        task = self._loop.create_task(
-            self._loop.connect_accepted_socket(make_protocol, sock, ssl=self._tls)
-        )
+        task = self._loop.create_task(self._loop.connect_accepted_socket(make_protocol, sock))
         self._opening[task] = (sock, ticket)
         task.add_done_callback(self._on_opened)
 
@@ -314,6 +326,8 @@ class ClientOpener:
         """Disconnect clients that have no protocol yet, such as those in a TLS handshake."""
         for task in self._opening:
             task.cancel()
+        for connection in list(self._handshakes):
+            connection.abort()
 
     def _on_opened(self, task: asyncio.Task[Any]) -> None:
         sock, ticket = self._opening.pop(task)
@@ -328,7 +342,7 @@ class ClientOpener:
             return
         sock.close()
         self._leave(ticket)
-        if isinstance(error, OSError):  # the client disconnected or does not use TLS
+        if isinstance(error, OSError):  # the client disconnected
             logger.debug("a client could not connect: %s", error)
         else:
             logger.error("a client could not be served", exc_info=error)
