@@ -43,7 +43,7 @@ class RemoteTriton(TritonBase):
     name of a model that is already bound replaces that model.
 
     Args:
-        url: address of the server, `[http://|grpc://]host[:port]`.
+        url: address of the server, `[scheme://]host[:port]`.
         workspace: folder for files, which must not exist yet; default is none.
         access_token: token of the server, see `Triton.get_access_token`; default is none, because
             the same user needs no token. A wrong token is refused.
@@ -180,16 +180,13 @@ class RemoteTriton(TritonBase):
         return link is not None and not link.has_ended and self._are_models_alive()
 
     def _addresses(self) -> Addresses:
-        schemes_and_ports = (
-            ("http", self._ports.http_port),
-            ("grpc", self._ports.grpc_port),
-            ("http", self._ports.metrics_port),
-        )
+        ports = (self._ports.http_port, self._ports.grpc_port, self._ports.metrics_port)
+        places = zip(("http", "grpc", "http"), ports, self._ports.uses_tls, strict=True)
         host = self._url.hostname
         return Addresses(
             *(
-                TritonUrl(scheme, host, port).with_scheme if port else ""
-                for scheme, port in schemes_and_ports
+                TritonUrl(scheme, host, port, uses_tls).with_scheme if port else ""
+                for scheme, port, uses_tls in places
             )
         )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         FuturesModelClient,
         ModelClient,
     )
+    from pytriton.client.kserve.address import Tls
 
 __all__ = [
     "AsyncioDecoupledModelClient",
@@ -24,6 +25,7 @@ __all__ = [
     "DecoupledModelClient",
     "FuturesModelClient",
     "ModelClient",
+    "Tls",
 ]
 
 _SUBMODULES = ("asyncio_utils", "auth", "client", "exceptions", "utils", "warnings")
@@ -31,7 +33,8 @@ _SUBMODULES = ("asyncio_utils", "auth", "client", "exceptions", "utils", "warnin
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("pytriton.client.client"), name)
+        module = "kserve.address" if name == "Tls" else "client"
+        return getattr(importlib.import_module(f"pytriton.client.{module}"), name)
     if name in _SUBMODULES:
         return importlib.import_module(f"pytriton.client.{name}")
     raise AttributeError(f"module 'pytriton.client' has no attribute {name!r}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
@@ -21,6 +22,7 @@ from pytriton.client.connections import (
     Addresses,
     is_readable,
     look_up,
+    tls_failure,
 )
 from pytriton.client.exceptions import PyTritonClientClosedError
 from pytriton.client.http_message import HttpAnswer, described, request_head
@@ -126,10 +128,12 @@ class AsyncioHttpConnections:
 
     Args:
         url: the server.
+        context: how connections are encrypted; None: they are not.
     """
 
-    def __init__(self, url: TritonUrl) -> None:
+    def __init__(self, url: TritonUrl, context: ssl.SSLContext | None = None) -> None:
         self._url = url
+        self._context = context
         self._idle: list[_Connection] = []
         self._free_connections = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._end: AsyncIterator[None] | None = None
@@ -188,10 +192,13 @@ class AsyncioHttpConnections:
         if self._end is None:
             self._end = _abort_at_the_end(self._idle)
             await anext(self._end)
-        return await _connect(self._url)
+        try:
+            return await _connect(self._url, self._context)
+        except ssl.SSLError as error:
+            raise tls_failure(self._url, error) from error
 
 
-async def _connect(url: TritonUrl) -> _Connection:
+async def _connect(url: TritonUrl, context: ssl.SSLContext | None) -> _Connection:
     """Opens a connection to the first address that accepts one, like `connecting.connect`."""
     addresses = await _addresses_of(url)
     failure: BaseException = ConnectionError(f"expected an address of {url.hostname}, got none")
@@ -199,7 +206,7 @@ async def _connect(url: TritonUrl) -> _Connection:
     try:
         while addresses or attempts:
             if addresses:
-                attempts.add(asyncio.create_task(_attempt(addresses.pop(0))))
+                attempts.add(asyncio.create_task(_attempt(addresses.pop(0), url, context)))
             await asyncio.wait(
                 attempts,
                 timeout=NEXT_ATTEMPT_DELAY_S if addresses else None,
@@ -218,11 +225,14 @@ async def _connect(url: TritonUrl) -> _Connection:
     raise failure
 
 
-async def _attempt(address: Address) -> _Connection:
+async def _attempt(address: Address, url: TritonUrl, context: ssl.SSLContext | None) -> _Connection:
     host, port, *more = address[-1]
     if len(more) == _IPV6_EXTRAS and more[1]:  # an address with a scope, such as a link-local one
         host = f"{host}%{more[1]}"
-    _, connection = await asyncio.get_running_loop().create_connection(_Connection, host, port)
+    name = None if context is None else url.hostname
+    _, connection = await asyncio.get_running_loop().create_connection(
+        _Connection, host, port, ssl=context, server_hostname=name
+    )
     return connection
 
 

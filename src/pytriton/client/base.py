@@ -24,6 +24,7 @@ from pytriton.client.exceptions import (
     PyTritonClientModelDoesntSupportBatchingError,
     PyTritonClientValueError,
 )
+from pytriton.client.kserve.address import Tls
 from pytriton.client.protocols import BY_SCHEME, GRPC, as_metadata, failure_of
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.url import TritonUrl
@@ -47,7 +48,8 @@ class BaseModelClient:
 
     Args:
         url: address of the server, `[scheme://]host[:port]`; the scheme is http (the default) or
-            grpc, and the default ports are 8000 and 8001.
+            grpc, and the default ports are 8000 and 8001. With https and grpcs, connections are
+            encrypted, and the default port is 443.
         model_name: name of the model.
         model_version: version of the model; default is the latest.
         lazy_init: whether to request the model's configuration when it is first needed. Otherwise
@@ -61,6 +63,8 @@ class BaseModelClient:
         ensure_model_is_ready: whether to wait for the model before the first inference even if
             `model_config` is given.
         access_token: token for the server's protected endpoints, sent with every request.
+        tls: what encrypted connections trust and show, for addresses with https or grpcs; by
+            default they trust the certificates of the system, or those in SSL_CERT_FILE.
 
     Raises:
         PyTritonClientInvalidUrlError: The address is malformed.
@@ -85,8 +89,10 @@ class BaseModelClient:
         model_config: TritonModelConfig | None = None,
         ensure_model_is_ready: bool = True,
         access_token: str | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._url = TritonUrl.from_url(url)
+        self._tls = Tls() if tls is None else tls
         if self._url.scheme not in self._schemes:
             raise PyTritonClientValueError(
                 f"{type(self).__name__} supports only {', '.join(self._schemes)}, got {url!r}"
@@ -151,6 +157,7 @@ class BaseModelClient:
             model_config=existing_client._model_config,
             ensure_model_is_ready=existing_client._model_config is None,
             access_token=existing_client._access_token,
+            tls=existing_client._tls,
         )
 
     def get_lib(self) -> Any:
@@ -178,7 +185,7 @@ class BaseModelClient:
         protocol = BY_SCHEME[address.scheme]
         connect = protocol.connect_asyncio if self._is_asyncio else protocol.connect
         limit_s = self._inference_timeout_s if network_timeout_s is None else network_timeout_s
-        return connect(address, limit_s)
+        return connect(address, limit_s, self._tls)
 
     def _check_usable(self) -> None:
         if self._closed:

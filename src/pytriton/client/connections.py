@@ -16,13 +16,14 @@ import os
 import queue
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytriton.client.exceptions import PyTritonClientClosedError
+from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientError
 from pytriton.client.http_message import HttpAnswer, request_head
 from pytriton.client.url import TritonUrl
 
@@ -156,6 +157,15 @@ def _addresses_of(url: TritonUrl, flags: int = 0) -> Addresses:
     return list(found)
 
 
+def tls_failure(url: TritonUrl, error: ssl.SSLError) -> Exception:
+    """Returns the error for a handshake that failed; one that cannot succeed later is our own."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return PyTritonClientError(
+            f"The certificate of {url.with_scheme} is not trusted: {error.verify_message}"
+        )
+    return ConnectionError(f"no encrypted connection to {url.with_scheme}: {error.reason or error}")
+
+
 class HttpResponse:
     """A response with the few methods that `tritonclient.http` calls."""
 
@@ -202,12 +212,16 @@ class HttpConnections:
     Args:
         url: the server.
         timeout_s: timeout of an exchange, unless `limited_to` sets another one.
+        context: how connections are encrypted; None: they are not.
     """
 
-    def __init__(self, url: TritonUrl, timeout_s: float) -> None:
+    def __init__(
+        self, url: TritonUrl, timeout_s: float, context: ssl.SSLContext | None = None
+    ) -> None:
         self.connection_timeout: float = timeout_s
         self.network_timeout: float = timeout_s
         self._url = url
+        self._context = context
         self._limits = threading.local()
         self._idle: deque[socket.socket] = deque()
         self._owner_pid = os.getpid()
@@ -249,7 +263,7 @@ class HttpConnections:
         deadline = (
             getattr(self._limits, "deadline", None) or time.monotonic() + self.network_timeout
         )
-        connection = self._take() or connect(self._url, deadline)
+        connection = self._take() or self._connect(deadline)
         answer = HttpAnswer()
         try:
             try:
@@ -270,6 +284,19 @@ class HttpConnections:
         if self._closed:  # by another thread in the meantime
             self._close_idle()
         return HttpResponse(answer)
+
+    def _connect(self, deadline: float) -> socket.socket:
+        connection = connect(self._url, deadline)
+        if self._context is None:
+            return connection
+        try:
+            connection.settimeout(remaining(deadline))
+            return self._context.wrap_socket(connection, server_hostname=self._url.hostname)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, ssl.SSLError):
+                raise tls_failure(self._url, error) from error
+            raise
 
     def _take(self) -> socket.socket | None:
         if self._closed:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytriton.client.connections import MAX_TIMEOUT_S
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientQueueFullError
+from pytriton.client.kserve.address import Tls
 from pytriton.client.model_client import ModelClient
 from pytriton.client.tensors import Array, Parameters
 from pytriton.model_config.triton_model_config import TritonModelConfig
@@ -42,6 +43,7 @@ class FuturesModelClient:
         init_timeout_s: as in `BaseModelClient`.
         inference_timeout_s: as in `BaseModelClient`.
         access_token: as in `BaseModelClient`.
+        tls: as in `BaseModelClient`.
 
     Examples:
         >>> with FuturesModelClient("localhost", "AddSub") as client:
@@ -64,6 +66,7 @@ class FuturesModelClient:
         init_timeout_s: float | None = None,
         inference_timeout_s: float | None = None,
         access_token: str | None = None,
+        tls: Tls | None = None,
     ) -> None:
         for name, value in (("max_workers", max_workers), ("max_queue_size", max_queue_size)):
             if value is not None and value <= 0:
@@ -75,6 +78,7 @@ class FuturesModelClient:
             "init_timeout_s": init_timeout_s,
             "inference_timeout_s": inference_timeout_s,
             "access_token": access_token,
+            "tls": tls,
         }
         self._limits: dict[str, Any] = {
             "max_workers": max_workers,

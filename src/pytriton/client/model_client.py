@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytriton.client import tensors, utils
 from pytriton.client.base import BaseModelClient
 from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClientTimeoutError
+from pytriton.client.kserve.address import Tls
 from pytriton.client.protocols import GRPC, failure_of
 from pytriton.client.tensors import Array, Parameters
 from pytriton.client.waiting import ModelVersion, ReadinessWait
@@ -73,6 +74,7 @@ class ModelClient(BaseModelClient):
         model_config: TritonModelConfig | None = None,
         ensure_model_is_ready: bool = True,
         access_token: str | None = None,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(
             url,
@@ -84,6 +86,7 @@ class ModelClient(BaseModelClient):
             model_config=model_config,
             ensure_model_is_ready=ensure_model_is_ready,
             access_token=access_token,
+            tls=tls,
         )
         self._init_lock = threading.Lock()
         self._general_client = self.create_client_from_url(url)

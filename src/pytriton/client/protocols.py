@@ -23,11 +23,13 @@ from pytriton.client.exceptions import (
     PyTritonClientTimeoutError,
     PyTritonClientValueError,
 )
+from pytriton.client.kserve.address import Tls, trusted_certificates
 from pytriton.client.url import TritonUrl
 
 # The largest message that Triton accepts and sends.
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _NO_LIMIT = contextlib.nullcontext()
+_TRUSTING_SYSTEM = Tls()
 
 # If the server notices first that the deadline has passed, it cancels the call.
 _DEADLINE_PASSED = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
@@ -57,19 +59,22 @@ class Http:
 
         return tritonclient.http.aio
 
-    def connect(self, url: TritonUrl, timeout_s: float) -> Any:
+    def connect(self, url: TritonUrl, timeout_s: float, tls: Tls = _TRUSTING_SYSTEM) -> Any:
+        context = tls.context() if url.uses_tls else None
         client = self.library.InferenceServerClient(
             url.without_scheme, connection_timeout=timeout_s, network_timeout=timeout_s
         )
-        client._client_stub = HttpConnections(url, timeout_s)  # noqa: SLF001  see connections.py
+        connections = HttpConnections(url, timeout_s, context)
+        client._client_stub = connections  # noqa: SLF001  see connections.py
         return _with_address(client, url)
 
-    def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
+    def connect_asyncio(self, url: TritonUrl, timeout_s: float, tls: Tls = _TRUSTING_SYSTEM) -> Any:
+        context = tls.context() if url.uses_tls else None
         client = self.asyncio_library.InferenceServerClient(
             url.without_scheme, conn_timeout=timeout_s
         )
         client._stub.detach()  # noqa: SLF001  see asyncio_connections.py
-        client._stub = AsyncioHttpConnections(url)  # noqa: SLF001
+        client._stub = AsyncioHttpConnections(url, context)  # noqa: SLF001
         return _with_address(client, url)
 
     def limit(self, timeout_s: float) -> dict[str, float]:
@@ -138,15 +143,19 @@ class Grpc:
 
         return tritonclient.grpc.aio
 
-    def connect(self, url: TritonUrl, timeout_s: float) -> Any:
+    def connect(self, url: TritonUrl, timeout_s: float, tls: Tls = _TRUSTING_SYSTEM) -> Any:
         client = self.library.InferenceServerClient(
-            url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
+            url.without_scheme,
+            channel_args=list(self._CHANNEL_ARGUMENTS),
+            **_grpc_tls(url, tls),
         )
         return _with_address(client, url)
 
-    def connect_asyncio(self, url: TritonUrl, timeout_s: float) -> Any:
+    def connect_asyncio(self, url: TritonUrl, timeout_s: float, tls: Tls = _TRUSTING_SYSTEM) -> Any:
         client = self.asyncio_library.InferenceServerClient(
-            url.without_scheme, channel_args=list(self._CHANNEL_ARGUMENTS)
+            url.without_scheme,
+            channel_args=list(self._CHANNEL_ARGUMENTS),
+            **_grpc_tls(url, tls),
         )
         return _with_address(client, url)
 
@@ -181,6 +190,18 @@ HTTP = Http()
 GRPC = Grpc()
 Protocol = Http | Grpc
 BY_SCHEME: dict[str, Protocol] = {"http": HTTP, "grpc": GRPC}
+
+
+def _grpc_tls(url: TritonUrl, tls: Tls) -> dict[str, Any]:
+    """Returns the arguments of the official client for an encrypted channel."""
+    if not url.uses_tls:
+        return {}
+    return {
+        "ssl": True,
+        "root_certificates": tls.ca_file or trusted_certificates(),
+        "private_key": tls.key_file,
+        "certificate_chain": tls.certificate_file,
+    }
 
 
 def _with_address(client: Any, url: TritonUrl) -> Any:

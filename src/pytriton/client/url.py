@@ -9,8 +9,10 @@ import urllib.parse
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT
 
-_SCHEMES = ("http", "https", "grpc")  # users sometimes write two of them
 _DEFAULT_PORTS = {"http": DEFAULT_HTTP_PORT, "grpc": DEFAULT_GRPC_PORT}
+_ENCRYPTED = {"https": "http", "grpcs": "grpc"}
+_SCHEMES = (*_DEFAULT_PORTS, *_ENCRYPTED)  # users sometimes write two of them
+_TLS_PORT = 443
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,22 +20,24 @@ class TritonUrl:
     """A server's address.
 
     Args:
-        scheme: "http" or "grpc".
+        scheme: "http" or "grpc", also of encrypted connections.
         hostname: name or IP address; an IPv6 address has no brackets.
         port: TCP port.
+        uses_tls: whether connections are encrypted, as those of "https" and "grpcs".
     """
 
     scheme: str
     hostname: str
     port: int
+    uses_tls: bool = False
 
     @classmethod
     def from_url(cls, url: str) -> TritonUrl:
         """Parse an address: `[scheme://]host[:port]`.
 
         Args:
-            url: the address; the default scheme is http, the default port that of the protocol. A
-                path and credentials are ignored.
+            url: the address; the default scheme is http, the default port that of the protocol, or
+                443 for https and grpcs. A path and credentials are ignored.
 
         Returns:
             The parsed address.
@@ -50,9 +54,10 @@ class TritonUrl:
             hostname, port = parts.hostname, parts.port
         except ValueError as error:
             raise PyTritonClientInvalidUrlError(f"Invalid url {url!r}. {error}") from error
-        if parts.scheme not in _DEFAULT_PORTS:
+        if parts.scheme not in _SCHEMES:
             raise PyTritonClientInvalidUrlError(
-                f"Invalid url {url!r}. Expected the scheme http or grpc, got {parts.scheme!r}."
+                f"Invalid url {url!r}. Expected the scheme http, https, grpc or grpcs, got "
+                f"{parts.scheme!r}."
             )
         if not hostname or any(character.isspace() for character in hostname):
             raise PyTritonClientInvalidUrlError(
@@ -64,12 +69,16 @@ class TritonUrl:
                 f"Invalid url {url!r}. Expected [scheme://]host[:port] with one scheme and a port "
                 f"from 1 to 65535, got the host {hostname!r} and the port {port}."
             )
-        return cls(parts.scheme, hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port)
+        scheme = _ENCRYPTED.get(parts.scheme, parts.scheme)
+        uses_tls = scheme != parts.scheme
+        if port is None:
+            port = _TLS_PORT if uses_tls else _DEFAULT_PORTS[scheme]
+        return cls(scheme, hostname, port, uses_tls)
 
     @property
     def with_scheme(self) -> str:
         """`scheme://host:port`."""
-        return f"{self.scheme}://{self.without_scheme}"
+        return f"{self.scheme}{'s' if self.uses_tls else ''}://{self.without_scheme}"
 
     @property
     def without_scheme(self) -> str:

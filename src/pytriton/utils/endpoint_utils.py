@@ -28,7 +28,8 @@ def get_endpoint(config: TritonConfig, endpoint: Literal["http", "grpc", "metric
         endpoint: which of the endpoints.
 
     Returns:
-        `{scheme}://{host}:{port}`; the scheme of metrics is http.
+        `{scheme}://{host}:{port}`; the scheme of metrics is http. Those of encrypted endpoints are
+        https and grpcs.
     """
     if endpoint == "http":
         address, port = config.http_address, config.http_port or DEFAULT_HTTP_PORT
@@ -39,4 +40,10 @@ def get_endpoint(config: TritonConfig, endpoint: Literal["http", "grpc", "metric
         port = config.metrics_port or DEFAULT_METRICS_PORT
     host = TRITON_LOCAL_IP if not address or _ANY_ADDRESS.fullmatch(address) else address
     scheme = "grpc" if endpoint == "grpc" else "http"
+    if config.tls_cert is not None or (endpoint == "grpc" and _is_grpc_encrypted(config)):
+        scheme += "s"
     return f"{scheme}://{host}:{port}"
+
+
+def _is_grpc_encrypted(config: TritonConfig) -> bool:
+    return bool(config.grpc_use_ssl or config.grpc_use_ssl_mutual)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import ssl
 import tempfile
@@ -66,13 +67,18 @@ class Tls:
             OSError: A file cannot be read.
         """
         files = {
-            "root_certificates": self.ca_file,
+            "root_certificates": self.ca_file or trusted_certificates(),
             "private_key": self.key_file,
             "certificate_chain": self.certificate_file,
         }
         return {
             name: pathlib.Path(path).read_bytes() if path else None for name, path in files.items()
         }
+
+
+def trusted_certificates() -> str | None:
+    """Returns the file that the variable SSL_CERT_FILE names, which gRPC does not read itself."""
+    return os.environ.get("SSL_CERT_FILE") or None
 
 
 @contextlib.contextmanager
@@ -142,7 +148,9 @@ def parse_address(text: str, protocol: str | None = None) -> Address:
 
 def metrics_address(server: Address) -> Address:
     """Guess where the metrics of a server are: two ports after HTTP, as the defaults are."""
-    if server.port in (DEFAULT_HTTP_PORT, DEFAULT_GRPC_PORT) or server.uses_tls:
+    if server.uses_tls and server.port == _TLS_PORT:  # that of a gateway; it decrypts
         return Address("http", uses_tls=False, host=server.host, port=DEFAULT_METRICS_PORT)
     port = server.port + (2 if server.protocol == "http" else 1)
-    return Address("http", uses_tls=False, host=server.host, port=min(port, 65535))
+    if server.port in (DEFAULT_HTTP_PORT, DEFAULT_GRPC_PORT):
+        port = DEFAULT_METRICS_PORT
+    return Address("http", uses_tls=server.uses_tls, host=server.host, port=min(port, 65535))

@@ -44,6 +44,7 @@ class ServerAccess(msgspec.Struct, tag="access", array_like=True):
     http_headers: dict[str, str]
     grpc_headers: dict[str, str]
     page_token: str
+    uses_tls: tuple[bool, bool, bool] = (False, False, False)  # in the order of the ports
 
     def __repr__(self) -> str:
         return f"ServerAccess(ports={self.ports}, addresses={self.addresses}, …)"
@@ -115,6 +116,7 @@ class Started(msgspec.Struct, tag="started", array_like=True):
     grpc_port: int
     metrics_port: int
     keeps_lines: bool = False  # it has a page, which shows what this process prints and logs
+    uses_tls: tuple[bool, bool, bool] = (False, False, False)  # in the order of the ports
 
 
 class CallDone(msgspec.Struct, tag="done", array_like=True):

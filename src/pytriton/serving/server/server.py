@@ -269,7 +269,9 @@ class NetworkServer:
     @property
     def ports(self) -> Started:
         """The ports for clients; 0: the protocol is not served."""
-        return Started(self.http_port, self.grpc_port, self.metrics_port)
+        return Started(
+            self.http_port, self.grpc_port, self.metrics_port, uses_tls=self.options.uses_tls
+        )
 
     @property
     def access(self) -> ServerAccess:
@@ -281,6 +283,7 @@ class NetworkServer:
             required_headers(options.http_restricted, RestrictedProtocol.HTTP, own_key),
             required_headers(options.grpc_restricted, RestrictedProtocol.GRPC, own_key),
             options.page.token if options.has_page else "",
+            options.uses_tls,
         )
 
     def _read_certificates(self, options: ServerOptions) -> None:

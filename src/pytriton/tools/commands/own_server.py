@@ -89,12 +89,22 @@ def _headers_of(access: ServerAccess, place: int) -> Mapping[str, str]:
     return {**token, **access.http_headers}  # it opens recordings
 
 
+def own_address(access: ServerAccess | None, address: Address) -> Address:
+    """Returns an address that was given without a scheme, encrypted if the server's port is."""
+    if access is None:
+        return address
+    places = zip(_PROTOCOLS.values(), access.ports, access.uses_tls, strict=True)
+    uses_tls = (address.protocol, address.port, True) in places
+    return dataclasses.replace(address, uses_tls=uses_tls)
+
+
 def own_metrics_address(access: ServerAccess | None, server: Address) -> Address | None:
     """Returns where the metrics and the page of a server are; None if it has none."""
     if access is None or not access.ports[_METRICS]:
         return None
     listens_on = access.addresses[_METRICS]
-    address = Address("http", uses_tls=False, host=server.host, port=access.ports[_METRICS])
+    uses_tls = access.uses_tls[_METRICS]
+    address = Address("http", uses_tls=uses_tls, host=server.host, port=access.ports[_METRICS])
     return (
         address if _leads_to(address, listens_on) else dataclasses.replace(address, host=listens_on)
     )

@@ -8,12 +8,12 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 
-from pytriton.client.kserve.address import AddressError, Tls, parse_address
+from pytriton.client.kserve.address import AddressError, parse_address
 from pytriton.client.kserve.errors import AskError
 from pytriton.protocol.recording import Exchange, RecordingError
 from pytriton.tools.commands.option_values import number_from_0, positive_number, whole_number
 from pytriton.tools.commands.own_server import ask_own_server
-from pytriton.tools.commands.server_options import add_address_options, headers_for
+from pytriton.tools.commands.server_options import add_address_options, headers_for, tls_of
 from pytriton.tools.perf.data.recorded import RecordingFile, read_recording
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.plots.page import page_html
@@ -86,7 +86,7 @@ def _plan(options: argparse.Namespace) -> ReplayPlan:
         new_sequence_ids=options.new_sequence_ids,
         tolerance=Tolerance(options.rtol, options.atol),
         compares=not options.no_compare,
-        tls=Tls(ca_file=options.ca_file) if options.ca_file else None,
+        tls=tls_of(options) if options.ca_file or options.cert_file else None,
     )
 
 

@@ -23,7 +23,12 @@ from pytriton.client.kserve.http_client import KserveHttpClient, kserve_client
 from pytriton.client.kserve.records import KserveClient
 from pytriton.runtime.transport.control import ServerAccess
 from pytriton.tools.commands.option_values import positive_number
-from pytriton.tools.commands.own_server import ask_own_server, own_headers, own_metrics_address
+from pytriton.tools.commands.own_server import (
+    ask_own_server,
+    own_address,
+    own_headers,
+    own_metrics_address,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +99,18 @@ def add_address_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
     group.add_argument(
         "--ca-file", metavar="FILE", help="certificates to trust, for https or grpcs"
     )
+    group.add_argument(
+        "--cert-file", metavar="FILE", help="certificate to show, where clients need one"
+    )
+    group.add_argument("--key-file", metavar="FILE", help="its private key")
     return group
+
+
+def tls_of(options: argparse.Namespace) -> Tls:
+    """Returns what encrypted connections trust and show, by the options."""
+    return Tls(
+        ca_file=options.ca_file, certificate_file=options.cert_file, key_file=options.key_file
+    )
 
 
 def headers_for(
@@ -129,6 +145,8 @@ def connect(options: argparse.Namespace) -> ServerClients:
     try:
         address = parse_address(options.url, options.protocol)
         own = ask_own_server(address)
+        if "://" not in options.url:
+            address = own_address(own, address)
         metrics = (
             parse_address(options.metrics_url, "http")
             if options.metrics_url
@@ -137,16 +155,17 @@ def connect(options: argparse.Namespace) -> ServerClients:
     except AddressError as error:
         raise AskError(f"{str(error)[0].upper()}{str(error)[1:]}.") from error
     headers, metrics_headers = (headers_for(options, each, own) for each in (address, metrics))
-    tls = Tls(ca_file=options.ca_file)
+    tls = tls_of(options)
+    path = ""
     try:
-        if options.ca_file:
-            pathlib.Path(options.ca_file).read_bytes()
+        for path in filter(None, (options.ca_file, options.cert_file, options.key_file)):
+            pathlib.Path(path).read_bytes()
         if address.protocol == "grpc":
             # grpc would also print what we say; it reads this when it is imported.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         server = kserve_client(address, headers, options.timeout, tls)
     except OSError as error:
-        raise AskError(f"{options.ca_file} cannot be read: {error.strerror}.") from error
+        raise AskError(f"{path} cannot be read: {error.strerror}.") from error
     metrics_server = KserveHttpClient(metrics, metrics_headers, options.timeout, tls)
     return ServerClients(address, server, metrics, metrics_server)
 

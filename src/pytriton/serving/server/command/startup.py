@@ -168,16 +168,17 @@ def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
         if port:
             logger.info("Started %s at %s:%d", name, endpoint.address, port)
     if ports.metrics and options.page.allow:
-        url = page_url(options.metrics.address, ports.metrics)
+        url = page_url(options.metrics.address, ports.metrics, uses_tls=options.tls is not None)
         port = ports.http or ports.grpc
         where = f" -u localhost:{port}" if port != DEFAULT_HTTP_PORT else ""
         logger.info("The page is at %s ('pytriton page%s' adds its token)", url, where)
 
 
-def page_url(address: str, port: int) -> str:
+def page_url(address: str, port: int, *, uses_tls: bool = False) -> str:
     """Returns the address of the page for a browser on this machine."""
     host = "localhost" if address in _ANY_ADDRESSES else address
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    scheme = "https" if uses_tls else "http"
+    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
 def _warn_of_open_control(options: ServerOptions) -> None:

@@ -215,15 +215,17 @@ def _addresses(options: ServerOptions, ports: Started, head: RequestHead) -> dic
     """
     place = (head.headers.get(b"host") or b"localhost:%d" % ports.http_port).decode("latin-1")
     host = place if place.endswith("]") else place.rpartition(":")[0] or place
-    http = f"http://{place}"
+    # A proxy may encrypt what is not encrypted here; only it knows.
+    web = "https" if options.tls is not None else "http"
+    http = f"{web}://{place}"
     found = {"http": http}
     if ports.grpc_port:
         scheme = "grpcs" if options.grpc_tls is not None else "grpc"
         found["grpc"] = f"{scheme}://{host}:{ports.grpc_port}"
     if ports.metrics_port:
-        found["metrics"] = f"http://{host}:{ports.metrics_port}/metrics"
+        found["metrics"] = f"{web}://{host}:{ports.metrics_port}/metrics"
         if options.has_page:
-            found["page"] = f"http://{host}:{ports.metrics_port}/"
+            found["page"] = f"{web}://{host}:{ports.metrics_port}/"
     return {**found, "docs": f"{http}/docs", "openapi": f"{http}/openapi.json"}
 
 

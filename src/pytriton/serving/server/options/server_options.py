@@ -207,6 +207,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.page.allow and self.metrics.allow
 
     @property
+    def uses_tls(self) -> tuple[bool, bool, bool]:
+        """Whether HTTP, gRPC and metrics are encrypted."""
+        return self.tls is not None, self.grpc_tls is not None, self.tls is not None
+
+    @property
     def names_are_public(self) -> bool:
         """Whether every client may be told the names of models."""
         groups = (*self.http_restricted, *self.grpc_restricted)

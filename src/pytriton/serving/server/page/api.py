@@ -336,7 +336,8 @@ class PageApi:
         specs = [each.spec for _, each in self._known_models(header) if each is not None]
         host = (header(b"host") or b"localhost").decode("latin-1")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        url = f"http://{name}:{self._ports.http_port}" if self._ports.http_port else "/"
+        scheme = "http" if self._options.tls is None else "https"
+        url = f"{scheme}://{name}:{self._ports.http_port}" if self._ports.http_port else "/"
         headers_of_apis = self._access.headers_of_apis
         # In a thread, as each model has half a millisecond of schemas. One at a time: with threads
         # for 16 clients, each answer of the event loop took 15 ms instead of 3.

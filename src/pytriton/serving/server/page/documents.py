@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.api.cluster_view import ClusterView, InstanceRow
     from pytriton.serving.server.metrics.machine import DeviceReading, MachineReading
     from pytriton.serving.server.options.endpoints import EndpointOptions
-    from pytriton.serving.server.options.server_options import ServerOptions
+    from pytriton.serving.server.options.server_options import ServerOptions, TlsOptions
 
     ReadCluster = Callable[[], ClusterStatus | None]
     ReadMachine = Callable[[], Awaitable[tuple[MachineReading | None, Sequence[DeviceReading]]]]
@@ -115,9 +115,9 @@ def server_document(
 ) -> dict[str, Any]:
     """Returns the facts about the server that the page shows to everybody, and further ones."""
     addresses = {
-        "http": _address(options.http, ports.http_port),
-        "grpc": _address(options.grpc, ports.grpc_port),
-        "metrics": _address(options.metrics, ports.metrics_port),
+        "http": _address("http", options.http, ports.http_port, options.tls),
+        "grpc": _address("grpc", options.grpc, ports.grpc_port, options.grpc_tls),
+        "metrics": _address("http", options.metrics, ports.metrics_port, options.tls),
     }
     return {
         "id": options.id,
@@ -128,8 +128,11 @@ def server_document(
     }
 
 
-def _address(endpoint: EndpointOptions, port: int) -> dict[str, Any]:
-    return {"address": endpoint.address, "port": port}
+def _address(
+    scheme: str, endpoint: EndpointOptions, port: int, tls: TlsOptions | None
+) -> dict[str, Any]:
+    scheme = scheme if tls is None else f"{scheme}s"
+    return {"address": endpoint.address, "port": port, "scheme": scheme}
 
 
 def can_load(options: ServerOptions) -> bool:
@@ -162,6 +165,7 @@ def _settings(options: ServerOptions) -> Iterator[tuple[str, object]]:
     yield "log-verbose", options.log.verbose
     yield "trace-config", _listed(options.trace_settings)
     yield "grpc-use-ssl", _yes_or_no(options.grpc_tls is not None)
+    yield "tls-cert", "none" if options.tls is None else options.tls.server_cert
 
 
 def _restricted(options: ServerOptions) -> Iterator[str]:

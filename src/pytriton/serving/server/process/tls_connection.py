@@ -35,6 +35,15 @@ _TURN_BYTES = 1 << 20  # that are encrypted for one client in one iteration of t
 _HIGH_WATER_BYTES = 256 << 10  # of encrypted output that waits for the socket
 
 
+# What OpenSSL says of a client that sent a request without encrypting it, and what it is told.
+_PLAIN_REQUEST = "HTTP_REQUEST"
+_PLAIN_TEXT = b'{"error":"this port is encrypted: use https instead of http"}'
+_PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_PLAIN_TEXT), _PLAIN_TEXT)
+)
+
+
 class TlsState(enum.Enum):
     """The life of a connection; `_TRANSITIONS` has the steps."""
 
@@ -183,6 +192,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def _on_step(self, output: bytes, is_complete: bool, error: Exception | None) -> None:
         if self._state is not _HANDSHAKE or self._socket.is_closing():
             return
+        if isinstance(error, ssl.SSLError) and error.reason == _PLAIN_REQUEST:
+            output = _PLAIN_ANSWER
         if output:
             self._socket.write(output)
         if error is not None:

@@ -262,7 +262,10 @@ export class ModelView {
 
   examples() {
     const { addresses } = this.app.server;
-    const ports = { http: addresses.http?.port, grpc: addresses.grpc?.port };
+    const ports = {
+      http: addresses.http?.port, grpc: addresses.grpc?.port,
+      web: addresses.http?.scheme || "http", rpc: addresses.grpc?.scheme || "grpc",
+    };
     return h("section", { class: "card" }, h("h2", {}, "From a program"),
       examples(this.model, location.hostname, ports).map(([name, text]) => [h("h3", {}, name), codeBlock(text, `Example for ${name}`)]));
   }

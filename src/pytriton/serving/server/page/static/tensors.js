@@ -162,12 +162,13 @@ export class EventReader {
 
 // Requests that a person can copy.
 export function examples(model, host, ports) {
-  const at = `http://${host}:${ports.http}/v2/models/${encodeURIComponent(model.name)}`;
+  const { web } = ports;
+  const at = `${web}://${host}:${ports.http}/v2/models/${encodeURIComponent(model.name)}`;
   const small = model.inputs.filter((spec) => !spec.optional);
   const isSmall = small.every((spec) => isJson(spec) && exampleOf(spec) !== "random");
   const found = [];
   if (ports.http && isSmall) {
-    const [plainCurl] = generateExamples(model, `http://${host}:${ports.http}`, exampleBody(model));
+    const [plainCurl] = generateExamples(model, `${web}://${host}:${ports.http}`, exampleBody(model));
     found.push(plainCurl);
     const body = { inputs: small.map((spec) => ({ name: spec.name, datatype: spec.datatype, ...readTensor(exampleOf(spec), spec) })) };
     const data = JSON.stringify(body).replaceAll("'", "'\\''");
@@ -181,8 +182,9 @@ export function examples(model, host, ports) {
 const NUMPY = { BOOL: "np.bool_", FP16: "np.float16", FP32: "np.float32", FP64: "np.float64", BYTES: "object" };
 
 function pythonExample(model, specs, host, ports) {
+  const { web, rpc } = ports;
   const client = model.decoupled ? "DecoupledModelClient" : "ModelClient";
-  const url = model.decoupled || !ports.http ? `grpc://${host}:${ports.grpc}` : `http://${host}:${ports.http}`;
+  const url = model.decoupled || !ports.http ? `${rpc}://${host}:${ports.grpc}` : `${web}://${host}:${ports.http}`;
   const isBatch = model.max_batch_size > 0;
   const names = specs.map((spec, at) => (/^[A-Za-z_]\w*$/.test(spec.name) ? spec.name : `input_${at}`));
   const lines = specs.map((spec, at) => {
