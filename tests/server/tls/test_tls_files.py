@@ -233,7 +233,9 @@ def test_ports_use_new_contexts_and_share_files(certificates, monkeypatch, caplo
     run(monkeypatch, test)
     told = [record.message for record in caplog.records if "certificate" in record.message]
 
-    assert told == [f"TLS uses the new certificate in {certificates.server_files['tls_cert']}"]
+    assert told == [
+        f"TLS uses the certificate in {certificates.server_files['tls_cert']}, which was read again"
+    ]
 
 
 def test_broken_file_keeps_the_old_context_and_is_told_once(certificates, monkeypatch, caplog):

@@ -168,6 +168,8 @@ async def _serve(
             ended.set_result(is_orderly)
 
     loop.add_signal_handler(signal.SIGTERM, end, True)
+    if any(options.uses_tls):  # it means certificates; the parent ends with its terminal
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _end_with_parent(loop, parent, end)
     try:
         serving = await _start_unless_ended(start_server(options, loop), ended)
@@ -176,6 +178,8 @@ async def _serve(
         return
     if serving is None:
         return
+    if any(options.uses_tls):
+        loop.add_signal_handler(signal.SIGHUP, serving.server.reload_certificates)
     ports = serving.server.ports
     open_ports = OpenPorts(
         ports.http_port, ports.grpc_port, ports.metrics_port, *serving.server.cloud_ports
@@ -186,8 +190,6 @@ async def _serve(
         link, core.engine, loop, core.cache, end, core.turns, core.load_function
     )
     session.start(ports)
-    if serving.server.is_encrypted:  # its parent decides what the end of a terminal means
-        loop.add_signal_handler(signal.SIGHUP, serving.server.reload_certificates)
     freeze_memory()
     if await ended:
         await serving.stop(options.exit_timeout_s)

@@ -296,11 +296,6 @@ class NetworkServer:
         if options.grpc.allow and options.grpc_tls is not None:
             self._tls.port(options.grpc_tls, GRPC_PROTOCOLS)
 
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether a port is encrypted."""
-        return bool(self._tls.files)
-
     def reload_certificates(self) -> None:
         """Read the files of encrypted ports again, for handshakes from now on."""
         self._tls.reload()

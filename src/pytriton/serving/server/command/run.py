@@ -46,7 +46,7 @@ from pytriton.utils.terminal import has_colours, width_of
 
 if TYPE_CHECKING:
     from pytriton.serving.server.access import in_force
-    from pytriton.serving.server.command.lifecycle import Build
+    from pytriton.serving.server.command.lifecycle import Build, ExitSignals, ServerLifecycle
 else:
     in_force = LazyModule("pytriton.serving.server.access.in_force")
 
@@ -179,21 +179,27 @@ async def run(options: ServerOptions, build: Build, progress: ProgressLine) -> E
         except ServerError as error:
             _print_error(creation_error(error))
             return Exit.FAILED
-        width = None if options.log.file else width_of(sys.stdout)
-        starting = loop.create_task(start_up(serving, options, progress, width))
-        try:
-            await _until(starting, signals.first)
-        except StartError as error:
-            await serving.stop(0)
-            _print_error(error)
-            return Exit.FAILED
-        freeze_memory()
         reloading: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if options.tls is not None or options.grpc_tls is not None:
+        if any(options.uses_tls):
             reloading = reload_signal(loop, serving.reload_certificates, signals.on_signal)
         with reloading:
-            await signals.first
-            return await shut_down(serving, options, signals)
+            return await _run_started(serving, options, progress, signals)
+
+
+async def _run_started(
+    serving: ServerLifecycle, options: ServerOptions, progress: ProgressLine, signals: ExitSignals
+) -> Exit:
+    width = None if options.log.file else width_of(sys.stdout)
+    starting = asyncio.ensure_future(start_up(serving, options, progress, width))
+    try:
+        await _until(starting, signals.first)
+    except StartError as error:
+        await serving.stop(0)
+        _print_error(error)
+        return Exit.FAILED
+    freeze_memory()
+    await signals.first
+    return await shut_down(serving, options, signals)
 
 
 async def _until(starting: asyncio.Task[Any], signal_received: asyncio.Future[None]) -> None:

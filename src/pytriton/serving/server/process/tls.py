@@ -350,7 +350,9 @@ class TlsPorts:
             elif found is not None:
                 files.use(found)
                 self.reload_count += 1
-                self._say(logging.INFO, "TLS uses the new certificate in %s", files)
+                self._say(
+                    logging.INFO, "TLS uses the certificate in %s, which was read again", files
+                )
             self._warn_of_expiry(files)
 
     def _on_failure(self, files: TlsFiles, error: UnavailableError) -> None:
