@@ -223,13 +223,14 @@ def test_scope_of_an_address_is_kept(monkeypatch):
     hosts = []
 
     async def scenario():
-        async def connect(protocol, host, port):
+        async def connect(protocol, host, port, **_):
             hosts.append(host)
             return None, protocol()
 
         monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
         for place in (("fe80::1", 8000, 0, 2), ("::1", 8000, 0, 0), ("127.0.0.1", 8000)):
-            await asyncio_connections._attempt((None, None, None, "", place))
+            url = TritonUrl("http", "machine", 8000)
+            await asyncio_connections._attempt((None, None, None, "", place), url, None)
 
     asyncio.run(scenario())
 

@@ -176,7 +176,7 @@ def test_closed_client_is_refused_before_its_inputs_are_looked_at_but_not_before
         client.infer_batch()
 
 
-@pytest.mark.parametrize("url", ["https://localhost", "localhost:port", ["localhost"]])
+@pytest.mark.parametrize("url", ["ftp://localhost", "localhost:port", ["localhost"]])
 def test_url_that_cannot_be_read_is_refused(url):
     with pytest.raises(PyTritonClientInvalidUrlError, match="Invalid url"):
         ModelClient(url, "Model")

@@ -26,9 +26,23 @@ def test_url_is_read(url, scheme, hostname, port):
 
 
 @pytest.mark.parametrize(
+    "url, expected",
+    [
+        ("https://h", TritonUrl("http", "h", 443, uses_tls=True)),
+        ("https://h:8000", TritonUrl("http", "h", 8000, uses_tls=True)),
+        ("grpcs://[::1]:5", TritonUrl("grpc", "::1", 5, uses_tls=True)),
+    ],
+)
+def test_url_of_an_encrypted_port_is_read(url, expected):
+    found = TritonUrl.from_url(url)
+
+    assert found == expected
+    assert TritonUrl.from_url(found.with_scheme) == expected
+
+
+@pytest.mark.parametrize(
     "url",
     [
-        "https://localhost:8000",
         "ftp://localhost",
         "invalid_scheme://localhost",
         "localhost:port",

@@ -34,3 +34,14 @@ def test_metrics_address_of_its_own_wins():
     config = TritonConfig(http_address="10.0.0.1", metrics_address="10.0.0.2")
 
     assert get_endpoint(config, "metrics") == "http://10.0.0.2:8002"
+
+
+def test_scheme_says_that_an_endpoint_is_encrypted():
+    everything = TritonConfig(tls_cert="cert.pem", tls_key="key.pem")
+    only_grpc = TritonConfig(grpc_use_ssl=True)
+
+    assert get_endpoint(everything, "http") == "https://127.0.0.1:8000"
+    assert get_endpoint(everything, "grpc") == "grpcs://127.0.0.1:8001"
+    assert get_endpoint(everything, "metrics") == "https://127.0.0.1:8002"
+    assert get_endpoint(only_grpc, "http") == "http://127.0.0.1:8000"
+    assert get_endpoint(only_grpc, "grpc") == "grpcs://127.0.0.1:8001"
