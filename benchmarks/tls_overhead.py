@@ -156,8 +156,8 @@ def client(arguments: list[str]) -> None:
 def main() -> None:
     """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--handshakes", type=int, default=1024)
     parser.add_argument("--front-ends", type=int, default=0)

@@ -125,12 +125,25 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         return self._raw
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._state is _OPEN:
+        if self._state is _OPEN and self._is_buffered and not self._is_reading_paused:
+            # The same as `_receive`, with fewer steps for a small request. With all of them,
+            # encrypting took 7.5 us for each request, and takes 6 us now; 3.5 us are OpenSSL's.
             self._take_raw(self._raw[:nbytes])
-            if self._is_buffered and not self._is_reading_paused:
-                self._receive_first()
-            else:
+            protocol = self._protocol
+            buffer = protocol.get_buffer(-1)
+            try:
+                count = self._decrypt(len(buffer), buffer)
+            except ssl.SSLError as error:
+                self._on_read_error(error)
+                return
+            if self._incoming.pending or not 0 < count < len(buffer):
+                self._pass_on(protocol, buffer, count)
                 self._receive()
+            else:
+                protocol.buffer_updated(count)
+        elif self._state is _OPEN:
+            self._take_raw(self._raw[:nbytes])
+            self._receive()
         elif self._state is _HANDSHAKE:
             self._take_raw(self._raw[:nbytes])
             # OpenSSL's objects belong to the thread until it is done.
@@ -212,7 +225,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _open(self) -> None:
         self._become(_OPEN)
-        self._decrypt, self._encrypt = self._tls.read, self._tls.write
+        # `ssl` wraps OpenSSL's object twice; its own methods take half a microsecond less.
+        inner = getattr(self._tls, "_sslobj", self._tls)
+        self._decrypt, self._encrypt = inner.read, inner.write
         self._settle()
         try:
             self.set_protocol(self._make_protocol())
@@ -240,28 +255,6 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     # Input
 
-    def _receive_first(self) -> None:
-        """Do the same as `_receive`, with fewer steps if a small request has come.
-
-        With them, requests took 7.5 us more than those that are not encrypted, and take 5 us now;
-        OpenSSL's share is 3.5 us.
-        """
-        protocol = self._protocol
-        buffer = protocol.get_buffer(-1)
-        try:
-            count = self._decrypt(len(buffer), buffer)
-        except ssl.SSLWantReadError:
-            self._send_answer()
-            return
-        except ssl.SSLError as error:
-            self._on_broken(error)
-            return
-        if self._incoming.pending or not 0 < count < len(buffer):
-            self._pass_on(protocol, buffer, count)
-            self._receive()
-        else:
-            protocol.buffer_updated(count)
-
     def _receive(self) -> None:
         """Decrypt what has come, and pass it to the protocol."""
         try:
@@ -273,10 +266,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
                     self._protocol.data_received(data)
                 else:
                     self._end_of_input()
-        except ssl.SSLWantReadError:
-            self._send_answer()
         except ssl.SSLError as error:
-            self._on_broken(error)
+            self._on_read_error(error)
 
     def _pass_on(self, protocol: Any, buffer: memoryview, count: int) -> None:
         """Pass on what was read into a buffer of the protocol, filled up with what else is here.
@@ -296,9 +287,11 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         if is_end and self._state is _OPEN:
             self._end_of_input()
 
-    def _send_answer(self) -> None:
-        """Send what OpenSSL has to say by itself, such as the answer to a change of keys."""
-        if self._outgoing.pending and self._state is _OPEN:
+    def _on_read_error(self, error: ssl.SSLError) -> None:
+        if not isinstance(error, ssl.SSLWantReadError):
+            self._on_broken(error)
+        elif self._outgoing.pending and self._state is _OPEN:
+            # What OpenSSL has to say by itself, such as the answer to a change of keys.
             self._socket.write(self._outgoing.read())
 
     def _end_of_input(self) -> None:
