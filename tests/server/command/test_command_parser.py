@@ -50,6 +50,8 @@ OWN_VALUES = {
     "sagemaker-safe-port-range": "1-3",
     "sandbox": "on,network,memory=4GiB",
     "sandbox-allow": "off,read=/data",
+    "tls-client-auth": "optional",
+    "tls-min-version": "1.3",
     "trace-config": "rate=5",
 }
 PORTS = ["--http-port=1", "--grpc-port=2", "--metrics-port=3"]
@@ -71,6 +73,10 @@ NEEDS = {
         "--grpc-server-key=k",
         "--grpc-root-cert=r",
     ],
+    "tls-cert": ["--tls-key=k"],
+    "tls-key": ["--tls-cert=c"],
+    "tls-client-ca": ["--tls-cert=c", "--tls-key=k"],
+    "tls-client-auth": ["--tls-cert=c", "--tls-key=k", "--tls-client-ca=a"],
 }
 
 
