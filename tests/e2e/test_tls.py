@@ -208,11 +208,45 @@ def test_request_without_tls_is_refused_at_every_port(server, name):
 
 
 @needs_curl
-def test_alpn_of_http_is_answered(server):
-    url = f"https://127.0.0.1:{server.ports['http']}/v2/health/live"
-    answer = run("curl", "-sv", "--http1.1", "--cacert", server.certificates.ca, url)
+@pytest.mark.parametrize("version, expected", [("--http1.1", "1.1"), ("--http2", "2")])
+@pytest.mark.parametrize("name", HEALTH_PATHS)
+def test_version_of_http_is_what_the_client_asks_for(server, name, version, expected):
+    answer = curl(server, name, version, "-H", "Accept: text/html", "-w", " %{http_version}")
 
-    assert "server accepted http/1.1" in answer.stderr
+    assert answer.stdout.split()[-1] == expected, answer.stderr
+
+
+def test_connections_of_an_address_are_counted_over_tls(tmp_path, monkeypatch, front_ends):
+    settings = {"frontend_processes": front_ends, "max_connections_per_address": 2}
+    with tls_server(tmp_path, monkeypatch, **settings) as server:
+
+        def is_served() -> bool:
+            try:
+                return health_status(server) == 200
+            except OSError:
+                return False
+
+        for _ in range(5):  # who fails or leaves gives its place back
+            with socket.create_connection(("127.0.0.1", server.ports["http"])) as client:
+                client.sendall(b"this is no TLS\r\n\r\n")
+                client.recv(1000)
+            assert eventually(is_served)
+        with (
+            contextlib.closing(server.https()) as first,
+            contextlib.closing(server.https()) as more,
+        ):
+            first.connect()
+            assert eventually(lambda: _connects(more))
+            assert not is_served()
+        assert eventually(is_served)
+
+
+def _connects(connection) -> bool:
+    try:
+        connection.connect()
+    except OSError:
+        return False
+    return True
 
 
 @needs_openssl

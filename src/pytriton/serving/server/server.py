@@ -405,10 +405,12 @@ class NetworkServer:
         """Returns what a client gets whose address has too many connections; None: of metrics."""
         limit = self.options.limits.max_connections_per_address
         text = f"expected at most {limit} connections from one address, got more"
-        if service is not ClientService.GRPC:
-            return refusal(503, text)
-        if self.options.grpc_tls is not None:  # it would be no TLS
+        is_grpc = service is ClientService.GRPC
+        tls = self.options.grpc_tls if is_grpc else self.options.tls
+        if tls is not None:  # it would be no TLS
             return b""
+        if not is_grpc:
+            return refusal(503, text)
         goaway = frames.goaway(0, frames.Http2ErrorCode.ENHANCE_YOUR_CALM, text.encode())
         return frames.frame(frames.SETTINGS, 0, 0, b"") + goaway
 

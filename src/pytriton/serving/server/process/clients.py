@@ -269,6 +269,7 @@ class ClientOpener:
         self._loop = loop
         self._handshakes: ConnectionSet[TlsConnection] = ConnectionSet()
         self._handshakes.on_changed = self._on_handshake
+        self._handshakes.on_left = self._leave
         self._make_protocol = make_protocol
         if tls is not None:
             self._make_protocol = self._encrypted(make_protocol, tls)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # What a port offers by ALPN (RFC 7301), the preferred one first.
-HTTP_PROTOCOLS = ["http/1.1"]
+HTTP_PROTOCOLS = ["h2", "http/1.1"]
 GRPC_PROTOCOLS = ["h2"]
 
 CHECK_INTERVAL_S = 1.0

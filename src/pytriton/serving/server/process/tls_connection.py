@@ -88,6 +88,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._make_protocol = make_protocol
         self._raw = raw
         self._handshakes = handshakes
+        self.client_ticket: object = None  # until there is a protocol, which then has it
         self._state = _HANDSHAKE
         self._socket: Any = None  # the socket's transport
         self._protocol: Any = None
@@ -228,13 +229,17 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         # `ssl` wraps OpenSSL's object twice; its own methods take half a microsecond less.
         inner = getattr(self._tls, "_sslobj", self._tls)
         self._decrypt, self._encrypt = inner.read, inner.write
-        self._settle()
+        ticket, self.client_ticket = self.client_ticket, None
         try:
             self.set_protocol(self._make_protocol())
+            if ticket is not None:
+                self._protocol.client_ticket = ticket
+            self._settle()
             self._protocol.connection_made(self)
         except Exception:  # as the event loop does it for connections that are not encrypted
             logger.exception("a client could not be served")
-            self._protocol = None
+            self._protocol, self.client_ticket = None, ticket
+            self._settle()
             self.abort()
             return
         if self._is_socket_full:
