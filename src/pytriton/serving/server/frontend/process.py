@@ -173,14 +173,13 @@ class FrontEndProcess:
             self._use(frame.switches)
         elif isinstance(frame, RegionUpdate):
             self._regions.apply(frame)
-        elif isinstance(frame, ReloadCertificates):
-            if self._front_end is not None:
-                self._front_end.reload_certificates()
-        elif isinstance(frame, LetClientsLeave):
-            if self._front_end is not None:
-                self._front_end.let_clients_leave()
         elif isinstance(frame, EndConnections):
             self._tasks.start(self._end_connections(frame.timeout_s))
+        elif self._front_end is not None:
+            if isinstance(frame, ReloadCertificates):
+                self._front_end.reload_certificates()
+            elif isinstance(frame, LetClientsLeave):
+                self._front_end.let_clients_leave()
 
     def _use(self, switches: LogSwitches) -> None:
         logging.getLogger().setLevel(switches.lowest_level)
