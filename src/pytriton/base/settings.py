@@ -348,6 +348,11 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "<group>[,<group>...]:<key>=<value>"),
     ),
     "Access": (
+        _flag("secure", "",
+            "Start only if nothing is open to strangers: ports that other machines reach need "
+            "--tls-cert, requests need a principal of --auth-config, and models a signature. What "
+            "nobody chose is safe: --sandbox=strict, no shared memory of clients, 256 connections "
+            "of one address. Not an option of Triton."),
         _path("auth-config", "",
             "TOML or JSON file that says who may do what: keys, issuers of tokens and client "
             "certificates, and the rights of each. It is read again when it changes. Not an "

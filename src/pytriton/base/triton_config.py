@@ -93,6 +93,8 @@ class TritonConfig:
             client that sends no data; default 300000.
         grpc_http2_max_ping_strikes: early pings before a client is disconnected; default 2.
         grpc_restricted_protocol: groups of calls that require a header, `<groups>:<key>=<value>`.
+        secure: start only if nothing is open to strangers; needs `tls_cert`, `tls_key` and
+            `auth_config`, and has safe defaults; default False.
         auth_config: TOML or JSON file that says who may do what; it is read again when it changes.
         tls_cert: PEM file with the server's certificate, which encrypts all ports; default is none.
         tls_key: PEM file with its private key.
@@ -204,6 +206,7 @@ class TritonConfig:
     grpc_http2_min_recv_ping_interval_without_data: int | None = None
     grpc_http2_max_ping_strikes: int | None = None
     grpc_restricted_protocol: str | None = None
+    secure: bool | None = None
     auth_config: pathlib.Path | None = None
     tls_cert: pathlib.Path | None = None
     tls_key: pathlib.Path | None = None

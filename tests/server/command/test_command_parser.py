@@ -65,6 +65,7 @@ NEEDS = {
     "model-signing-identity": IDENTITY[1:],
     "model-signing-issuer": IDENTITY[::2],
     "model-signing-trust-root": IDENTITY[:2],
+    "secure": ["--tls-cert=c", "--tls-key=k", "--auth-config=a"],
     "require-signed-models": [f"--model-signing-key={__file__}"],
     "load-model": ["--model-control-mode=explicit"],
     "grpc-use-ssl": ["--grpc-server-cert=c", "--grpc-server-key=k"],

@@ -97,6 +97,7 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         grpc_http2_min_recv_ping_interval_without_data=14,
         grpc_http2_max_ping_strikes=15,
         grpc_restricted_protocol="logging:l=w",
+        secure=False,
         auth_config=pathlib.Path("auth.toml"),
         tls_cert=pathlib.Path("tls.pem"),
         tls_key=pathlib.Path("tls.key"),

@@ -8,7 +8,6 @@ the errors of Triton.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import os
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
         OpenPorts,
         ServerLifecycle,
     )
-    from pytriton.serving.server.options.endpoints import EndpointOptions
     from pytriton.serving.server.options.server_options import ServerOptions
 else:  # a server of bound models has no repositories
     source = LazyModule("pytriton.serving.repository.reading.source")
@@ -157,7 +155,9 @@ async def _load(serving: ServerLifecycle, progress: ProgressLine) -> ServerError
 
 
 def log_ports(ports: OpenPorts, options: ServerOptions) -> None:
-    """Log the addresses of the server."""
+    """Log the addresses of the server, and what its operator chose to leave open."""
+    for note in options.secure_notes:
+        logger.warning("--secure, but with %s", note)
     for name, port, endpoint in (
         ("GRPCInferenceService", ports.grpc, options.grpc),
         ("HTTPService", ports.http, options.http),
@@ -201,7 +201,7 @@ def _warn_of_open_control(options: ServerOptions) -> None:
         (options.grpc, options.grpc_restricted, "grpc-restricted-protocol"),
     ):
         is_restricted = any(_CONTROL_API in group.apis for group in groups)
-        if endpoint.allow and not is_restricted and not _is_loopback(endpoint):
+        if endpoint.allow and not is_restricted and not endpoint.is_loopback:
             logger.warning(
                 "Whoever reaches %s:%d may load models, and a model is code: "
                 "restrict it with --%s=%s:<key>=<value>",
@@ -210,13 +210,6 @@ def _warn_of_open_control(options: ServerOptions) -> None:
                 flag,
                 _CONTROL_API,
             )
-
-
-def _is_loopback(endpoint: EndpointOptions) -> bool:
-    try:
-        return ipaddress.ip_address(endpoint.address).is_loopback
-    except ValueError:  # a name
-        return endpoint.address == "localhost"
 
 
 # Hints for a server that does not start

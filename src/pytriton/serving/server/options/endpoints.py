@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -75,6 +76,14 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
     address: str = "0.0.0.0"
     allow: bool = True
     reuse_port: bool = False
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only clients on this machine reach it."""
+        try:
+            return ipaddress.ip_address(self.address).is_loopback
+        except ValueError:  # a name
+            return self.address == "localhost"
 
 
 class VertexAiOptions(msgspec.Struct, frozen=True, kw_only=True):

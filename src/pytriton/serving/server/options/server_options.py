@@ -50,6 +50,7 @@ from pytriton.serving.server.options.repository_options import (
     read_ray_options,
     read_repository_options,
 )
+from pytriton.serving.server.options.secure import check_secure, with_safe_values
 from pytriton.utils.trace_config import KNOWN_SETTINGS
 
 logger = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_restricted: tuple[RestrictedGroup, ...] = ()
     grpc_restricted: tuple[RestrictedGroup, ...] = ()
     access: AccessOptions = AccessOptions()
+    secure: bool = False  # nothing may be open that the operator has not chosen
+    secure_notes: tuple[str, ...] = ()  # what the operator has chosen to be less safe
     # Searched anywhere in a header's name; upper and lower case are equal.
     http_header_forward_pattern: str | None = None
     grpc_header_forward_pattern: str | None = None
@@ -271,7 +274,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             PyTritonValidationError: for an unknown name, a value of the wrong type or out of range,
                 or two endpoints with the same address.
         """
-        flags = Flags(config, is_command=is_command)
+        flags = Flags(with_safe_values(config, is_command=is_command), is_command=is_command)
         variables = surroundings.variables
         endpoints = read_endpoints(flags, variables)
         http_restricted = _restricted(flags, "http_restricted_api", RestrictedProtocol.HTTP)
@@ -288,6 +291,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
             access=AccessOptions(**flags.record("access")),
+            secure=bool(flags.value("secure")),
             tls=tls,
             grpc_tls=_grpc_tls(flags) or tls,
             grpc_keepalive=KeepaliveOptions(**flags.record("grpc_keepalive")),
@@ -306,7 +310,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             frontend_processes=read_frontend_processes(flags, surroundings),
         )
         flags.refuse_unread()
-        return options
+        notes = check_secure(options, config, is_command=is_command)
+        return msgspec.structs.replace(options, secure_notes=notes)
 
 
 def _restricted(
