@@ -15,7 +15,13 @@ from tests.snippets import blocks
 REPOSITORY = pathlib.Path(__file__).parents[2]
 # The home page has no more than the quick start; tests of the commands run those of their page, and
 # those about clusters need one, or what stands in for it.
-OTHERS = {"docs/index.md", "docs/commands.md", "docs/scaling.md", "docs/kubernetes.md"}
+OTHERS = {
+    "docs/index.md",
+    "docs/commands.md",
+    "docs/guides/secure.md",
+    "docs/scaling.md",
+    "docs/kubernetes.md",
+}
 PAGES = ["README.md", "docs/start/quick_start.md", "docs/tutorial.md"]
 WITHOUT_FILES = ["docs/projects.md"]
 

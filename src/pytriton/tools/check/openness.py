@@ -133,7 +133,7 @@ def metrics_questions() -> list[Question]:
     return [
         Question("metrics", "read the metrics", "/metrics", None, State.NOTE, inside),
         Question(
-            "page", "see the models and what they do on the page", "/", None, State.NOTE,
+            "page", "see on the page what models do", "/page/api/now", None, State.NOTE,
             f"--allow-page=false, or {inside}",
         ),
     ]  # fmt: skip
