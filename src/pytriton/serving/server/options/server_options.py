@@ -231,7 +231,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_open(self) -> bool:
         """Whether everybody who reaches the HTTP port may do everything there."""
-        return not self.http_restricted
+        return not self.http_restricted and self.access.config is None
 
     def origin_policy(self, address: str, *, has_cors: bool = True) -> OriginPolicy:
         """Returns what browsers may do on the port that listens on an address."""
