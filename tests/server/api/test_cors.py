@@ -7,7 +7,7 @@ import pytest
 
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.server.api.origins import BrowserOptions, OriginPolicy
-from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import AccessOptions, ServerOptions
 
 APP = "https://app.example.com"
 FIREFOX = b"Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -340,3 +340,4 @@ def test_server_is_open_unless_an_api_needs_a_token():
     assert ServerOptions().is_open
     restricted = ServerOptions.from_triton_config({"http_restricted_api": ["health:a=b"]})
     assert not restricted.is_open
+    assert not ServerOptions(access=AccessOptions(config="policy.toml")).is_open
