@@ -402,6 +402,7 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
         self._streams: dict[int, Http2Stream] = {}  # of requests that are not answered
         self._held: deque[Http2Stream] = deque()  # of these, the ones that nobody handles yet
         self._is_flush_due = False
+        self._is_busy = False  # within events or a flush: what is answered then is written after it
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_closing = False
@@ -489,19 +490,23 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_writing_paused = False
-        self.flush()
+        self._flush_now()
 
     # Events
 
     def _handle(self, events: list[Event], now_ns: int) -> None:
         self.handler.watch.add(self)
-        for event in events:
-            if event.__class__ is RequestReceived:
-                self._on_request(event, now_ns)
-            elif event.__class__ is DataReceived or event.__class__ is DataBuffered:
-                self._on_data(event)
-            else:
-                self._on_event(event)
+        self._is_busy = True
+        try:
+            for event in events:
+                if event.__class__ is RequestReceived:
+                    self._on_request(event, now_ns)
+                elif event.__class__ is DataReceived or event.__class__ is DataBuffered:
+                    self._on_data(event)
+                else:
+                    self._on_event(event)
+        finally:
+            self._is_busy = False
         if (self.http2.has_output or self._held) and not self._is_flush_due:
             self.flush_soon()
 
@@ -619,10 +624,13 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             self._abandon_requests()
 
     def remove(self, stream: Http2Stream) -> None:
-        """Forget a stream whose answer was passed on, and write that soon."""
+        """Forget a stream whose answer was passed on, and write that."""
         self._was_used = True
         self._streams.pop(stream.stream_id, None)
-        if not self._is_flush_due:
+        # Nothing else is expected: the next iteration would be 20 us later.
+        if not self._streams and not self._is_busy:
+            self._flush_now()
+        elif not self._is_flush_due:
             self.flush_soon()
 
     def _abandon_requests(self) -> None:
@@ -647,21 +655,21 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             self.handler.flush_soon(self)
 
     def flush(self) -> None:
-        """Write the output until the transport pauses writing."""
+        """Write the output, because `flush_soon` was called."""
         self._is_flush_due = False
+        self._flush_now()
+
+    def _flush_now(self) -> None:
+        """Write the output until the transport pauses writing."""
         http2 = self.http2
         if self._is_closing or self.transport.is_closing():
             return
         if not self._is_writing_paused:
-            # Taking output may resume writers, which add output.
-            while output := http2.take_output():
-                self._write(output)
-                for event in http2.take_events():
-                    self._on_event(event)
-                if self._is_writing_paused or not http2.has_output:
-                    break
-            while self._held and not http2.is_output_full:
-                self._held.popleft().handle_held()
+            self._is_busy = True
+            try:
+                self._write_all()
+            finally:
+                self._is_busy = False
         # Output that is left in the transport is still written after `close`.
         if http2.should_close and not self._is_writing_paused:
             self._leave()
@@ -671,6 +679,18 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             self._pause_reading()
         else:
             self._resume_reading()
+
+    def _write_all(self) -> None:
+        http2 = self.http2
+        # Taking output may resume writers, which add output.
+        while output := http2.take_output():
+            self._write(output)
+            for event in http2.take_events():
+                self._on_event(event)
+            if self._is_writing_paused or not http2.has_output:
+                break
+        while self._held and not http2.is_output_full:
+            self._held.popleft().handle_held()
 
     def _write(self, output: list[Buffer]) -> None:
         if len(output) == 1:
@@ -712,7 +732,7 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             self.http2.reset(stream_id, Http2ErrorCode.REFUSED_STREAM)
         self._drop_bodies()
         self.http2.finish_shutdown()
-        self.flush()
+        self._flush_now()
         return self._on_lost
 
     def _leave(self) -> None:
@@ -745,10 +765,14 @@ class Http2ServerConnection(asyncio.BufferedProtocol):
             return False
         if self._is_closing:
             return True
-        for stream_id in self.http2.stalled_streams(now_ns):
-            logger.info("HTTP client read nothing of a response for too long: stream reset")
-            self._drop(stream_id)
-        self._check_reading(now, now_ns)
+        self._is_busy = True
+        try:
+            for stream_id in self.http2.stalled_streams(now_ns):
+                logger.info("HTTP client read nothing of a response for too long: stream reset")
+                self._drop(stream_id)
+            self._check_reading(now, now_ns)
+        finally:
+            self._is_busy = False
         if self.http2.has_output or self.http2.should_close or self._held:
             self.flush_soon()
         return self._is_new or self.http2.open_streams > 0 or self._has_incomplete_input()
