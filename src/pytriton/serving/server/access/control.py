@@ -230,16 +230,19 @@ class AccessControl:
         if is_counted:
             address = _peer(client).address
             self.refusals[reason.value] += 1
-            self._log(address, f"{failure.label or 'a credential'}: {reason.value}", now_s)
+            self._log(address, failure, now_s)
             if reason is not Reason.KEYS_UNAVAILABLE:
                 self._throttle.on_failure(address, now_s)
         if reason is Reason.KEYS_UNAVAILABLE:
             return Denial(reason, failure.message, *_UNAVAILABLE, b"Retry-After: 1\r\n")
         return _unauthenticated(reason, failure.message)
 
-    def _log(self, address: str, what: str, now_s: float) -> None:
-        """Log a failure, unless the same was logged a short time ago."""
-        key = (address, what)
+    def _log(self, address: str, failure: Failure, now_s: float) -> None:
+        """Log a failure, unless one of its kind was logged a short time ago.
+
+        Clients choose the ids of keys: another id is no reason for another line.
+        """
+        key = (address, failure.reason.value)
         logged_s, left_out = self._lines.get(key, (-math.inf, 0))
         if now_s - logged_s < _SILENT_S:
             self._lines[key] = (logged_s, left_out + 1)
@@ -248,7 +251,11 @@ class AccessControl:
             self._lines.clear()
         self._lines[key] = (now_s, 0)
         more = f" ({left_out} times more since the last line)" if left_out else ""
-        logger.warning("Refused a client at %s, %s%s", address or "no address", what, more)
+        logger.warning(
+            "Refused a client at %s, %s: %s%s",
+            *(address or "no address", failure.label or "a credential"),
+            *(failure.reason.value, more),
+        )
 
     # What it may do
 
