@@ -47,6 +47,11 @@ class CallingFake(FakeInstance):
         running = [batch.inferences for batch in self.running if batch.id == batch_id]
         return max((each.request.call_depth for batch in running for each in batch), default=0)
 
+    def principal_of(self, batch_id: int) -> str:
+        running = [batch.inferences for batch in self.running if batch.id == batch_id]
+        principals = {each.request.principal for batch in running for each in batch}
+        return principals.pop() if len(principals) == 1 else ""
+
 
 class World:
     """An engine, its models, and what calls are made with."""

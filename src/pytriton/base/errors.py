@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class ErrorCode(enum.IntEnum):
-    """Triton's error kinds, numbered as in its C API."""
+    """Triton's error kinds, numbered as in its C API, and one of our own."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -42,6 +42,7 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+    RESOURCE_EXHAUSTED = 8  # not Triton's: a principal has used up what it may have
 
 
 class InputValueError(ValueError):
@@ -57,6 +58,7 @@ class ServerError(Exception):
 
     code = ErrorCode.UNKNOWN
     origin: FailureOrigin | None = None  # of the exception of a model behind it, if known
+    retry_after_s = 0  # when the client may try again; 0: nobody knows
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -66,6 +68,12 @@ class ServerError(Exception):
     def kind(self) -> str:
         """Triton's name of the kind, with which log lines and reasons of models begin."""
         return _WORDS.get(self.code) or self.code.name.replace("_", " ").capitalize()
+
+    @property
+    def triton_code(self) -> ErrorCode:
+        """The kind as programs of Triton know it, which has none for quotas."""
+        is_own = self.code is ErrorCode.RESOURCE_EXHAUSTED
+        return ErrorCode.UNAVAILABLE if is_own else self.code
 
 
 class InternalError(ServerError):
@@ -110,6 +118,16 @@ class CancelledError(ServerError):
     code = ErrorCode.CANCELLED
 
 
+class ResourceExhaustedError(ServerError):
+    """A principal has used up what it may have for now; it may try again after some seconds."""
+
+    code = ErrorCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 _WORDS = {ErrorCode.INVALID_ARG: "Invalid argument"}
 _BY_CODE: dict[ErrorCode, type[ServerError]] = {
     error.code: error
@@ -122,13 +140,18 @@ _BY_CODE: dict[ErrorCode, type[ServerError]] = {
         UnsupportedError,
         AlreadyExistsError,
         CancelledError,
+        ResourceExhaustedError,
     )
 }
 
 
-def error_from_code(code: int, message: str, origin: FailureOrigin | None = None) -> ServerError:
+def error_from_code(
+    code: int, message: str, origin: FailureOrigin | None = None, retry_after_s: int = 0
+) -> ServerError:
     """Make an error from the number of its kind, which another process has sent."""
     error = _BY_CODE[ErrorCode(code)](message)
+    if retry_after_s:
+        error.retry_after_s = retry_after_s
     if origin is not None:
         error.origin = origin
     return error

@@ -9,6 +9,7 @@ passed on by reference, without copying the bytes.
 from __future__ import annotations
 
 import enum
+import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -141,8 +142,19 @@ class MemberFields(msgspec.Struct, frozen=True, gc=False):
             self.principal,
         )
 
+    def with_principal(self, principal: str) -> MemberFields:
+        """Returns the same with a principal."""
+        if self is NO_FIELDS:
+            return _fields_of(principal)
+        return msgspec.structs.replace(self, principal=principal)
+
 
 NO_FIELDS = MemberFields()
+
+
+@functools.lru_cache(maxsize=1024)  # requests with nothing else of their own share a record
+def _fields_of(principal: str) -> MemberFields:
+    return MemberFields(principal=principal)
 
 
 class InferResponse(msgspec.Struct, gc=False):

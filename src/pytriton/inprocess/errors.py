@@ -77,6 +77,7 @@ _BY_CODE: dict[ErrorCode, type[TritonError]] = {
     ErrorCode.UNSUPPORTED: UnsupportedError,
     ErrorCode.ALREADY_EXISTS: AlreadyExistsError,
     ErrorCode.CANCELLED: CancelledError,
+    ErrorCode.RESOURCE_EXHAUSTED: UnavailableError,  # `tritonserver` has no name for it
 }
 
 

@@ -27,6 +27,7 @@ class FakeModel:
         self.complete: list[bool] = []
         self.cancelled: list[int] = []
         self.prefers_columns = False
+        self.quotas = None
         self.starts_at = 0  # waiting requests with which it would start at once; 0: never
 
     def submit_chunk(self, inferences, now_ns, *, is_complete=False):

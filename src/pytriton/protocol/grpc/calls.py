@@ -180,16 +180,18 @@ _ACCEPT_ENCODING: Field = (b"grpc-accept-encoding", ", ".join(SUPPORTED).encode(
 _MAX_MESSAGE_BYTES = 7 << 10
 
 
-def encode_trailers(status: GrpcStatus, message: str = "") -> bytes:
+def encode_trailers(status: GrpcStatus, message: str = "", metadata: Iterable[Field] = ()) -> bytes:
     """Returns the trailers of a response; a very long message is truncated."""
-    if not message:
+    if not message and not metadata:
         return _BARE_TRAILERS[status]
-    return encode_header_block(_trailer_fields(status, message))
+    return encode_header_block([*_trailer_fields(status, message), *metadata])
 
 
-def encode_trailers_only(status: GrpcStatus, message: str = "") -> bytes:
+def encode_trailers_only(
+    status: GrpcStatus, message: str = "", metadata: Iterable[Field] = ()
+) -> bytes:
     """Returns a response without any message, to be sent as HEADERS with END_STREAM."""
-    fields = [*_HEAD, *_trailer_fields(status, message)]
+    fields = [*_HEAD, *_trailer_fields(status, message), *metadata]
     if status is GrpcStatus.UNIMPLEMENTED:
         fields.append(_ACCEPT_ENCODING)  # the reason may be the client's encoding
     return encode_header_block(fields)

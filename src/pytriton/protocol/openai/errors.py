@@ -84,13 +84,14 @@ def unknown_model(name: str, message: str = "") -> OpenAIError:
 def from_server_error(error: ServerError) -> OpenAIError:
     """Returns the error for one of the engine or of a model."""
     message, code = error.message, error.code
-    if code is ErrorCode.UNAVAILABLE and message.endswith(_QUEUE_FULL):
+    is_full = code is ErrorCode.UNAVAILABLE and message.endswith(_QUEUE_FULL)
+    if is_full or code is ErrorCode.RESOURCE_EXHAUSTED:
         return OpenAIError(
             429,
             message,
             code="rate_limit_exceeded",
             kind="rate_limit_error",
-            headers=_RETRY_SOON,
+            headers=b"Retry-After: %d\r\n" % max(1, error.retry_after_s),
         )
     if code is ErrorCode.UNAVAILABLE:
         return OpenAIError(503, message, code="unavailable", kind=_SERVER, headers=_RETRY_SOON)

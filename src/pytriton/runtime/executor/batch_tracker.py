@@ -99,6 +99,11 @@ class BatchTracker:
             batch.call_depth = max(each.request.call_depth for each in batch.inferences)
         return batch.call_depth
 
+    def principal_of(self, batch_id: int) -> str:
+        """Returns who has sent the requests of a batch; empty if they are of several."""
+        principals = {each.request.principal for each in self.inferences_of(batch_id)}
+        return principals.pop() if len(principals) == 1 else ""
+
     # Frames to the instance
 
     def begin(self, inferences: list[Inference], now_ns: int, payload: Payload) -> Execute:

@@ -150,7 +150,7 @@ class CallServer:
     def reply_error(self, number: int, error: ServerError, *, is_final: bool) -> None:
         """Send an error in place of a response."""
         if self._is_open:
-            text, code = sendable_text(error.message), int(error.code)
+            text, code = sendable_text(error.message), int(error.triton_code)
             self._channel.send(InferReply(number, None, is_final, text, code))
 
     def remove(self, number: int) -> None:

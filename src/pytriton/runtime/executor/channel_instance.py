@@ -51,6 +51,10 @@ class FramedInstance:
         """Returns how deep the calls are that a batch was made by."""
         return self._batches.call_depth_of(batch_id)
 
+    def principal_of(self, batch_id: int) -> str:
+        """Returns who has sent the requests of a batch; empty if they are of several."""
+        return self._batches.principal_of(batch_id)
+
     def execute(self, inferences: list[Inference], now_ns: int) -> None:
         """See `Instance`; raises ServerError if there is no memory for the tensors."""
         payload = self._channel.payload()

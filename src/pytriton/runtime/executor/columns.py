@@ -199,6 +199,7 @@ def shared_request(
         correlation_id=fields.correlation_id,
         flags=fields.flags,
         received_ns=received_ns,
+        principal=fields.principal,
         rows=rows,
         batch_key=signature.batch_key,
     )

@@ -76,7 +76,7 @@ class Callbacks:
             return 0
         try:
             if isinstance(error, ServerError):
-                return self._errors.new(int(error.code), error.message)
+                return self._errors.new(int(error.triton_code), error.message)
             text = f"{name} failed: {type(error).__name__}: {error}"
             return self._errors.new(int(InternalError.code), text)
         except BaseException:  # noqa: BLE001  there is no memory, and nothing may reach ctypes

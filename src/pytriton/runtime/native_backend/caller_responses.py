@@ -234,7 +234,7 @@ class CallerResponses:
         response = self.handles.get(handle)
         if response.error is not None and not response.error_handle:
             error = response.error
-            response.error_handle = self._errors.new(int(error.code), error.message)
+            response.error_handle = self._errors.new(int(error.triton_code), error.message)
         return response.error_handle
 
     @export("TRITONSERVER_InferenceResponseModel")

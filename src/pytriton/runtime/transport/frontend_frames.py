@@ -141,6 +141,7 @@ class SubmitItem(msgspec.Struct, array_like=True):
     path: int = 0  # a `RequestPath`
     operation: str = ""
     wants_cost: bool = False  # the last reply is to say what it has cost
+    principal: str = ""  # who has sent it
 
 
 class SignatureColumn(msgspec.Struct, array_like=True, gc=False):
@@ -191,6 +192,7 @@ class ChunkItem(msgspec.Struct, array_like=True):
     parameters: list[dict[str, ParameterValue]] = []  # of each request; empty: none has any
     origins: ChunkOrigins | None = None  # of those that may be traced
     wants_costs: bool = False  # replies are to say what each request has cost
+    principals: list[str] = []  # who has sent each request; empty: nobody that is known
 
 
 class Submit(FrameBase, tag="submit"):
@@ -225,6 +227,7 @@ class ReplyItem(msgspec.Struct, array_like=True):
     # Not 0: so many responses, none of them the last. The outputs are like those of `ResponseRows`.
     burst: int = 0
     cost: RequestCost | None = None  # of the request, in its last reply
+    retry_after_s: int = 0  # when the client may try again after an error; 0: nobody knows
 
 
 class Replies(FrameBase, tag="replies"):

@@ -80,7 +80,7 @@ class AnswerCache:
         lookup_ns = (ended_ns - started_ns) // len(members)
         chunk = members[0].chunk
         assert chunk is not None
-        chunk.cache_keys, chunk.cache_ns = keys, lookup_ns
+        chunk.cache_keys, chunk.cache_ns = _by_index(keys, members), lookup_ns
         if found.count(None) == len(members):
             return members, []
         pairs = list(zip(members, found, strict=True))
@@ -205,6 +205,7 @@ class CacheKeys:
         if (
             self._has_plain_inputs
             and type(chunk.row_starts) is range  # all have the same number of rows
+            and len(members) == len(chunk.row_starts) - 1  # none was refused
             and not any(map(_has_key_fields, requests))
         ):
             inputs = chunk.signature.inputs
@@ -229,6 +230,19 @@ class CacheKeys:
         beginning = _encode((self._load_id, *kind)) if is_small else b""
         self._beginnings[kind] = beginning
         return beginning
+
+
+def _by_index(keys: list[bytes], members: Sequence[Inference]) -> list[bytes]:
+    """Returns keys by the indices of members, some of which may have been refused."""
+    chunk = members[0].chunk
+    assert chunk is not None
+    count = len(chunk.row_starts) - 1
+    if len(keys) == count:
+        return keys
+    placed = [b""] * count
+    for member, key in zip(members, keys, strict=True):
+        placed[member.index] = key
+    return placed
 
 
 def cache_key(request: InferRequest, version: int, load_id: int = 0) -> bytes:

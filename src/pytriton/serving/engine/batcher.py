@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Union
 from pytriton.base.errors import ServerError, UnavailableError
 from pytriton.base.model_spec import BatcherSpec, ModelSpec, QueuePolicySpec, QueueTimeoutAction
 from pytriton.runtime.executor.inference import Inference
+from pytriton.serving.engine.fairness import FairFifo, FairShares, over_share
 
 if TYPE_CHECKING:
     from pytriton.base.messages import InferRequest
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 # The requests of one FIFO, each with the token of its deadline. It is an ordered dictionary because
 # a cancelled request can be removed from the middle in O(1), which frees its tensors; a deque would
 # have to be searched, or would hold them until their turn. It costs 0.1 us per request more.
-Fifo = OrderedDict[Inference, int]
+# If principals share the queue, `FairFifo` takes its place.
+Fifo = OrderedDict[Inference, int] | FairFifo[Inference]
 
 _NO_DEADLINE = 0
 _STALE_ENTRIES_KEPT = 64
@@ -135,16 +137,28 @@ class DeadlineHeap:
         return f"<DeadlineHeap {len(self)} live of {self.entry_count} entries>"
 
 
+def make_fifo(shares: FairShares | None, items: Iterable[tuple[Inference, Any]] = ()) -> Any:
+    """Returns a queue with these requests, in the order of arrival or of shares."""
+    return OrderedDict(items) if shares is None else FairFifo[Inference](shares, items)
+
+
 class PriorityLevel:
     """The requests of one level: first those on time, then those moved back by DELAY."""
 
     __slots__ = ("delayed", "fifos", "has_policy", "policy", "waiting")
 
-    def __init__(self, policy: QueuePolicySpec) -> None:
+    def __init__(self, policy: QueuePolicySpec, shares: FairShares | None = None) -> None:
         self.policy = policy
         self.has_policy = bool(policy.default_timeout_us or policy.max_queue_size)
         self.waiting: Fifo = OrderedDict()
         self.delayed: Fifo = OrderedDict()
+        self.share(shares)
+
+    def share(self, shares: FairShares | None) -> None:
+        """Let principals share the level from now on; None: the order of arrival decides."""
+        self.waiting = make_fifo(shares, self.waiting.items())
+        self.delayed = make_fifo(shares, self.delayed.items())
+        policy = self.policy
         delays = policy.default_timeout_us and policy.timeout_action is QueueTimeoutAction.DELAY
         self.fifos = (self.waiting, self.delayed) if delays else (self.waiting,)
 
@@ -173,6 +187,7 @@ class RequestQueue:
         "_has_timeouts",
         "_levels",
         "_rejected",
+        "_shares",
         "_spec",
     )
 
@@ -182,8 +197,16 @@ class RequestQueue:
         self._fifos: list[Fifo] = []  # in the order of execution
         self._deadlines = DeadlineHeap()
         self._has_timeouts = False
+        self._shares: FairShares | None = None  # None: nobody shares the queue
         self._rejected: list[Inference] = []  # not in the queue, not yet returned by `expire`
         self._default_level = self._open_level(spec.default_priority_level)
+
+    def share(self, shares: FairShares | None) -> None:
+        """Let principals share the queue from now on; None: the order of arrival decides."""
+        self._shares = shares
+        for level in self._levels.values():
+            level.share(shares)
+        self._list_fifos()
 
     def add(self, inference: Inference, now_ns: int) -> None:
         """Append a request to its level and set its `queued_ns` and `deadline_ns`.
@@ -261,6 +284,16 @@ class RequestQueue:
         fifos = self._fifos
         return iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
 
+    def _take(self, inferences: list[Inference], *, is_first: bool) -> None:
+        """Remove the requests of a batch; `is_first`: they are the first ones of `_in_order`."""
+        if is_first:
+            self._drop_first(inferences)
+        else:
+            for inference in inferences:
+                self.remove(inference)
+        if self._shares is not None:
+            self._shares.charge_all(inferences)
+
     def _drop_first(self, inferences: list[Inference]) -> None:
         """Remove the first requests of `_in_order`."""
         if self._has_timeouts:
@@ -288,13 +321,35 @@ class RequestQueue:
                 self._rejected.append(inference)
 
     def _add_under_policy(self, level: PriorityLevel, inference: Inference, now_ns: int) -> None:
-        if level.is_full():
+        if level.is_full() and not self._make_room(level, inference):
             request_id = inference.request.id or "<id_unknown>"
             raise UnavailableError(f"[request id: {request_id}] Exceeds maximum queue size")
         inference.queued_ns = now_ns
         timeout_us = level.timeout_us(inference)
         inference.deadline_ns = now_ns + 1000 * timeout_us if timeout_us else 0
         level.waiting[inference] = self._deadlines.add(inference) if timeout_us else _NO_DEADLINE
+
+    def _make_room(self, level: PriorityLevel, inference: Inference) -> bool:
+        """Take a place from the principal that is farthest above its share of a full level.
+
+        Returns whether there is room now: not if the newcomer is above its own share.
+        """
+        shares, waiting, delayed = self._shares, level.waiting, level.delayed
+        if shares is None or not isinstance(waiting, FairFifo) or not isinstance(delayed, FairFifo):
+            return False
+        counts = waiting.counts()
+        for principal, count in delayed.counts().items():
+            counts[principal] = counts.get(principal, 0) + count
+        limit = level.policy.max_queue_size
+        loser = over_share(counts, inference.request.principal, limit, shares.weight)
+        if loser is None:
+            return False
+        displaced = waiting.newest(loser) or delayed.newest(loser)
+        if displaced is None:  # all of them were put back: they ran before, and have to run again
+            return False
+        self.remove(displaced)
+        shares.on_displaced(displaced)
+        return True
 
     def _level_of(self, inference: Inference) -> PriorityLevel:
         priority = inference.request.priority
@@ -305,11 +360,14 @@ class RequestQueue:
     def _open_level(self, number: int) -> PriorityLevel:
         """Make a level when it is first used, since a configuration may allow any number."""
         policy = self._spec.queue_policies.get(number, self._spec.default_queue_policy)
-        self._levels[number] = opened = PriorityLevel(policy)
+        self._levels[number] = opened = PriorityLevel(policy, self._shares)
         self._has_timeouts = self._has_timeouts or policy.default_timeout_us > 0
+        self._list_fifos()
+        return opened
+
+    def _list_fifos(self) -> None:
         in_order = [self._levels[number] for number in sorted(self._levels)]
         self._fifos = [fifo for level in in_order for fifo in level.fifos]
-        return opened
 
     def check_integrity(self) -> None:
         """Check that each request waits once, at its level, with its own deadline or none."""
@@ -372,10 +430,16 @@ def make_dynamic_batcher(
 class FifoBatcher:
     """Executes each request on its own, in the order of arrival and without a queue timeout."""
 
-    __slots__ = ("_inferences",)
+    __slots__ = ("_inferences", "_shares")
 
     def __init__(self) -> None:
-        self._inferences: OrderedDict[Inference, None] = OrderedDict()
+        self._inferences: OrderedDict[Inference, None] | FairFifo[Inference] = OrderedDict()
+        self._shares: FairShares | None = None
+
+    def share(self, shares: FairShares | None) -> None:
+        """Let principals share the queue from now on; None: the order of arrival decides."""
+        self._shares = shares
+        self._inferences = make_fifo(shares, self._inferences.items())
 
     def add(self, inference: Inference, now_ns: int) -> None:
         inference.queued_ns = now_ns
@@ -386,8 +450,8 @@ class FifoBatcher:
 
     def put_back(self, inferences: Sequence[Inference], now_ns: int) -> None:
         again = first_again(self._inferences, inferences)
-        self._inferences.update(dict.fromkeys(again))
         for inference in again:
+            self._inferences[inference] = None
             self._inferences.move_to_end(inference, last=False)
 
     def remove(self, inference: Inference) -> bool:
@@ -404,6 +468,8 @@ class FifoBatcher:
         if inference is None:
             return None
         del self._inferences[inference]
+        if self._shares is not None:
+            self._shares.charge_all((inference,))
         return [inference]
 
     def next_deadline_ns(self) -> int:
@@ -441,7 +507,7 @@ class GreedyBatcher(RequestQueue):
         self._max_rows = max_rows
         self._max_skipped = 0 if keeps_order else MAX_SKIPPED
 
-    def next(self, now_ns: int) -> Decision:  # noqa: C901  one pass over many requests
+    def next(self, now_ns: int) -> Decision:
         if self._has_timeouts:
             self._apply_timeouts(now_ns)
         batch: list[Inference] = []
@@ -471,11 +537,7 @@ class GreedyBatcher(RequestQueue):
             # A request never overtakes one of a higher priority.
             if room <= 0 or skipped:
                 break
-        if skipped:
-            for inference in batch:
-                self.remove(inference)
-        else:
-            self._drop_first(batch)
+        self._take(batch, is_first=not skipped)
         return batch or None
 
 
@@ -549,7 +611,7 @@ class DelayingBatcher(RequestQueue):
         self._hold_until_ns = 0
         decision = self._choose(now_ns)
         if isinstance(decision, list):
-            self._drop_first(decision)
+            self._take(decision, is_first=True)
         return decision
 
     def _choose(self, now_ns: int) -> Decision:

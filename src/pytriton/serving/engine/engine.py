@@ -26,17 +26,19 @@ from pytriton.serving.engine.delivery import refuse
 from pytriton.serving.engine.failures import REFUSED, FailureBook, ModelFailures
 from pytriton.serving.engine.latencies import LatencyPlan, plan_latencies
 from pytriton.serving.engine.model_state import VersionState
+from pytriton.serving.engine.quotas import ModelQuotas, Quotas
 from pytriton.serving.engine.served_model import ManagedModel, ServedModel
 from pytriton.serving.engine.string_count import StringCounter
 from pytriton.serving.engine.validation import UncountedStringsError, validate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytriton.base.failure_records import FailureGroup
     from pytriton.base.messages import ExecutionTrace, InferRequest, MemberFields, ResponseSink
     from pytriton.base.model_spec import ModelSpec
+    from pytriton.base.quotas import PrincipalQuotas
 
 _M = TypeVar("_M", bound=ServedModel)
 
@@ -316,7 +318,10 @@ class RequestEngine(Generic[_M]):
             if self._strings.behind and self._strings.holds_back(inference, self.submit):
                 return
             inference.owner = model
-            model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
+            now_ns = time.monotonic_ns()
+            if model.quotas is not None and not request.call_depth:
+                model.quotas.admit(inference, now_ns)
+            model.submit(inference, now_ns, is_alone=is_alone)
         except UncountedStringsError:
             self._strings.count(inference, self.submit)
         except ServerError as error:
@@ -333,7 +338,10 @@ class RequestEngine(Generic[_M]):
             self.tap.observe(inference)
         try:
             inference.owner = model
-            model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
+            now_ns = time.monotonic_ns()
+            if model.quotas is not None:
+                model.quotas.admit(inference, now_ns)
+            model.submit(inference, now_ns, is_alone=is_alone)
         except ServerError as error:
             self.turn_away(inference, error, model)
 
@@ -341,7 +349,7 @@ class RequestEngine(Generic[_M]):
         """Like `submit`, for a request of the server itself, with a model that was looked up.
 
         Such a request is a part of one that was accepted before, so it is accepted while the server
-        exits or the model is being unloaded.
+        exits or the model is being unloaded, and no quota counts it again.
         """
         try:
             validate(inference.request, model.spec)
@@ -406,6 +414,33 @@ class Engine(RequestEngine[ManagedModel]):
         self.released: Callable[[ManagedModel], Awaitable[None]] | None = None
         # Waits until every front end knows the current models; None: all are in this process.
         self.settled: Callable[[], Awaitable[None]] | None = None
+        self._quotas: Quotas | None = None  # None: nobody has limits
+
+    # Principals
+
+    def set_quotas(self, principals: Mapping[str, PrincipalQuotas]) -> None:
+        """Limit principals from now on, and let them share models by their weights.
+
+        Without any, nobody has limits, and requests are served in the order of their arrival.
+        Limits that stay as they were go on with what was used of them.
+        """
+        self._quotas = Quotas(principals, self._quotas) if principals else None
+        for registry in (self._bound, self._from_repositories):
+            for versions in registry.values():
+                for model in versions.values():
+                    self._limit(model)
+
+    def _limit(self, model: ManagedModel) -> None:
+        """Apply the quotas to a model."""
+        if self._quotas is None:
+            if model.quotas is not None:
+                model.set_quotas(None)
+                model.statistics.accounts = ()
+            return
+        spec = model.spec
+        limits = model.quotas or ModelQuotas(spec.name, spec.version, model.statistics)
+        limits.apply(self._quotas)
+        model.set_quotas(limits)
 
     # Readiness
 
@@ -441,6 +476,7 @@ class Engine(RequestEngine[ManagedModel]):
             model.statistics.server_costs = self.costs
         else:
             model.costs = None
+        self._limit(model)
         super().add(model)
 
     def _note_refusal(

@@ -37,6 +37,7 @@ from pytriton.serving.engine.delivery import (
     not_ready_error,
     refuse,
 )
+from pytriton.serving.engine.fairness import FairShares
 from pytriton.serving.engine.model_state import (
     TRANSITIONS,
     UNLOADED,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.cache import ResponseStore
     from pytriton.serving.engine.costs import ModelCosts
+    from pytriton.serving.engine.quotas import ModelQuotas
     from pytriton.serving.engine.rate_limiter import InstanceLimits, ModelTurns, Pool
 
 __all__ = ["TRANSITIONS", "UNLOADED", "Model", "VersionState"]
@@ -208,6 +210,19 @@ class Model(VersionLifecycle):
         self._answers = Answers(ResponseCredit(loop), is_ordered=spec.is_ordered)
         self._dispatch_callbacks: dict[Inference, Callable[[], None]] = {}
         self._idle = IdleWait()
+
+    def set_quotas(self, quotas: ModelQuotas | None) -> None:
+        """Limit principals from now on, and let them share the queue by their weights."""
+        super().set_quotas(quotas)
+        shares = None if quotas is None else FairShares(quotas.weights, self._on_displaced)
+        self._scheduler.share(shares)
+
+    def _on_displaced(self, inference: Inference) -> None:
+        """Refuse a request whose place in the full queue another principal gets."""
+        assert self.quotas is not None, f"{self} is not shared"
+        error = self.quotas.displacement(inference)
+        # Later: its client may send the next request at once, while this one is being queued.
+        self._loop.call_soon(self._refuse, inference, error, FailureReason.REJECTED)
 
     # Lifecycle
 
@@ -594,6 +609,8 @@ class Model(VersionLifecycle):
 
     def _dispatch(self, dispatch: Dispatch, now_ns: int) -> None:
         instance, inferences = dispatch.instance, dispatch.inferences
+        if self.quotas is not None:
+            self.quotas.on_dispatch(inferences, now_ns)
         count = len(inferences) - dispatch.null_count
         self.statistics.pending_count -= count
         self._answers.running += count
@@ -688,8 +705,8 @@ class Model(VersionLifecycle):
         inference = batch.inferences[position]
         try:
             record_burst(self.statistics, inference, burst.count, times_ns, time.monotonic_ns())
-            is_counted = self.costs is not None and inference.request.operation
-            if self.spec.openai is not None and is_counted:
+            is_counted = self.costs is not None or self.quotas is not None
+            if self.spec.openai is not None and is_counted and inference.request.operation:
                 usage_of(inference, self.spec.openai.text).read_burst(burst)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")
@@ -744,7 +761,8 @@ class Model(VersionLifecycle):
         try:
             if not self.spec.iterative:
                 self._record(batch, outcomes, times_ns, now_ns)
-            if self.spec.openai is not None and (self.costs is not None or batch.is_traced):
+            is_counted = self.costs is not None or batch.is_traced or self.quotas is not None
+            if self.spec.openai is not None and is_counted:
                 record_usage(self.statistics, self.spec.openai.text, batch, outcomes)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")

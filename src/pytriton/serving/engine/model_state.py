@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytriton.serving.engine.quotas import ModelQuotas
+
 UNLOADED = "unloaded"  # the reason of a version that was unloaded on purpose
 
 
@@ -43,12 +45,19 @@ class VersionLifecycle:
         on_changed: Called after the state or readiness has changed; the engine sets it.
         state: The state between loading and unloading.
         reason: Why it is in this state; empty if there is no special reason.
+        quotas: What principals may ask of it; None: there are no limits.
     """
+
+    quotas: ModelQuotas | None = None  # of the class: objects have few enough attributes to be fast
 
     def __init__(self) -> None:
         self.on_changed: Callable[[], None] = _do_nothing
         self.state = VersionState.LOADING
         self.reason = ""
+
+    def set_quotas(self, quotas: ModelQuotas | None) -> None:
+        """Limit principals from now on."""
+        self.quotas = quotas
 
     def become(self, state: VersionState, reason: str = "") -> None:
         """Change the state; a transition that the table does not allow is a bug."""

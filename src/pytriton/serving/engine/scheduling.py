@@ -14,6 +14,7 @@ import msgspec
 
 from pytriton.base.errors import ServerError
 from pytriton.runtime.executor.inference import Inference, Instance, Outcome, RunningBatch
+from pytriton.serving.engine.fairness import FairShares
 from pytriton.serving.engine.stats import FailureReason
 
 # The error of a request that asks for another execution of a model that is not iterative.
@@ -80,6 +81,9 @@ class Scheduler(Protocol):
 
     def add_all(self, inferences: Sequence[Inference], now_ns: int) -> dict[Inference, ServerError]:
         """Queue requests like `add`; returns those that were refused, each with its error."""
+
+    def share(self, shares: FairShares | None) -> None:
+        """Let principals share the queue from now on; None: the order of arrival decides."""
 
     def remove(self, inference: Inference) -> Sequence[Inference]:
         """Remove a cancelled request and those that cannot be executed without it.

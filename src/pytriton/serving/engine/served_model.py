@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Instance
     from pytriton.serving.engine.costs import ModelCosts
     from pytriton.serving.engine.model_state import VersionState
+    from pytriton.serving.engine.quotas import ModelQuotas
     from pytriton.serving.engine.rate_limiter import Pool
     from pytriton.serving.engine.stats import ModelStatistics
 
@@ -33,6 +34,13 @@ class ServedModel(InferenceOwner, Protocol):
     """
 
     on_changed: Callable[[], None]  # called after its state or readiness has changed
+
+    @property
+    def quotas(self) -> ModelQuotas | None:
+        """What principals may ask of it; None: there are no limits, or another process has them.
+
+        Those who submit requests of clients ask it first.
+        """
 
     @property
     def spec(self) -> ModelSpec:
@@ -101,7 +109,8 @@ class ServedModel(InferenceOwner, Protocol):
         The chunk's sink hears of refusals and of cached responses before this returns.
 
         The requests were validated, and are not traced. `runtime.executor.columns` says how such
-        members are made. `inferences` are all members of the chunk, in the order of their indices.
+        members are made. `inferences` are all members of the chunk that were not refused before,
+        in the order of their indices.
         `is_complete` says that the caller has gathered what came in this iteration of the event
         loop: a free instance then starts at once, not at the end of the iteration.
         """
@@ -141,6 +150,9 @@ class ManagedModel(ServedModel, Protocol):
     @property
     def resource_pools(self) -> AbstractSet[Pool]:
         """The resources of the rate limiter that its instances need; none without a limiter."""
+
+    def set_quotas(self, quotas: ModelQuotas | None) -> None:
+        """Limit principals from now on, and share what they have to wait for by their weights."""
 
     def become(self, state: VersionState, reason: str = "") -> None:
         """Change the state."""

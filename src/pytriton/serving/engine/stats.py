@@ -21,9 +21,12 @@ from pytriton.serving.engine.failures import REFUSED
 from pytriton.serving.engine.latencies import Latencies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytriton.base.errors import ServerError
     from pytriton.runtime.executor.inference import Inference, Outcome, RunningBatch
     from pytriton.serving.engine.failures import ModelFailures
+    from pytriton.serving.engine.quotas import Account
 
 # A stream may have any number of responses; those beyond the last index are counted there.
 MAX_RESPONSE_INDEXES = 1024
@@ -201,6 +204,7 @@ class ModelStatistics:
     latencies: Latencies | None = None  # their distributions, if those are wanted
     costs: ModelCosts = field(default_factory=ModelCosts)
     server_costs: ServerCosts | None = None  # the share of the server's own time
+    accounts: Sequence[Account] = ()  # what principals have used; none if nobody has quotas
     _batches: dict[int, _ComputeTotals] = field(default_factory=dict)  # by rows
     _executed: _ComputeTotals = field(default_factory=_ComputeTotals)  # successful requests
     _success_ns: int = 0

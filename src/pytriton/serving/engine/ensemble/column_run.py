@@ -270,7 +270,8 @@ class ColumnRuns:
             for index, column in enumerate(chunk.signature.inputs)
         }
         try:
-            self._submit(Slab(plan, chunk, (0, len(members)), sources), is_complete=is_complete)
+            for extent in _extents(members):
+                self._submit(Slab(plan, chunk, extent, sources), is_complete=is_complete)
         except Exception as failure:  # noqa: BLE001  the clients get it
             error = error_for_clients(failure, "it started the first step of an ensemble")
             for member in members:
@@ -415,6 +416,20 @@ class ColumnRuns:
             done += 1
         member = slab.chunk.members[index]
         self._owner.continue_member(member, slab.plan, values, done, slab.compute_ns)
+
+
+def _extents(members: Sequence[Inference]) -> list[tuple[int, int]]:
+    """Returns the indices of neighbours: some members of the chunk may have been refused."""
+    first, last = members[0].index, members[-1].index
+    if last - first + 1 == len(members):
+        return [(first, last + 1)]
+    extents = [(first, first + 1)]
+    for member in members[1:]:
+        if member.index == extents[-1][1]:
+            extents[-1] = (extents[-1][0], member.index + 1)
+        else:
+            extents.append((member.index, member.index + 1))
+    return extents
 
 
 def takes_step_chunks(model: ManagedModel) -> bool:

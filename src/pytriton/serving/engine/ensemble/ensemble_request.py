@@ -258,6 +258,7 @@ class RunningStep:
                 flags=whole.flags,
                 received_ns=time.monotonic_ns(),
                 call_depth=whole.call_depth,
+                principal=whole.principal,
             ),
             self,
             is_paused=step.decoupled and request.is_paused,

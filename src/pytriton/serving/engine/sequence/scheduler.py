@@ -25,6 +25,7 @@ from pytriton.runtime.executor.inference import (
     RunningBatch,
 )
 from pytriton.serving.engine.batcher import DeadlineHeap, add_each
+from pytriton.serving.engine.fairness import FairFifo, FairShares
 from pytriton.serving.engine.scheduling import (
     NOT_ITERATIVE,
     Decision,
@@ -93,17 +94,39 @@ def best_slots(all_slots: Iterable[InstanceSlots]) -> InstanceSlots | None:
     return best
 
 
+class _FairBacklog(FairFifo["LiveSequence"]):
+    """Sequences in the order of the shares of principals."""
+
+    __slots__ = ()
+
+    def principal_of(self, item: LiveSequence) -> str:
+        return item.principal
+
+    def rows_of(self, item: LiveSequence) -> int:
+        return 1
+
+
 class Backlog:
-    """Sequences in the order of their arrival. A request may limit how long its sequence waits."""
+    """Sequences in the order of their arrival. A request may limit how long its sequence waits.
+
+    If principals share it, they take turns at the slots that become free.
+    """
 
     def __init__(self) -> None:
         # Each with the tokens of its deadlines.
-        self._sequences: OrderedDict[LiveSequence, list[int]] = OrderedDict()
+        self._sequences: OrderedDict[LiveSequence, list[int]] | _FairBacklog = OrderedDict()
+        self._shares: FairShares | None = None
         self._deadlines = DeadlineHeap()
 
+    def share(self, shares: FairShares | None) -> None:
+        """Let principals share the slots from now on; None: the order of arrival decides."""
+        self._shares = shares
+        items = list(self._sequences.items())
+        self._sequences = OrderedDict(items) if shares is None else _FairBacklog(shares, items)
+
     @property
-    def sequences(self) -> Collection[LiveSequence]:
-        """The sequences, the one that has waited for longest first."""
+    def sequences(self) -> OrderedDict[LiveSequence, list[int]] | _FairBacklog:
+        """The sequences, the one that is next first."""
         return self._sequences
 
     def append(self, sequence: LiveSequence) -> None:
@@ -116,9 +139,11 @@ class Backlog:
         self._sequences[sequence].append(self._deadlines.add(inference))
 
     def pop_first(self) -> LiveSequence:
-        """Remove and return the sequence that has waited for longest."""
+        """Remove and return the sequence that is next: the oldest one, unless it is shared."""
         sequence = next(iter(self._sequences))
         self.remove(sequence)
+        if self._shares is not None:
+            self._shares.charge(sequence.principal, 1)
         return sequence
 
     def remove(self, sequence: LiveSequence) -> None:
@@ -172,6 +197,7 @@ class LiveSequence:
         slots: The slots of the instance that executes it; None in the backlog and at the end.
         slot: The number of its slot there.
         states: What the server keeps for the model between requests.
+        principal: Who has started it.
         is_closed: Whether it takes no more requests: it ends when those that it has are done.
         has_generated_id: Whether the server chose the id and has to tell it to the client.
     """
@@ -180,6 +206,7 @@ class LiveSequence:
         "has_generated_id",
         "id",
         "is_closed",
+        "principal",
         "running",
         "slot",
         "slots",
@@ -198,6 +225,7 @@ class LiveSequence:
         self.slots: InstanceSlots | None = None
         self.slot = 0
         self.states = states
+        self.principal = ""
         self.is_closed = False
         self.has_generated_id = False
 
@@ -287,6 +315,13 @@ class SequenceScheduler:
         return refusals
 
     # Requests
+
+    def share(self, shares: FairShares | None) -> None:
+        """Let principals take turns at the slots that become free.
+
+        A sequence that has a slot keeps it until it ends, and its requests keep their order.
+        """
+        self._backlog.share(shares)
 
     def add(self, inference: Inference, now_ns: int) -> None:
         """Queue a request of a sequence that is known, or that it starts."""
@@ -507,6 +542,7 @@ class SequenceScheduler:
         state = _BACKLOG if slots is None else _IDLE
         sequence = LiveSequence(request.correlation_id, state, self._no_states)
         sequence.has_generated_id = is_generated
+        sequence.principal = request.principal
         self._open[sequence.id] = sequence
         if slots is None:
             self._backlog.append(sequence)

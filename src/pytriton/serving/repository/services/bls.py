@@ -213,6 +213,9 @@ class CallingInstance(Instance, Protocol):
     def call_depth_of(self, batch_id: int) -> int:
         """Returns how deep the calls are that a batch was made by; 0 if it does not run."""
 
+    def principal_of(self, batch_id: int) -> str:
+        """Returns who has sent the requests of a batch; empty if they are of several."""
+
 
 class ModelCaller:
     """Turns the calls of all workers into requests to the engine."""
@@ -306,7 +309,12 @@ class ModelCaller:
             flags=call.flags,
             received_ns=time.monotonic_ns(),
             call_depth=self._depth(caller, call),
+            principal=self._principal(caller, call),
         )
+
+    def _principal(self, caller: CallingInstance | None, call: InferCallFrame) -> str:
+        batch_id = call.blocked_batch or call.batch
+        return "" if caller is None or not batch_id else caller.principal_of(batch_id)
 
     def _depth(self, caller: CallingInstance | None, call: InferCallFrame) -> int:
         batch_id = call.blocked_batch or call.batch

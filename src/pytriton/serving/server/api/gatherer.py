@@ -127,7 +127,11 @@ class GatheredChunk:
         for observe in observers:
             observe(self)
         members = make_members(self, self.model, self._requests(self.received_ns // count))
-        self.model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
+        model = self.model
+        if model.quotas is None:
+            model.submit_chunk(members, monotonic_ns(), is_complete=is_complete)
+        else:
+            model.quotas.submit_chunk(model, members, monotonic_ns(), is_complete=is_complete)
 
     def _requests(self, received_ns: int) -> InferRequest | list[InferRequest]:
         """Returns the record that all members share, or that of each."""
@@ -139,10 +143,16 @@ class GatheredChunk:
             return shared_request(
                 name, signature, received_ns, fields[0], rows=rows, version=version
             )
-        return [
-            shared_request(name, signature, received_ns, each, rows=rows, version=version)
-            for each in fields
-        ]
+        shared: dict[int, InferRequest] = {}  # by the identity of fields: principals share theirs
+        requests = []
+        for each in fields:
+            request = shared.get(id(each))
+            if request is None or self.model.spec.sequence is not None:
+                request = shared[id(each)] = shared_request(
+                    name, signature, received_ns, each, rows=rows, version=version
+                )
+            requests.append(request)
+        return requests
 
     def end(self, count: int) -> None:
         """Count members that were answered.
@@ -377,6 +387,7 @@ class ColumnSink(Generic[_Pattern]):
             fields.correlation_id,
             fields.flags,
             path=_ALONE,
+            principal=fields.principal,
             rows=self._rows,
             batch_key=self._batch_key,
         )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytriton.base.errors import ErrorCode
+from pytriton.base.errors import ErrorCode, ServerError
 
 HTTP_STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN: 400,
@@ -14,6 +14,7 @@ HTTP_STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNSUPPORTED: 501,
     ErrorCode.ALREADY_EXISTS: 400,
     ErrorCode.CANCELLED: 400,
+    ErrorCode.RESOURCE_EXHAUSTED: 429,
 }
 HTTP_RESTRICTED = 403  # a restricted API without its header
 
@@ -26,5 +27,16 @@ GRPC_STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNSUPPORTED: 12,
     ErrorCode.ALREADY_EXISTS: 6,
     ErrorCode.CANCELLED: 1,
+    ErrorCode.RESOURCE_EXHAUSTED: 8,
 }
 GRPC_RESTRICTED = GRPC_STATUS[ErrorCode.UNAVAILABLE]
+
+
+def retry_header(error: ServerError) -> bytes:
+    """Returns the header line that says when a client may try again; empty if nobody knows."""
+    return b"Retry-After: %d\r\n" % error.retry_after_s if error.retry_after_s else b""
+
+
+def retry_metadata(error: ServerError) -> tuple[tuple[bytes, bytes], ...]:
+    """Returns the same as fields of the trailers of a call."""
+    return ((b"retry-after", b"%d" % error.retry_after_s),) if error.retry_after_s else ()

@@ -17,6 +17,7 @@ import msgspec
 from pytriton.base.dtypes import BY_NUMBER
 from pytriton.base.errors import CancelledError, error_for_clients, error_from_code
 from pytriton.base.messages import (
+    NO_FIELDS,
     InferRequest,
     InferTensor,
     MemberFields,
@@ -178,16 +179,15 @@ class ChunkSender:
             item.priorities = [each.priority for each in requests]
             item.timeouts_us = [each.timeout_us for each in requests]
         if chunk.has_fields:
-            if any(each.id for each in distinct):
-                item.ids = [each.id for each in requests]
-            if any(each.parameters for each in distinct):
-                item.parameters = [each.parameters for each in requests]
+            _add_texts(item, requests, distinct)
         trace = chunk.trace
         if isinstance(trace, ChunkCostTrace):
             item.wants_costs = True
             trace = trace.trace
         if isinstance(trace, RemoteChunkTrace):
             item.origins = trace.origins
+        if any(each.principal for each in distinct):
+            item.principals = [each.principal for each in requests]
         if model.spec.sequence is not None:
             item.correlation_ids = [each.correlation_id for each in requests]
             item.flags = [each.flags for each in requests]
@@ -280,7 +280,7 @@ class ChunkSender:
         member = opened.members[item.index]
         self._count(item.call, opened, 1)
         if item.error is not None:
-            error = error_from_code(item.error_code, item.error)
+            error = error_from_code(item.error_code, item.error, retry_after_s=item.retry_after_s)
             if item.is_refused:
                 refuse(member, error)
                 return
@@ -331,6 +331,7 @@ class ChunkSender:
             correlation_id=shared.correlation_id,
             flags=shared.flags,
             received_ns=shared.received_ns,
+            principal=shared.principal,
         )
         # The same handle, by which it can still be cancelled.
         member.sink, member.chunk, member.owner = chunk.member_sink(index), None, None
@@ -344,6 +345,14 @@ class ChunkSender:
             deliver(member, Outcome(0, None, CancelledError("")))
         else:
             self._resubmit(member)
+
+
+def _add_texts(item: ChunkItem, requests: list[InferRequest], distinct: set[InferRequest]) -> None:
+    """Add the ids and parameters of requests, if any of them has some."""
+    if any(each.id for each in distinct):
+        item.ids = [each.id for each in requests]
+    if any(each.parameters for each in distinct):
+        item.parameters = [each.parameters for each in requests]
 
 
 def read_signature(frame: DefineSignature) -> ChunkSignature:
@@ -476,7 +485,10 @@ class FrontEndChunks:
             self._engine.tap.observe_chunk(chunk, spec, each, version, item.received_ns)
         members = make_members(chunk, model, requests)
         self._chunks[call] = chunk
-        model.submit_chunk(members, time.monotonic_ns())
+        if model.quotas is None:
+            model.submit_chunk(members, time.monotonic_ns())
+        else:
+            model.quotas.submit_chunk(model, members, time.monotonic_ns())
 
     def cancel(self, call: int, index: int) -> None:
         """Cancel one request, if its chunk was not answered yet."""
@@ -542,10 +554,27 @@ def _read_requests(
 ) -> InferRequest | list[InferRequest]:
     """Returns the record that all members share, or that of each."""
     received_ns, version = item.received_ns, item.model_version
-    lists = (item.ids, item.parameters, item.priorities, item.correlation_ids, item.rows)
+    lists = (
+        item.ids,
+        item.parameters,
+        item.priorities,
+        item.correlation_ids,
+        item.rows,
+        item.principals,
+    )
     if not any(lists):
         return shared_request(model_name, signature, received_ns, version=version)
     count = item.count
+    others = (item.ids, item.parameters, item.priorities, item.correlation_ids)
+    if not any(others):  # they differ in rows and principals, which many share
+        shared = {}
+        for key in dict.fromkeys(zip(item.rows or [1] * count, _principals(item), strict=True)):
+            fields = NO_FIELDS.with_principal(key[1])
+            shared[key] = shared_request(
+                model_name, signature, received_ns, fields, rows=key[0], version=version
+            )
+        pairs = zip(item.rows or [1] * count, _principals(item), strict=True)
+        return [shared[key] for key in pairs] if len(shared) > 1 else shared.popitem()[1]
     zeros = [0] * count
     members = zip(
         item.rows or [1] * count,
@@ -555,6 +584,7 @@ def _read_requests(
         item.timeouts_us or zeros,
         item.correlation_ids or zeros,
         item.flags or zeros,
+        _principals(item),
         strict=True,
     )
     requests = []
@@ -569,3 +599,8 @@ def _read_requests(
             last = (rows, fields)
         requests.append(request)
     return requests
+
+
+def _principals(item: ChunkItem) -> list[str]:
+    """Returns who has sent each request of a chunk."""
+    return item.principals or [""] * item.count

@@ -218,6 +218,7 @@ class CoreLink:
                 request.path,
                 request.operation,
                 wants_cost,
+                request.principal,
             )
         )
         self._flush_when_due()
@@ -434,7 +435,7 @@ class CoreLink:
             return
         error = response = None
         if item.error is not None:
-            error = error_from_code(item.error_code, item.error)
+            error = error_from_code(item.error_code, item.error, retry_after_s=item.retry_after_s)
             if item.is_refused:
                 refuse(inference, error)
                 return

@@ -47,6 +47,7 @@ class RemoteModel:
     """Passes requests to the core, which decides on its lifecycle. See `ServedModel`."""
 
     prefers_columns = True  # two processes have less to write and to read
+    quotas = None  # the core has them
 
     def __init__(self, link: CoreLink, description: ModelRecord, spec: ModelSpec) -> None:
         self.number = description.number

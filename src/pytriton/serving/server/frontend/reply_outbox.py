@@ -111,6 +111,7 @@ class ReplyOutbox:
         text, code = sendable_text(error.message), int(error.code)
         item = ReplyItem(call, None, is_final, text, code, is_refused=is_refused, index=index)
         item.cost = cost
+        item.retry_after_s = error.retry_after_s
         self._add(item)
 
     def add_outdated(self, call: int) -> None:

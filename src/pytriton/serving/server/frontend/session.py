@@ -316,7 +316,10 @@ class FrontEndSession:
         if shared.engine.tap is not None:
             shared.engine.tap.observe(inference)
         try:
-            model.submit(inference, time.monotonic_ns())
+            now_ns = time.monotonic_ns()
+            if model.quotas is not None:
+                model.quotas.admit(inference, now_ns)
+            model.submit(inference, now_ns)
         except Exception as error:  # noqa: BLE001  the client gets it
             reason = error_for_clients(error, f"it queued a request of {self._name}")
             shared.engine.turn_away(inference, reason, model)
@@ -539,6 +542,7 @@ def read_request(received: Received, item: SubmitItem, model: ServedModel) -> In
         flags=item.flags,
         received_ns=item.received_ns,
         operation=item.operation,
+        principal=item.principal,
         rows=item.rows,
         batch_key=as_batch_key(item.batch_key),
         path=RequestPath(item.path),

@@ -32,16 +32,17 @@ from pytriton.protocol.kserve_pb_response import message_size
 from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.api.authorization import RestrictedProtocol
 from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
-from pytriton.serving.server.api.status import GRPC_STATUS
+from pytriton.serving.server.api.status import GRPC_STATUS, retry_metadata
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from pytriton.base.background_tasks import BackgroundTasks
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Http2Connection
+    from pytriton.protocol.http2.headers import Field
     from pytriton.serving.server.api.background import Background, LoopBudget
 
 SMALL_BYTES = 64 << 10  # up to this size, compressed at once, in 2 ms at most
@@ -312,29 +313,35 @@ class GrpcCall:
         self.connection.http2.send_response(self.stream_id, head, body, OK_TRAILERS)
         self.connection.remove_call(self)
 
-    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
-        """End the call with a status, after all messages that were sent."""
+    def finish(
+        self,
+        status: GrpcStatus = GrpcStatus.OK,
+        message: str = "",
+        metadata: Sequence[Field] = (),
+    ) -> None:
+        """End the call with a status and metadata, after all messages that were sent."""
         if not self.is_open:
             return
         self.is_open = False
         self._stop_input()
-        if self._sends is None or not self._sends.finish(status, message):
-            self.finish_now(status, message)
+        if self._sends is None or not self._sends.finish(status, message, metadata):
+            self.finish_now(status, message, metadata)
         self.connection.remove_call(self)
 
-    def finish_now(self, status: GrpcStatus, message: str) -> None:
+    def finish_now(self, status: GrpcStatus, message: str, metadata: Sequence[Field] = ()) -> None:
         http2 = self.connection.http2
         # gRPC over HTTP/2, "Responses": a call without messages ends with its head (Trailers-Only).
         if self._has_head:
-            http2.send_trailers(self.stream_id, encode_trailers(status, message))
+            http2.send_trailers(self.stream_id, encode_trailers(status, message, metadata))
         else:
-            block = encode_trailers_only(status, message)
+            block = encode_trailers_only(status, message, metadata)
             http2.send_headers(self.stream_id, block, end_stream=True)
         self.connection.flush_soon()
 
     def fail(self, error: ServerError) -> None:
         """End the call with an error of the engine."""
-        self.finish(GrpcStatus(GRPC_STATUS[error.code]), error.message)
+        status = GrpcStatus(GRPC_STATUS[error.code])
+        self.finish(status, error.message, retry_metadata(error))
 
     def on_unreadable(self, error: GrpcError) -> None:
         """Called when a message of the client is too large or damaged, before the call ends."""
@@ -502,6 +509,7 @@ class _FinalStatus(NamedTuple):
 
     status: GrpcStatus
     message: str
+    metadata: Sequence[Field] = ()
 
 
 class CompressedSends:
@@ -525,10 +533,10 @@ class CompressedSends:
         self._is_paused = self._waiting_bytes >= _HIGH_WATER_BYTES
         return not self._is_paused
 
-    def finish(self, status: GrpcStatus, message: str) -> bool:
+    def finish(self, status: GrpcStatus, message: str, metadata: Sequence[Field]) -> bool:
         """Queue the end of the call; returns False, and does nothing, if the queue is empty."""
         if self._waiting:
-            self._add(_FinalStatus(status, message))
+            self._add(_FinalStatus(status, message, metadata))
             return True
         return False
 

@@ -423,6 +423,8 @@ class CallTable(ColumnTable[CallColumns]):
         if taken is None:
             return None
         model, columns, inputs, fields, is_alone = taken
+        if head.principal:
+            fields = fields.with_principal(head.principal)
         if is_alone:
             request = columns.lone_request(inputs, fields)
             return self._begin_alone(connection, stream_id, head, model, request)

@@ -187,7 +187,7 @@ class InferService:
         self,
         built: BuiltRequest,
         spec: ModelSpec,
-        metadata: Metadata,
+        head: CallHead,
         sink: ResponseSink,
         began_ns: int = 0,
     ) -> Inference | RegionRequest:
@@ -196,7 +196,8 @@ class InferService:
         Raises:
             ServerError: Its tensors are in shared memory that cannot be used.
         """
-        request = built.request
+        request, metadata = built.request, head.metadata
+        request.principal = head.principal
         if spec.namespace:
             request.model_name = spec.identifier  # the name alone may mean several models
         if request.uses_regions and self._shared_memory is not None:
@@ -317,7 +318,7 @@ class ModelInferCall(UnaryCall):
             if self.head.columns is None:
                 request.path = RequestPath.HEADERS
             self._class_counts = built.class_counts
-            self._inference = service.submit(built, spec, self.head.metadata, self, self._began_ns)
+            self._inference = service.submit(built, spec, self.head, self, self._began_ns)
 
     def begin_read(self, model: ServedModel, request: InferRequest) -> None:
         """Pass a request to the engine that is alone, fits its model and is not traced."""
@@ -334,9 +335,7 @@ class ModelInferCall(UnaryCall):
             raise built
         self._class_counts = built.class_counts
         service = self._service
-        self._inference = service.submit(
-            built, self._spec, self.head.metadata, self, self._began_ns
-        )
+        self._inference = service.submit(built, self._spec, self.head, self, self._began_ns)
 
     def on_unreadable(self, error: GrpcError) -> None:
         self._service.note_unreadable(error)

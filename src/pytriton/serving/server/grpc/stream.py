@@ -385,7 +385,7 @@ class StreamedRequest:
         self._spec = spec
         self._class_counts = built.class_counts
         self._wants_empty_final = built.wants_empty_final
-        inference = service.submit(built, spec, head.metadata, self, self._began_ns)
+        inference = service.submit(built, spec, head, self, self._began_ns)
         self._inference = inference
         if built.request.uses_regions and isinstance(inference, RegionRequest):
             self._call.wait_until_submitted(inference)
@@ -546,6 +546,8 @@ class StreamColumnTable(ColumnTable[StreamColumns]):
         if is_alone:
             self.leave_alone()
             return False
+        if call.head.principal:
+            fields = fields.with_principal(call.head.principal)
         gatherer = columns.gatherer
         member = call.add_member(message, fields.id.encode(), gatherer)
         member.chunk, member.index = gatherer.add(model, inputs, member, fields)

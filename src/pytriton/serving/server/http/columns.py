@@ -248,6 +248,9 @@ class FormTable:
             return None
         columns, inputs, fields = found
         layout.last = columns
+        principal = request.head.resolved.principal
+        if principal:
+            fields = fields.with_principal(principal)
         gatherer = columns.gatherer
         if gatherer.is_alone(model):
             return columns.begin_alone(connection, request, route, model, inputs, fields)

@@ -23,7 +23,7 @@ from pytriton.protocol.kserve_response import (
     encode_large_infer_response,
 )
 from pytriton.serving.server.api.background import SMALL_BYTES
-from pytriton.serving.server.api.status import HTTP_STATUS
+from pytriton.serving.server.api.status import HTTP_STATUS, retry_header
 from pytriton.serving.server.http.bodies import as_server_error
 from pytriton.serving.server.http.infer import EngineExchange, respond_server_error
 
@@ -190,12 +190,12 @@ class EventStream(EngineExchange):
             self._inference.cancel()  # the model may have more responses
 
     def _send_error(self, error: ServerError) -> None:
-        self._send(HTTP_STATUS[error.code], encode_error_event(error))
+        self._send(HTTP_STATUS[error.code], encode_error_event(error), retry_header(error))
 
-    def _send(self, status: int, event: bytes) -> None:
+    def _send(self, status: int, event: bytes, headers: bytes = b"") -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._connection.begin_stream(status, _EVENT_TYPE)
+            self._connection.begin_stream(status, _EVENT_TYPE, headers)
         self._connection.stream(event)
 
     def _end(self) -> None:

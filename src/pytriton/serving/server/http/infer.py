@@ -18,7 +18,7 @@ from pytriton.protocol.compression import (
 from pytriton.protocol.kserve_response import encode_infer_response, encode_large_infer_response
 from pytriton.serving.server.api.background import MEDIUM_BYTES, SMALL_BYTES
 from pytriton.serving.server.api.header_forwarding import HeaderForwarding
-from pytriton.serving.server.api.status import HTTP_STATUS
+from pytriton.serving.server.api.status import HTTP_STATUS, retry_header
 from pytriton.serving.server.http.connection import body_headers
 from pytriton.serving.server.http.handler import HttpExchange
 
@@ -115,6 +115,8 @@ class EngineExchange(HttpExchange):
             request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
+        if head.resolved is not None:
+            request.principal = head.resolved.principal
         if not request.path:
             request.path = RequestPath.FORM
         if request.uses_regions:
@@ -260,4 +262,5 @@ class InferExchange(EngineExchange):
 
 def respond_server_error(connection: HttpConnection, error: ServerError) -> None:
     headers = _ACCEPT_ENCODING_HEADER if isinstance(error, UnknownEncodingError) else b""
+    headers += retry_header(error)
     connection.respond_error(HTTP_STATUS[error.code], error.message, headers)

@@ -57,6 +57,7 @@ from pytriton.serving.server.options.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
     from pytriton.serving.engine.costs import ModelCosts, ServerCosts
+    from pytriton.serving.engine.quotas import Account
 
 ANONYMOUS = ""  # the principal of a request whose client has no identity
 SERVER_TIME = "nv_server_processor_seconds"
@@ -324,6 +325,72 @@ COSTS = (
         {"in": attrgetter("tokens_in"), "out": attrgetter("tokens_out")},
     ),
 )
+
+
+def _principals(
+    name: str,
+    help_text: str,
+    read: Callable[[Account], Iterable[tuple[str, Number]]],
+    label: str = "",
+    kind: str = "counter",
+) -> ModelFamily:
+    """Returns a family with lines for each principal, of models whose principals have quotas.
+
+    `read` returns the values of an account, each with that of the other label, if there is one.
+    """
+
+    def lines(reading: ModelReading) -> str:
+        texts = []
+        for account in reading.model.statistics.accounts:
+            principal = labels_text({"principal": account.principal})
+            values = [(value, number_text(number)) for value, number in read(account)]
+            if label:
+                texts.append(_labelled(name, reading.labels, f"{principal},{label}", values))
+            else:
+                at = reading.labels.rindex("version=")
+                labels = f"{reading.labels[:at]}{principal},{reading.labels[at:]}"
+                texts += [f"{name}{{{labels}}} {number}\n" for _, number in values]
+        return "".join(texts)
+
+    return ModelFamily(name, kind, help_text, lines)
+
+
+PRINCIPALS = (
+    _principals(
+        "nv_principal_request_count",
+        "Number of requests of a principal that were admitted",
+        lambda account: [("", account.requests)],
+    ),
+    _principals(
+        "nv_principal_refused_count",
+        "Number of requests of a principal that were refused, by the limit that it had reached",
+        lambda account: [(limit.value, count) for limit, count in account.refused.items() if count],
+        "limit",
+    ),
+    _principals(
+        "nv_principal_queue_duration_us",
+        "Cumulative time that requests of a principal waited in the queue in microseconds",
+        lambda account: [("", account.queue_ns // 1000)],
+    ),
+    _principals(
+        "nv_principal_tensor_bytes",
+        "Number of bytes of tensors of a principal, in its requests and in the answers",
+        lambda account: [("in", account.bytes_in), ("out", account.bytes_out)],
+        "direction",
+    ),
+    _principals(
+        "nv_principal_tokens",
+        "Number of tokens of OpenAI's routes of a principal, as models have counted them",
+        lambda account: [("in", account.tokens_in), ("out", account.tokens_out)],
+        "direction",
+    ),
+    _principals(
+        "nv_principal_running_request_count",
+        "Instantaneous number of requests of a principal that are under way",
+        lambda account: [("", account.under_way)],
+        kind="gauge",
+    ),
+)
 CACHE = (
     _cache_counter(
         "nv_cache_num_hits_per_model",
@@ -562,6 +629,7 @@ def shown_families(options: MetricsOptions) -> tuple[ModelFamily, ...]:
         *(LATENCY_COUNTERS if options.counter_latencies else ()),
         *CACHE,
         *(COSTS if options.costs else ()),
+        *PRINCIPALS,
         SLOW,
         *GAUGES,
         *(HISTOGRAMS if has_histograms else ()),
@@ -591,7 +659,17 @@ _RECORDING_NAMES = (
 
 def server_family_names() -> frozenset[str]:
     """Returns the names that custom metrics of models cannot use."""
-    of_models = (*COUNTS, *LATENCY_COUNTERS, *CACHE, *COSTS, SLOW, *GAUGES, *HISTOGRAMS, *SUMMARIES)
+    of_models = (
+        *COUNTS,
+        *LATENCY_COUNTERS,
+        *CACHE,
+        *COSTS,
+        *PRINCIPALS,
+        SLOW,
+        *GAUGES,
+        *HISTOGRAMS,
+        *SUMMARIES,
+    )
     of_machine = (
         *pool_families(0),
         *cpu_families(MachineReading(0, 0, 0)),
