@@ -33,7 +33,7 @@ class FairShares:
             returns.
     """
 
-    __slots__ = ("_now", "_others", "_spent", "_weights", "on_displaced")
+    __slots__ = ("_now", "_others", "_spent", "_waiting", "_weights", "on_displaced")
 
     def __init__(
         self, weights: Mapping[str, float], on_displaced: Callable[[Inference], None]
@@ -43,6 +43,7 @@ class FairShares:
         self._others = weights.get(ANYBODY, 1.0)
         self._spent: dict[str, float] = {}  # the virtual time of each principal
         self._now = 0.0  # that of the one who was served last, when it was chosen
+        self._waiting: dict[str, int] = {}  # in how many queues each of them waits
 
     def weight(self, principal: str) -> float:
         """Returns the weight of a principal."""
@@ -50,14 +51,25 @@ class FairShares:
 
     def begin(self, principal: str) -> None:
         """Note that a principal begins to wait: it has no claim to the time before."""
+        waiting = self._waiting
+        waiting[principal] = waiting.get(principal, 0) + 1
         spent = self._spent
         if spent.get(principal, 0.0) <= self._now:
             spent[principal] = self._now
-        if len(spent) > 2 * _KEPT_IDLE + 2 * len(self._weights):
+        if len(spent) > 2 * len(waiting) + _KEPT_IDLE:
             # Those that are not ahead would begin at the same time if they were not known.
             self._spent = {
-                name: at for name, at in spent.items() if at > self._now or name == principal
+                name: at for name, at in spent.items() if at > self._now or name in waiting
             }
+
+    def end(self, principal: str) -> None:
+        """Note that a principal waits no more in one of the queues."""
+        waiting = self._waiting
+        waiting[principal] -= 1
+        if not waiting[principal]:
+            del waiting[principal]
+            if not waiting:  # nobody has anything to share
+                self._spent.clear()
 
     def spent(self, principal: str) -> float:
         """Returns the virtual time of a principal that waits."""
@@ -187,6 +199,7 @@ class FairFifo(Generic[_Item]):
         del flow[item]
         if not flow:
             del self._flows[principal]
+            self._shares.end(principal)
 
     def pop(self, item: _Item, default: Any = None) -> Any:
         """Remove an item; returns its value, or `default` if it is not here."""
@@ -199,7 +212,10 @@ class FairFifo(Generic[_Item]):
     def clear(self) -> None:
         """Remove all items."""
         self._first.clear()
+        principals = list(self._flows)
         self._flows.clear()
+        for principal in principals:
+            self._shares.end(principal)
 
     def move_to_end(self, item: _Item, *, last: bool = True) -> None:
         """Put an item before those of all principals: an instance was lost with it."""
