@@ -335,7 +335,7 @@ class Seam:
         values: list[list[int]],
         *,
         model: Any = None,
-        details: list[dict[str, int]] | None = None,
+        details: list[dict[str, Any]] | None = None,
         wanted: tuple[str, ...] | None = None,
         joined: bool = False,
         ends: Ends | None = None,
@@ -363,7 +363,10 @@ class Seam:
                 shared[key] = shared_request("m", signature, time.monotonic_ns(), fields, rows=each)
             requests.append(shared[key])
         members = make_members(chunk, model, requests)
-        model.submit_chunk(members, time.monotonic_ns())
+        if model.quotas is None:
+            model.submit_chunk(members, time.monotonic_ns())
+        else:
+            model.quotas.submit_chunk(model, members, time.monotonic_ns())
         return chunk, members
 
     def _signature(self, model: Any, wanted: tuple[str, ...] | None) -> ChunkSignature:
