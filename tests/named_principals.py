@@ -39,8 +39,9 @@ def believe_header() -> None:
         head.principal = str(dict(head.metadata).get(HEADER, ""))
         return open_call(self, connection, stream_id, head)
 
-    HttpApi._resolve = resolve_named
-    GrpcApi.open_call = open_named
+    # Assigned, and no subclasses: the server makes the objects itself.
+    HttpApi._resolve = resolve_named  # type: ignore[method-assign]
+    GrpcApi.open_call = open_named  # type: ignore[method-assign]
 
 
 def limit_principals() -> None:
@@ -54,7 +55,7 @@ def limit_principals() -> None:
         init(self, *arguments, **named)
         self.engine.set_quotas(quotas)
 
-    Core.__init__ = init_limited
+    Core.__init__ = init_limited  # type: ignore[method-assign]  # as above
 
 
 if __name__ == "__main__":

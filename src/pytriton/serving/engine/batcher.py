@@ -284,16 +284,6 @@ class RequestQueue:
         fifos = self._fifos
         return iter(fifos[0]) if len(fifos) == 1 else chain.from_iterable(fifos)
 
-    def _take(self, inferences: list[Inference], *, is_first: bool) -> None:
-        """Remove the requests of a batch; `is_first`: they are the first ones of `_in_order`."""
-        if is_first:
-            self._drop_first(inferences)
-        else:
-            for inference in inferences:
-                self.remove(inference)
-        if self._shares is not None:
-            self._shares.charge_all(inferences)
-
     def _drop_first(self, inferences: list[Inference]) -> None:
         """Remove the first requests of `_in_order`."""
         if self._has_timeouts:
@@ -507,7 +497,7 @@ class GreedyBatcher(RequestQueue):
         self._max_rows = max_rows
         self._max_skipped = 0 if keeps_order else MAX_SKIPPED
 
-    def next(self, now_ns: int) -> Decision:
+    def next(self, now_ns: int) -> Decision:  # noqa: C901, PLR0912  one pass over many requests
         if self._has_timeouts:
             self._apply_timeouts(now_ns)
         batch: list[Inference] = []
@@ -537,7 +527,13 @@ class GreedyBatcher(RequestQueue):
             # A request never overtakes one of a higher priority.
             if room <= 0 or skipped:
                 break
-        self._take(batch, is_first=not skipped)
+        if skipped:
+            for inference in batch:
+                self.remove(inference)
+        else:
+            self._drop_first(batch)
+        if self._shares is not None:
+            self._shares.charge_all(batch)
         return batch or None
 
 
@@ -611,7 +607,9 @@ class DelayingBatcher(RequestQueue):
         self._hold_until_ns = 0
         decision = self._choose(now_ns)
         if isinstance(decision, list):
-            self._take(decision, is_first=True)
+            self._drop_first(decision)
+            if self._shares is not None:
+                self._shares.charge_all(decision)
         return decision
 
     def _choose(self, now_ns: int) -> Decision:

@@ -318,10 +318,9 @@ class RequestEngine(Generic[_M]):
             if self._strings.behind and self._strings.holds_back(inference, self.submit):
                 return
             inference.owner = model
-            now_ns = time.monotonic_ns()
             if model.quotas is not None and not request.call_depth:
-                model.quotas.admit(inference, now_ns)
-            model.submit(inference, now_ns, is_alone=is_alone)
+                model.quotas.admit(inference, time.monotonic_ns())
+            model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
         except UncountedStringsError:
             self._strings.count(inference, self.submit)
         except ServerError as error:
@@ -338,10 +337,9 @@ class RequestEngine(Generic[_M]):
             self.tap.observe(inference)
         try:
             inference.owner = model
-            now_ns = time.monotonic_ns()
             if model.quotas is not None:
-                model.quotas.admit(inference, now_ns)
-            model.submit(inference, now_ns, is_alone=is_alone)
+                model.quotas.admit(inference, time.monotonic_ns())
+            model.submit(inference, time.monotonic_ns(), is_alone=is_alone)
         except ServerError as error:
             self.turn_away(inference, error, model)
 

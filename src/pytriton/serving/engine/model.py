@@ -761,8 +761,9 @@ class Model(VersionLifecycle):
         try:
             if not self.spec.iterative:
                 self._record(batch, outcomes, times_ns, now_ns)
-            is_counted = self.costs is not None or batch.is_traced or self.quotas is not None
-            if self.spec.openai is not None and is_counted:
+            if self.spec.openai is not None and (
+                self.costs is not None or batch.is_traced or self.quotas is not None
+            ):
                 record_usage(self.statistics, self.spec.openai.text, batch, outcomes)
         except Exception as error:  # noqa: BLE001  it is logged
             self._log_unexpected(error, "it counted the answers of a batch")

@@ -222,7 +222,9 @@ class HttpApi(HttpHandler):
         try:
             forms, layout = resolved.forms, resolved.layout
             if forms is not None and isinstance(layout, BodyLayout):
-                exchange = forms.take(connection, request, resolved.route, layout)
+                exchange = forms.take(
+                    connection, request, resolved.route, layout, resolved.principal
+                )
                 if exchange is not None:
                     return exchange
             return resolved.handler(connection, request, resolved.route)

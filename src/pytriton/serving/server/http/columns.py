@@ -234,7 +234,12 @@ class FormTable:
         self._prefer(columns)
 
     def take(
-        self, connection: HttpConnection, request: HttpRequest, route: Route, layout: BodyLayout
+        self,
+        connection: HttpConnection,
+        request: HttpRequest,
+        route: Route,
+        layout: BodyLayout,
+        principal: str,
     ) -> HttpExchange | None:
         """Serve a request; returns None, and has done nothing, if it takes the ordinary way."""
         service, spec = self._service, self.spec
@@ -248,7 +253,6 @@ class FormTable:
             return None
         columns, inputs, fields = found
         layout.last = columns
-        principal = request.head.resolved.principal
         if principal:
             fields = fields.with_principal(principal)
         gatherer = columns.gatherer

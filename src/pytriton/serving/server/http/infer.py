@@ -115,8 +115,7 @@ class EngineExchange(HttpExchange):
             request.model_name = spec.identifier  # the name alone may mean several models
         request.model_version = self._version
         request.received_ns = time.monotonic_ns()
-        if head.resolved is not None:
-            request.principal = head.resolved.principal
+        request.principal = head.resolved.principal
         if not request.path:
             request.path = RequestPath.FORM
         if request.uses_regions:
