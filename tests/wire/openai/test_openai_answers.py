@@ -12,6 +12,7 @@ from pytriton.base.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
+    ResourceExhaustedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -309,6 +310,8 @@ def test_tool_calls_of_a_stream_have_indices():
     [
         (UnavailableError("[request id: a] Exceeds maximum queue size"), 429,
          "rate_limit_exceeded", b"Retry-After: 1\r\n"),
+        (ResourceExhaustedError("too many", 7), 429, "rate_limit_exceeded",
+         b"Retry-After: 7\r\n"),
         (UnavailableError("Server exiting"), 503, "unavailable", b"Retry-After: 1\r\n"),
         (InternalError("it broke"), 500, "model_error", b"x-should-retry: false\r\n"),
         (NotFoundError("no such model"), 404, "model_not_found", b""),
