@@ -132,6 +132,8 @@ class NetworkServer:
         self._access: PolicyInForce | None = None
         if options.access.config is not None:
             self._access = in_force.PolicyInForce(options.access.config, options.access.own_key)
+            core.engine.set_quotas(self._access.policy.quotas)
+            self._access.add(lambda policy: core.engine.set_quotas(policy.quotas))
         access = None if self._access is None else self._access.control
         self._loop = loop
         self._tls = TlsPorts(loop)
