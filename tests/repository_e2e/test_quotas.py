@@ -22,6 +22,7 @@ import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
 from tritonclient.utils import InferenceServerException
 
+from tests.access_policies import PolicyFolder
 from tests.e2e.http_client import call, json_body
 from tests.e2e.waiting import eventually
 from tests.named_principals import HEADER, QUOTAS
@@ -320,3 +321,39 @@ def test_server_that_stops_leaves_nothing(server):
     assert server.end() == 0
     assert not [each for each in server.descendants() if each.status() != psutil.STATUS_ZOMBIE]
     connection.close()
+
+
+# A real policy
+
+POLICY = """
+[principals.{name}]
+apis = ["inference"]
+[[principals.{name}.quotas]]
+requests_per_s = 0.001
+burst = {burst}
+
+[principals.admin]
+apis = ["*"]
+"""
+
+
+@pytest.mark.parametrize("front_ends", [0, 2])
+def test_keys_of_a_policy_have_its_quotas_until_it_changes(start_server, tmp_path, front_ends):
+    policy = PolicyFolder(tmp_path, POLICY.format(name="team", burst=2))
+    key, admin = policy.key("team"), policy.key("admin")
+    served = start_server(
+        {"plain": REPOSITORY["plain"]},
+        flags=[f"--auth-config={policy.path}", f"--frontend-processes={front_ends}"],
+    ).await_ports()
+
+    def send(secret: str) -> int:
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        return call(served.http_port, "/v2/models/plain/infer", BODY, headers).status
+
+    assert eventually(lambda: send(admin) == 200)
+    first = [send(key) for _ in range(4)]
+    policy.write(POLICY.format(name="team", burst=5))
+
+    assert first == [200, 200, 429, 429]
+    assert eventually(lambda: send(key) == 200)
+    assert send(admin) == 200

@@ -168,6 +168,14 @@ OIDC = '[[oidc]]\nissuer = "https://a.b"\naudience = "c"\nprincipals = { "*" = "
             "principals.a.quotas[0].concurrent: expected a whole number from 1, got 0",
         ),
         (
+            PRINCIPAL + "[[principals.a.quotas]]\nrequests_per_s = 1\nburst = 0.5",
+            "principals.a.quotas[0].burst: expected a number from 1 on, got 0.5",
+        ),
+        (
+            PRINCIPAL + "[[principals.a.quotas]]\nburst = 2",
+            "principals.a.quotas[0].requests_per_s: expected a number beside burst, got none",
+        ),
+        (
             PRINCIPAL + "[[principals.a.quotas]]\nrequest_per_s = 1",
             "did you mean requests_per_s?, got 'request_per_s'",
         ),

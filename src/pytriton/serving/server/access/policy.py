@@ -174,6 +174,10 @@ def _quota(members: _Members) -> Quota:
             raise members.wrong(name, "a number above 0", given[name])
     given["concurrent"] = members.whole("concurrent", None, least=1)
     members.refuse_unread()
+    if given["burst"] is not None and given["burst"] < 1:
+        raise members.wrong("burst", "a number from 1 on", given["burst"])
+    if given["burst"] is not None and given["requests_per_s"] is None:
+        raise members.wrong("requests_per_s", "a number beside burst", "none")
     return Quota(**given)
 
 
