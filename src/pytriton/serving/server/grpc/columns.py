@@ -92,6 +92,9 @@ class ColumnCall(GrpcCall):
     def incomplete_input(self) -> IncompleteInput | None:
         return None  # its whole request is in the chunk
 
+    def _stop_input(self) -> None:
+        """Do nothing: it has received everything."""
+
     def on_abandoned(self) -> None:
         if self.chunk is not None:
             self.gatherer.cancel(self.chunk, self.index)
