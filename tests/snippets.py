@@ -53,8 +53,13 @@ def run_python_blocks(results: pathlib.Path, *pages: pathlib.Path) -> dict[str, 
     for name, port in zip(names, free_ports(len(names)), strict=True):
         environment[f"PYTRITON_TRITON_CONFIG_{name}"] = str(port)
     runner = pathlib.Path(__file__).with_name("run_page.py")
+    folder = results.parent  # some blocks write files, some read those of the examples
+    examples = folder / "examples"
+    if not examples.exists():
+        examples.symlink_to(runner.parent.with_name("examples"))
     process = subprocess.run(
         [sys.executable, str(runner), str(results), *map(str, pages)],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
