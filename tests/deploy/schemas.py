@@ -124,7 +124,14 @@ SCALED_OBJECT = record(
     ),
 )
 
-ENDPOINT = record("port", port=TEXT, path=TEXT, interval=TEXT)
+ENDPOINT = record(
+    "port",
+    port=TEXT,
+    path=TEXT,
+    interval=TEXT,
+    scheme=one_of("http", "https"),
+    tlsConfig=record(insecureSkipVerify=FLAG),
+)
 POD_MONITOR = record(
     "selector podMetricsEndpoints", selector=SELECTOR, podMetricsEndpoints=each(ENDPOINT)
 )

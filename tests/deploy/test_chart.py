@@ -41,6 +41,11 @@ CASES = {
         "imagePullSecrets": [{"name": "registry"}],
         "models": {"repositories": ["s3://bucket/models"], "claim": ""},
     },
+    "protected": {
+        "tls": {"secret": "certificate"},
+        "policy": {"secret": "policy"},
+        "metrics": {"podMonitor": {"enabled": True}},
+    },
     "a program": {"command": ["python", "/app/server.py"], "exit": {"preStopSeconds": 15}},
     "balanced": {"service": {"type": "LoadBalancer", "headless": False}, "replicas": 3},
     "placed": {
@@ -192,7 +197,8 @@ def test_update_has_a_new_server_before_it_ends_an_old_one(releases, case):
     probe = container_of(releases[case])["readinessProbe"]
 
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    assert probe["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
+    expected = {"path": "/v2/health/ready", "port": "http"}
+    assert probe["httpGet"] == {**expected, **({"scheme": "HTTPS"} if case == "protected" else {})}
     # The probe notices in the first half of the time for leaving.
     noticed_s = probe["failureThreshold"] * (probe["periodSeconds"] + probe["timeoutSeconds"])
     if case != "a program":
@@ -289,6 +295,21 @@ def test_keys_come_from_secrets(releases):
     assert variable["valueFrom"] == {"secretKeyRef": {"name": "keys", "key": "admin-key"}}
     assert any(a.endswith(":admin-key=$(ADMIN_KEY)") for a in container["args"])
     assert options_of(releases["secrets"]).http_restricted
+
+
+def test_protected_server_has_its_certificate_and_its_policy(releases):
+    release = releases["protected"]
+    container, options = container_of(release), options_of(release)
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
+    (scrape,) = release.one("PodMonitor")["spec"]["podMetricsEndpoints"]
+
+    assert options.tls.server_cert == f"{mounts['tls']}/tls.crt"
+    assert options.tls.server_key == f"{mounts['tls']}/tls.key"
+    assert options.access.config == f"{mounts['policy']}/auth.toml"
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+    assert scrape["scheme"] == "https"
+    assert "scheme" not in container_of(releases[ONE])["livenessProbe"]["httpGet"]
 
 
 def test_port_of_instances_is_open_for_workers_only(releases):

@@ -27,6 +27,7 @@ from pytriton.serving.engine.latencies import (
 from pytriton.serving.engine.stats import FailureReason, InferenceDurations
 from pytriton.serving.repository.services.custom_metrics import CustomMetrics
 from pytriton.serving.server.api.documents import ReportedModel
+from pytriton.serving.server.metrics.access_families import families as access_families
 from pytriton.serving.server.metrics.cluster_families import CLUSTER_NAMES
 from pytriton.serving.server.metrics.exposition import (
     KINDS,
@@ -676,6 +677,7 @@ def server_family_names() -> frozenset[str]:
         *gpu_families(()),
         *accepting_families(0, is_paused=False),
         *limit_families(()),
+        *access_families({}, 0, is_broken=False),
     )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
     return frozenset([*names, *CLUSTER_NAMES, *_RECORDING_NAMES, SERVER_TIME])
