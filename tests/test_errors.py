@@ -19,6 +19,7 @@ KINDS = {
     ErrorCode.UNSUPPORTED: "Unsupported",
     ErrorCode.ALREADY_EXISTS: "Already exists",
     ErrorCode.CANCELLED: "Cancelled",
+    ErrorCode.RESOURCE_EXHAUSTED: "Resource exhausted",  # not one of Triton's
 }
 
 

@@ -48,6 +48,10 @@ _NAMES_BY_REASON = {
         methods of AsyncioDecoupledModelClient
         signature of asyncio_*
     """,
+    "clients speak TLS, and take what they trust and show": """
+        address 'https://host'
+        methods of ModelClient
+    """,
     "the token goes with every request, also with those for readiness and configurations": """
         private server, right token: ModelClient *
     """,

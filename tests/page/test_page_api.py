@@ -202,7 +202,8 @@ def test_log_and_settings_need_the_token(ask, server):
 def test_server_tells_its_addresses_and_whether_the_token_is_right(ask, server):
     document = ask("/page/api/server").json
 
-    assert document["addresses"]["http"] == {"address": "127.0.0.1", "port": server.http_port}
+    address = {"scheme": "http", "address": "127.0.0.1", "port": server.http_port}
+    assert document["addresses"]["http"] == address
     assert (document["is_allowed"], document["can_load"]) == (False, True)
     assert ask("/page/api/server", headers=HEADERS).json["is_allowed"]
 

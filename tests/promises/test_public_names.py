@@ -82,9 +82,9 @@ SIGNATURES = {
     "pytriton.decorators.first_value": "*keys squeeze_single_values strict",
     "pytriton.decorators.ConstantPadder": "pad_value",
     "pytriton.client.ModelClient": "url model_name model_version * lazy_init init_timeout_s "
-    "inference_timeout_s model_config ensure_model_is_ready access_token",
+    "inference_timeout_s model_config ensure_model_is_ready access_token tls",
     "pytriton.client.FuturesModelClient": "url model_name model_version * max_workers "
-    "max_queue_size non_blocking init_timeout_s inference_timeout_s access_token",
+    "max_queue_size non_blocking init_timeout_s inference_timeout_s access_token tls",
     "pytriton.client.ModelClient.infer_sample": "self *inputs parameters headers **named_inputs",
 }
 

@@ -15,7 +15,7 @@ TESTS = {
     name: path
     for path, text in FILES.items()
     for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)
-    if path.name != pathlib.Path(__file__).name
+    if path.name not in (pathlib.Path(__file__).name, "test_policy_routes.py")
 }
 FLAW = re.compile(r"CVE-\d{4}-\d+|`[0-9a-f]{7,9}`|ShadowMQ")
 

@@ -112,14 +112,20 @@ class ErrorWords:
             return UnansweredError(f"{address} gave no answer in {timeout_s:g} seconds.")
         if code == "UNAVAILABLE" and "restricted" not in details:
             return _unavailable(address, details)
+        if details.startswith("Received http2 header with status"):
+            return _no_grpc(address)  # it speaks HTTP/2, as the port for HTTP does
         return refusal(details or f"gRPC status {code}")
+
+
+def _no_grpc(address: Address) -> AskError:
+    return UnansweredError(f"{address} does not speak gRPC; is it the port for HTTP?")
 
 
 def _unavailable(address: Address, details: str) -> AskError:
     """Returns what grpc says about a server that it does not reach, in fewer words."""
     lower = details.lower()
     if "http1" in lower:
-        return UnansweredError(f"{address} does not speak gRPC; is it the port for HTTP?")
+        return _no_grpc(address)
     if "certificate_verify_failed" in lower:
         return UnansweredError(
             f"{address} was not asked: its certificate is not trusted; --ca-file names one to "
