@@ -125,7 +125,7 @@ def test_death_fails_the_request_and_readiness_until_the_instance_is_back(server
         assert eventually(lambda: client.is_model_ready(name))
         assert client.is_server_ready()
         assert is_healthy(server)
-    assert server.zombies() == []
+    assert eventually(lambda: server.zombies() == [])
     not_ready = f"Model '{name}' version 1 is not ready until it is started again"
     assert re.search(rf"Stub process '{name}_0_\d' is not healthy: .*\. {not_ready}", server.stderr)
 
@@ -206,7 +206,7 @@ def test_crash_loop_makes_the_model_unavailable_until_it_is_loaded_again(explici
     assert eventually(lambda: server.workers() == [])
     assert server.load("m").status == 200
     assert server.infer("m", 2.0) == [2.0]
-    assert server.zombies() == []
+    assert eventually(lambda: server.zombies() == [])
     assert eventually(lambda: server.descriptor_count() <= descriptor_count)
 
 

@@ -96,7 +96,7 @@ def test_killed_zygote_is_replaced_with_all_its_workers(start_server):
     assert server.infer("parent", 2.0) == [2.0]
     assert eventually(lambda: not any(each.is_running() for each in (zygote, *workers)))
     assert eventually(lambda: len(server.descendants()) == len(family)), server.descendants()
-    assert server.zombies() == []
+    assert eventually(lambda: server.zombies() == [])
     assert server.end() == 0
     assert eventually(lambda: is_gone(server)), server.descendants()
 

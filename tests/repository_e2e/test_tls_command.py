@@ -19,6 +19,14 @@ from tests.repository_e2e.server_process import COMMAND
 FRONT_ENDS = pytest.mark.parametrize("front_ends", [0, 2], ids=["one process", "front ends"])
 
 
+@pytest.fixture(autouse=True)
+def sighup_as_usual():
+    """Undo what `nohup` does to a test run, which would hand its ignored SIGHUP down."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
 @pytest.fixture
 def certificates(tmp_path):
     folder = tmp_path / "certificates"

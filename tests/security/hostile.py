@@ -192,8 +192,14 @@ def pending_count(server: ServerProcess, name: str) -> int:
 
 def processes(server: ServerProcess) -> set[int]:
     """The processes that must outlive every client: all but those that read large JSON."""
-    others = [each for each in server.descendants() if "-c" not in each.cmdline()]
-    return {server.pid, *(each.pid for each in others)}
+    return {server.pid, *(each.pid for each in server.descendants() if _outlives_clients(each))}
+
+
+def _outlives_clients(process: psutil.Process) -> bool:
+    try:
+        return "-c" not in process.cmdline()
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
 
 
 class Peak:
