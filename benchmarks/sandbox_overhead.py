@@ -22,10 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
+from benchmarks.principal_fairness import await_ready
 from benchmarks.processor_overhead import processor_s
 from tests.free_ports import free_ports
 
@@ -51,7 +50,6 @@ output [{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }]
 instance_group [{ kind: KIND_CPU }]
 """
 PARAMETER = 'parameters {{ key: "SANDBOX" value {{ string_value: "{}" }} }}\n'
-PATIENCE_S = 60.0
 
 
 @contextlib.contextmanager
@@ -70,20 +68,10 @@ def serving() -> Iterator[tuple[int, int]]:
         command += [*flags, "--sandbox=on", "--sandbox-allow=off", "--http-address=127.0.0.1"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:
-                _await_ready(ports[0])
+                await_ready(ports[0])
                 yield server.pid, ports[0]
             finally:
                 server.terminate()
-
-
-def _await_ready(port: int) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        with contextlib.suppress(urllib.error.URLError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready").close()
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"no server is ready after {PATIENCE_S:g} s")
 
 
 def message(name: str) -> bytes:

@@ -38,11 +38,17 @@ def sees(made, path):
 
 
 def test_worker_sees_its_model_its_python_and_the_system():
-    made = policy(kept_out=["/models", "/root"])
+    made = policy(kept_out=["/models", "/home/a"])
 
     for path in ("/models/mine/1/model.py", "/opt/venv/bin/py", "/code/a.py", "/usr/lib/libc.so"):
         assert sees(made, path)
-    for path in ("/models/other/1/model.py", "/models", "/root/.ssh/id", "/etc/shadow", "/proc/1"):
+    for path in (
+        "/models/other/1/model.py",
+        "/models",
+        "/home/a/.ssh/id",
+        "/etc/shadow",
+        "/proc/1",
+    ):
         assert not sees(made, path)
     assert made.writable == ()
 
@@ -62,14 +68,14 @@ def test_repository_inside_of_the_environment_is_kept_out():
 
 
 def test_environment_inside_of_a_home_is_seen_and_the_home_is_not():
-    home = InterpreterPlaces(("/home/me/venv", "/usr"), (), "/home/me/venv/bin/python")
+    home = InterpreterPlaces(("/home/a/venv", "/usr"), (), "/home/a/venv/bin/python")
 
     made = make_policy(
-        Grants(), MACHINE, home, ModelPlaces(()), kept_out=["/home/me"], listing=TREE.__getitem__
+        Grants(), MACHINE, home, ModelPlaces(()), kept_out=["/home/a"], listing=TREE.__getitem__
     )
 
-    assert sees(made, "/home/me/venv/lib/x.py")
-    assert not sees(made, "/home/me/.ssh/id")
+    assert sees(made, "/home/a/venv/lib/x.py")
+    assert not sees(made, "/home/a/.ssh/id")
 
 
 def test_links_are_followed_before_places_are_compared():
@@ -82,10 +88,10 @@ def test_links_are_followed_before_places_are_compared():
 
 
 def test_what_is_kept_out_can_be_granted_by_name():
-    made = policy(Grants(readable=("/root/data",), writable=("/out",)), kept_out=["/root"])
+    made = policy(Grants(readable=("/home/a/data",), writable=("/out",)), kept_out=["/home/a"])
 
-    assert sees(made, "/root/data/x")
-    assert not sees(made, "/root/other")
+    assert sees(made, "/home/a/data/x")
+    assert not sees(made, "/home/a/other")
     assert made.writable == ("/out",)
 
 

@@ -146,31 +146,8 @@ class NetworkServer:
         )
         client.look_again = core.look_again
         self._client = client
-        self._front_end: FrontEnd | FrontEndPool
         self._request_memory = RequestMemory(options.request_memory_share)  # of this process
-        pids: Callable[[], Sequence[int]] = tuple
-        if options.frontend_processes:
-            self._front_end = pool = front_end_pool.FrontEndPool(
-                core.engine,
-                client,
-                core.tracing,
-                options,
-                loop,
-                zygote,
-                core.log.feed,
-                b"" if self._access is None else self._access.packed,
-            )
-            if self._access is not None:
-                pool.on_access_refusals = self._access.count_elsewhere
-                self._access.add(lambda policy: pool.set_policy(msgspec.msgpack.encode(policy)))
-            pids = lambda: pool.pids  # noqa: E731  of now
-        else:
-            self._front_end = front_end = FrontEnd(
-                client, options, loop, core.tracing, self._tls, access=access
-            )
-            self._request_memory = front_end.request_memory
-            front_end.set_verbose(core.log.feed.switches.verbose)
-            core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
+        self._front_end = self._make_front_end(client, zygote)
         self._metrics = MetricsApi(
             core.engine,
             options,
@@ -181,7 +158,7 @@ class NetworkServer:
             self._request_memory,
             access,
         )
-        core.engine.costs.clock = ProcessorClock(pids).read
+        core.engine.costs.clock = ProcessorClock(self._front_end_pids).read
         self._copies = RequestCopies(core.engine, client.chunk_observers, options, loop)
         client.record = self._copies.record
         client.metrics_page = self._metrics.page
@@ -198,6 +175,36 @@ class NetworkServer:
         self._front_end.on_client_left = self._on_client_left
         self._ports: dict[ClientService, int] = {}
         self.metrics_port = 0
+
+    def _make_front_end(
+        self, client: LocalClient, zygote: StartedZygote | None
+    ) -> FrontEnd | FrontEndPool:
+        """Returns what serves clients: this process, or others."""
+        core, options, loop, access = self.core, self.options, self._loop, self._access
+        if not options.frontend_processes:
+            control = None if access is None else access.control
+            front_end = FrontEnd(client, options, loop, core.tracing, self._tls, access=control)
+            self._request_memory = front_end.request_memory
+            front_end.set_verbose(core.log.feed.switches.verbose)
+            core.log.feed.add(lambda switches: front_end.set_verbose(switches.verbose))
+            return front_end
+        pool = front_end_pool.FrontEndPool(
+            core.engine,
+            client,
+            core.tracing,
+            options,
+            loop,
+            zygote,
+            core.log.feed,
+            b"" if access is None else access.packed,
+        )
+        if access is not None:
+            pool.on_access_refusals = access.count_elsewhere
+            access.add(lambda policy: pool.set_policy(msgspec.msgpack.encode(policy)))
+        return pool
+
+    def _front_end_pids(self) -> Sequence[int]:
+        return () if isinstance(self._front_end, FrontEnd) else self._front_end.pids
 
     async def start(self) -> None:
         """Open the ports; raises UnavailableError with the port that could not be opened."""
