@@ -109,8 +109,7 @@ def test_process_waits_until_the_starter_has_told_about_it():
         ticket = port.expect("m-1", TOKEN)
         sent = []
         task = enter(port, sent=sent)
-        await until(lambda: ticket._decided)
-        assert sent
+        await until(lambda: ticket._decided and sent)
         assert not task.done()
         ticket.admit([HERE])
         (await task).close()
