@@ -8,6 +8,7 @@ import pytest
 
 from tests import parts, scheduling
 from tests.compiling import compile_share
+from tests.pauses import sitecustomize as pauses
 
 # No test has a time limit: a machine may be busy with other things.
 hypothesis.settings.register_profile(
@@ -21,6 +22,9 @@ def pytest_addoption(parser):
     parser.addoption(
         "--write-durations", action="store_true", help="write what tests/scheduling.py reads"
     )
+    parser.addoption(
+        "--pauses", metavar="SEED", help="pause threads at random, which makes rare races likely"
+    )
 
 
 def pytest_configure(config):
@@ -28,6 +32,18 @@ def pytest_configure(config):
     config.option.loadscopereorder = False
     if config.option.write_durations and not hasattr(config, "workerinput"):
         config.pluginmanager.register(scheduling.DurationWriter())
+    if config.option.pauses:
+        config.pluginmanager.register(PausedTests(config.option.pauses))
+
+
+class PausedTests:
+    """Gives each test its own pauses, however many the tests before it took."""
+
+    def __init__(self, seed):
+        self._pauses = pauses.begin(seed)
+
+    def pytest_runtest_setup(self):
+        self._pauses.left = pauses.MAX_PAUSES
 
 
 @pytest.hookimpl(optionalhook=True)  # failed tests run again without pytest-xdist
