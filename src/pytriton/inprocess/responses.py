@@ -100,13 +100,13 @@ class InprocessExchange:
         self._arrive(Arrival(None, error, True))
 
     def _arrive(self, arrival: Arrival) -> None:
-        if not self._is_discarded:
-            self.arrivals.put(arrival)
-        if arrival.is_final:
+        if arrival.is_final:  # before the caller has it, who may send the next request at once
             self.inference = None  # they refer to each other, which would keep large tensors
             self._is_paused = False
             self._engine.end_request()
-        elif self.arrivals.qsize() >= _MOST_WAITING and not self._is_paused:
+        if not self._is_discarded:
+            self.arrivals.put(arrival)
+        if not arrival.is_final and self.arrivals.qsize() >= _MOST_WAITING and not self._is_paused:
             self._is_paused = True
             if self.inference is not None:
                 self.inference.pause()
