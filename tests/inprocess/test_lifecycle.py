@@ -39,7 +39,7 @@ def repository(tmp_path_factory):
 
 
 def until(condition) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -282,8 +282,9 @@ def test_interrupt_ends_only_the_waiting(repository):
         """
         for _ in range(3):
             responses = patient.infer(inputs=WAIT)
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
             try:
+                timer.start()
                 next(responses)
             except KeyboardInterrupt:
                 print("interrupted", signal.getsignal(signal.SIGINT).__name__)
@@ -304,9 +305,11 @@ def test_interrupts_at_any_time_leave_the_server_whole(repository):
         import random
         seen = 0
         def interrupt():
-            for _ in range(60):
+            sent = 0
+            while sent < 60 or seen <= 20:  # those that come before one is seen count once
                 time.sleep(random.random() * 0.01)
                 os.kill(os.getpid(), signal.SIGINT)
+                sent += 1
         thread = threading.Thread(target=interrupt)
         while not seen:
             try:
@@ -343,9 +346,9 @@ def test_handler_that_raises_is_never_run_inside_the_engine(repository):
         def alarm(number, frame): raise Late
         signal.signal(signal.SIGALRM, alarm)
         turns = server.engine.shared_loop._turn_count
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         responses = patient.infer(inputs=WAIT)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
             next(responses)
         except Late:
             print("late")
@@ -360,17 +363,38 @@ def test_handler_that_raises_is_never_run_inside_the_engine(repository):
     assert ended.stdout.splitlines() == ["late", "True True"]
 
 
+class AwaitedTurn:
+    """A lock that sets an event when somebody begins to wait for it with a time limit."""
+
+    def __init__(self, lock, is_awaited):
+        self._lock = lock
+        self._is_awaited = is_awaited
+        self.release, self.locked = lock.release, lock.locked
+
+    def acquire(self, blocking=True, timeout=-1):
+        if timeout > 0:
+            self._is_awaited.set()
+        return self._lock.acquire(blocking, timeout)
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
 def test_caller_gets_the_turn_of_a_keeper_that_is_about_to_leave(monkeypatch):
-    monkeypatch.setattr(shared_loop, "_LEAVE_S", 20)
+    monkeypatch.setattr(shared_loop, "_LEAVE_S", 60)
+    monkeypatch.setattr(shared_loop, "_TICK_S", 60)  # the keeper does not come back for its turn
     shared = SharedLoop()
     shared.start()
     begun, leave, called = (threading.Event() for _ in range(3))
-    shared.post(lambda: begun.set() or leave.wait(20))
+    shared.post(lambda: begun.set() or leave.wait(60))
     assert begun.wait(20)
     for _ in range(3):  # as many requests as make a caller a lone one
         assert not shared.call_in_turn(called.set)
     shared.park_soon()
-    threading.Timer(0.05, leave.set).start()  # the caller comes before that
+    shared._turn = AwaitedTurn(shared._turn, leave)  # the keeper leaves when the caller waits
 
     has_called = shared.call_in_turn(called.set)
 
