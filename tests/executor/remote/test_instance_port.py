@@ -164,7 +164,7 @@ def test_hello_that_was_recorded_is_of_no_use_on_another_connection():
         ticket = port.expect("m-1", TOKEN)
         sent = []
         task = enter(port, sent=sent)  # it waits to be placed, and holds nobody else up
-        await until(lambda: ticket._decided)
+        await until(lambda: ticket._decided and sent)
 
         def answer():
             with connect_to_address(port.addresses[-1], DEADLINE_S) as sock:
