@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 
 import numpy as np
 import psutil
@@ -21,6 +22,7 @@ from pytriton.runtime.executor.remote import remote_launcher
 from pytriton.runtime.executor.remote.instance_port import Ticket
 from pytriton.runtime.executor.worker import InstanceUnavailableError
 from pytriton.runtime.transport.rendezvous import CONNECTION_LOST
+from tests.executor.remote import plain_starter
 from tests.executor.remote.remote_rig import run
 from tests.executor.test_workers import is_over
 from tests.executor.worker_rig import until
@@ -354,6 +356,8 @@ def test_process_that_cannot_connect_is_told_with_its_words():
 
 def test_process_that_does_not_connect_is_given_up(monkeypatch):
     monkeypatch.setattr(remote_launcher, "CONNECT_TIMEOUT_S", 0.05)
+    idle = [sys.executable, "-c", "import time; time.sleep(600)"]  # a worker might be quicker
+    monkeypatch.setattr(plain_starter, "worker_command", lambda *_: (idle, {}))
 
     async def scenario(owner):
         with pytest.raises(InstanceUnavailableError, match=r"did not connect .* has to reach tcp:"):
