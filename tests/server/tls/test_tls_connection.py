@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -339,6 +340,22 @@ def test_abort_closes_at_once(run):
             assert peer.transport.get_extra_info("sslcontext") is not None
 
     run(test)
+
+
+def test_abort_of_a_connection_that_has_ended_leaves_its_socket_alone(run):
+    aborts = []
+
+    async def test(rig):
+        client = await asyncio.to_thread(rig.connect)
+        peer = await rig.peer()
+        client.close()
+        await rig.until(lambda: "lost" in peer.ends)
+        peer.transport._socket = SimpleNamespace(abort=lambda: aborts.append(peer))
+        peer.transport.abort()
+
+    run(test)
+
+    assert aborts == []
 
 
 def test_broken_record_ends_the_connection(run, caplog):

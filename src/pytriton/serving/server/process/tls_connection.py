@@ -458,7 +458,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def abort(self) -> None:
         """Close the connection at once."""
         self._give_up()
-        self._socket.abort()
+        if self._state is not _LOST:  # asyncio's transports fail if they are aborted after that
+            self._socket.abort()
 
     def _send_end(self) -> None:
         """Tell the client that this was all (RFC 8446, 6.1), and close."""
