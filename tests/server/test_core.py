@@ -65,7 +65,7 @@ def test_model_of_a_repository_answers_in_this_process_without_a_port(tmp_path):
         assert core.engine.is_ready()
         assert [entry.name for entry in core.control.index()] == ["double"]
         assert await infer(core, "double", 1.0, 2.5) == [2.0, 5.0]
-        assert listening() == before
+        assert listening() <= before  # what another test left may be closed meanwhile
         await core.stop(DEADLINE_S)
         with pytest.raises(ServerError):
             await infer(core, "double", 1.0)
