@@ -163,6 +163,7 @@ def test_client_that_shuts_down_its_side_gives_up_what_takes_time(server):
         sock.shutdown(socket.SHUT_WR)
         assert read_all(sock) == b""
 
+    wait_until(lambda: server.handler.later[0].events)  # of the loop's thread
     assert server.handler.later[0].events == ["abandon"]
 
 

@@ -175,19 +175,21 @@ def test_mistake_of_who_logs_is_shown_with_its_place(file, capsys):
     assert "TypeError" in capsys.readouterr().err
 
 
+def unread_pipe():
+    """Returns the end to write to of a pipe that nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110
 @pytest.mark.parametrize("where", ["file", "stdout", "closed stdout"])
 def test_process_without_room_for_its_log_ends_in_order(where):
     command = [sys.executable, "-c", SCRIPT, "/dev/full" if where == "file" else ""]
     with open("/dev/full", "wb") as full:  # noqa: PTH123
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE if where == "closed stdout" else full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    if process.stdout is not None:
-        process.stdout.close()
+        output = unread_pipe() if where == "closed stdout" else os.dup(full.fileno())
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True)
+    os.close(output)
     with process:
         said = process.stderr.read().splitlines()
 
