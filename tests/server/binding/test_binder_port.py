@@ -228,6 +228,7 @@ def test_who_takes_too_long_is_turned_away(make_port, monkeypatch, beginning):
     link.socket.sendall(beginning)
 
     assert port.answer(link) is None
+    monkeypatch.setattr(binder_port, "JOIN_TIMEOUT_S", DEADLINE_S)
     assert port.is_served()
 
 
