@@ -246,7 +246,7 @@ def test_cancelled_stream_ends_its_generator_and_is_answered_once(serve):
 
     assert call.error == ""
     assert ended == ["closed", "finally"]
-    assert bench.instance.is_idle
+    assert bench.until(lambda: bench.instance.is_idle)
 
 
 def test_stream_that_waits_for_credit_can_be_cancelled(serve):
@@ -319,7 +319,7 @@ def test_stream_that_is_cancelled_at_once_leaves_nothing(serve):
         assert bench.until(lambda call=call: call.is_over)
 
     assert bench.until(lambda: host._streams == {})
-    assert bench.instance.is_idle
+    assert bench.until(lambda: bench.instance.is_idle)
 
 
 def test_generator_that_raises_when_closed_harms_no_other(serve, caplog):
