@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.base.errors import (
     InvalidArgumentError,
@@ -191,7 +193,9 @@ class HttpApi(HttpHandler):
         """Answer a request; what was decided about its head before may not be true any more."""
         head = request.head
         if head.resolved is not None and not access.is_current(head.grant, connection):
-            head.resolved = None
+            # A request of another client that began with the same bytes may not be answered yet,
+            # and the head says whose it is.
+            request.head = msgspec.structs.replace(head, resolved=None, grant=None)
         return HttpApi.handle(self, connection, request)
 
     def large_body_refusal(self, head: RequestHead, client: Client) -> tuple[int, str] | None:

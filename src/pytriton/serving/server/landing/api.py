@@ -161,11 +161,14 @@ class LandingApi:
     def _models(
         self, connection: HttpConnection, request: HttpRequest, route: Route
     ) -> HttpExchange | None:
-        return self._http.run_task(connection, self._send_models(connection, request.head))
+        head = request.head
+        return self._http.run_task(connection, self._send_models(connection, head, head.grant))
 
-    async def _send_models(self, connection: HttpConnection, head: RequestHead) -> None:
+    async def _send_models(
+        self, connection: HttpConnection, head: RequestHead, grant: Grant | None
+    ) -> None:
         entries = []
-        for at, specs in enumerate(self._ready_specs(head.grant)):
+        for at, specs in enumerate(self._ready_specs(grant)):
             entries.append(model_document(specs))
             if at % _MODELS_AT_ONCE == 0:
                 await asyncio.sleep(0)
