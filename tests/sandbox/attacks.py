@@ -108,6 +108,14 @@ SOCKETS = {
         sock = socket.socket(socket.AF_UNIX)
         escaped = sock.connect('\\0' + facts['abstract_socket']) or 'connected'
     """,
+    "sends_to_a_unix_socket_from_a_pair": """
+        sock, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        escaped = sock.sendto(b'secret', facts['datagram_socket'])
+    """,
+    "connects_a_pair_to_a_unix_socket": """
+        sock, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)
+        escaped = sock.connect(facts['datagram_socket']) or 'connected'
+    """,
     "asks_the_kernel_about_routes": """
         escaped = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     """,
@@ -153,6 +161,11 @@ PROCESSES = {
     """,
     "moves_the_server_to_a_core": "escaped = os.sched_setaffinity(facts['server'], {0}) or 'moved'",
     "slows_the_server": "escaped = os.setpriority(os.PRIO_PROCESS, facts['server'], 19) or 'slow'",
+    "lets_others_wait_for_a_file": """
+        import fcntl
+        with open(__file__) as file:
+            escaped = fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK) or 'a lease'
+    """,
     "types_into_a_terminal": """
         import fcntl, termios
         escaped = fcntl.ioctl(0, termios.TIOCSTI, b'x')

@@ -42,22 +42,26 @@ def surroundings(tmp_path_factory):
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_UNIX) as unix,
         socket.socket(socket.AF_UNIX) as unnamed,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
     ):
         unix.bind(str(path))
         unix.listen()
         unnamed.bind(f"\0{abstract}")
         unnamed.listen()
+        datagrams.bind(f"{path}-datagrams")
         yield {
             "home": str(folder / "home"),
             "key": str(folder / "server.key"),
             "shared_memory": str(memory),
             "port": tcp.getsockname()[1],
             "unix_socket": str(path),
+            "datagram_socket": f"{path}-datagrams",
             "abstract_socket": abstract,
             "secret": SECRET,
         }
     memory.unlink()
     path.unlink()
+    pathlib.Path(f"{path}-datagrams").unlink()
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,23 @@ def test_families_of_sockets_need_their_grants(judge, arguments, settings, verdi
 
 def test_pairs_of_sockets_need_no_grant(judge):
     assert judge("socketpair", 1, 1) == ALLOW
+    assert judge("socketpair", 1, 5 | 0x80000 | 0x800) == ALLOW
     assert judge("socketpair", 2, 1) == ACCESS
+
+
+@pytest.mark.parametrize("kind", [2, 3, 2 | 0x80000, 2 | 0x800])
+def test_pairs_that_could_send_to_sockets_with_names_are_denied(judge, kind):
+    assert judge("socketpair", 1, kind) == ACCESS
+
+
+@pytest.mark.parametrize("has_signal_scope", [True, False])
+def test_leases_on_files_are_denied(judge, has_signal_scope):
+    verdicts = [
+        judge("fcntl", 3, command, 1, has_signal_scope=has_signal_scope)
+        for command in (1024, 1040, 1, 6)
+    ]
+
+    assert verdicts == [DENIED, DENIED, ALLOW, ALLOW]
 
 
 @pytest.mark.parametrize("name", ["kill", "tkill", "tgkill", "rt_sigqueueinfo"])

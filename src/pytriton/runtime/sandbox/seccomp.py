@@ -169,6 +169,16 @@ _NAMESPACES = (
 )
 _TERMINAL_INPUT = (0x5412, 0x541C, 0x541D)  # TIOCSTI, TIOCLINUX, TIOCCONS
 _OWNERS = (8, 15)  # F_SETOWN, F_SETOWN_EX: whom the kernel signals
+# F_SETLEASE, F_SETDELEG: whoever opens a file with a lease waits, by default up to 45 s.
+_LEASES = (1024, 1040)
+# SOCK_STREAM and SOCK_SEQPACKET, each with SOCK_NONBLOCK and SOCK_CLOEXEC. A pair of any other kind
+# can send to every socket that has a name, and connect to it.
+_PAIRS = tuple(
+    kind | blocking | closing
+    for kind in (1, 5)
+    for blocking in (0, 0x800)
+    for closing in (0, 0x80000)
+)
 _PRIO_PROCESS, _IOPRIO_PROCESS = 0, 1
 
 
@@ -236,14 +246,17 @@ def rules(
         Rule("ioprio_set", checks=[Check(0, (_IOPRIO_PROCESS,)), Check(1, own, pid)]),
         *(Rule(name, checks=[Check(0, own, pid)]) for name in _SCHEDULING),
         Rule("socket", errno.EACCES, _socket_checks(has_network=has_network, has_unix=has_unix)),
-        Rule("socketpair", errno.EACCES, [Check(0, (_AF_UNIX,))]),
+        Rule("socketpair", errno.EACCES, [Check(0, (_AF_UNIX,)), Check(1, _PAIRS)]),
     ]
+    forbidden = _LEASES
     if has_signal_scope:  # the kernel reports success if it has signalled nobody of all
         listed.append(Rule("kill", checks=[Check(0, forbidden=(_EVERYBODY,))]))
     else:
         group = -pid & 0xFFFFFFFF
         listed += [Rule(name, checks=[Check(0, (*own, group), pid)]) for name in _SIGNALS]
-        listed += [Rule("pidfd_send_signal"), Rule("fcntl", checks=[Check(1, forbidden=_OWNERS)])]
+        listed.append(Rule("pidfd_send_signal"))
+        forbidden += _OWNERS
+    listed.append(Rule("fcntl", checks=[Check(1, forbidden=forbidden)]))
     if not has_truncate_right:
         listed.append(Rule("truncate"))
     if not has_mounts:
