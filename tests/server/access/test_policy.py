@@ -157,6 +157,11 @@ OIDC = '[[oidc]]\nissuer = "https://a.b"\naudience = "c"\nprincipals = { "*" = "
         ),
         ("anonymous = 'b'\n" + PRINCIPAL, "anonymous: expected a name of the table principals"),
         (PRINCIPAL + "weight = 0", "principals.a.weight: expected a number above 0, got 0.0"),
+        (PRINCIPAL + f"weight = 1{'0' * 400}", "principals.a.weight: expected a number, got 1000"),
+        (
+            PRINCIPAL + f"[[principals.a.quotas]]\nconcurrent = {1 << 63}",
+            "principals.a.quotas[0].concurrent: expected a whole number from 1, got 9223",
+        ),
         (PRINCIPAL + "weight = true", "principals.a.weight: expected a number, got True"),
         (PRINCIPAL + "models = ['']", "principals.a.models: expected a list of texts, got ['']"),
         (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import stat
 import threading
@@ -118,6 +119,60 @@ def test_key_of_an_unknown_principal_is_warned_of(folder, caplog):
         read_policy(folder.path)
 
     assert "is of the principal 'gone', which" in caplog.text
+
+
+def test_key_of_an_unknown_principal_is_not_warned_of_while_files_are_missing(folder, caplog):
+    folder.key("b")
+    folder.write(
+        TEXT + '[[oidc]]\nissuer = "x"\naudience = "y"\nprincipals = { a = "a" }\n'
+        'jwks_file = "missing.json"\n'
+    )
+
+    with pytest.raises(PolicyError, match=r"missing\.json cannot be read"):
+        read_policy(folder.path)
+
+    assert not caplog.records
+
+
+def test_file_of_keys_that_cannot_be_looked_up_is_an_error(folder):
+    folder.write(f'keys_file = "{"x" * 300}"\n' + TEXT)
+
+    with pytest.raises(PolicyError, match="cannot be read: File name too long"):
+        read_policy(folder.path)
+
+
+def test_set_of_keys_that_is_nested_too_deeply_is_an_error(folder):
+    (folder.path.parent / "keys.jwks").write_text("[" * 100_000)
+    folder.write(
+        TEXT + '[[oidc]]\nissuer = "x"\naudience = "y"\nprincipals = { a = "a" }\n'
+        'jwks_file = "keys.jwks"\n'
+    )
+
+    with pytest.raises(PolicyError, match=r"keys\.jwks is no JSON"):
+        read_policy(folder.path)
+
+
+def test_change_after_one_that_could_not_be_used_is_noticed(folder, monkeypatch):
+    monkeypatch.setattr("pytriton.serving.server.access.files.LOOK_S", 0.001)
+    watch = PolicyWatch(folder.path, read_policy(folder.path))
+    told = asyncio.Event()
+
+    def fail_once(policy):
+        if "b" in policy.principals:
+            folder.write(TEXT)
+            raise RuntimeError("no use")
+        told.set()
+
+    async def run():
+        watch.add(fail_once)
+        watch.start(asyncio.get_running_loop())
+        folder.write(OTHER)
+        await asyncio.wait_for(told.wait(), 30)
+        watch.stop()
+
+    asyncio.run(run())
+
+    assert list(watch.policy.principals) == ["a"]
 
 
 def test_server_does_not_start_with_a_broken_policy(tmp_path):

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import http.server
 import json
 import threading
 import time
 
+import jwt
 import msgspec
 import pytest
 
@@ -146,6 +148,24 @@ def test_keys_that_cannot_verify_are_left_out(maker):
 # Fetching
 
 
+@pytest.mark.parametrize("kind", ["RSA", "OKP"])
+def test_keys_without_a_signature_are_left_out(kind):
+    keys = [{"kty": kind, "alg": "none", "kid": "a"}, {"kty": 5, "alg": "none", "kid": "b"}]
+
+    assert read_keys(json.dumps({"keys": keys})) == {}
+
+
+@pytest.mark.parametrize("kid", ["k1", "ec"])
+def test_private_keys_of_a_set_are_not_used(maker, kid):
+    members = jwt.get_algorithm_by_name("ES256" if kid == "ec" else "RS256")
+    key = {**json.loads(members.to_jwk(maker.keys[kid])), "kid": kid}
+
+    result = verify(maker, maker.token(kid=kid), jwks=json.dumps({"keys": [key]}))
+
+    assert "d" in key
+    assert result is Reason.BAD_SIGNATURE
+
+
 @pytest.mark.parametrize(
     "change,after_s,is_due",
     [
@@ -220,6 +240,29 @@ def test_token_with_an_unknown_key_makes_the_keys_be_fetched_again_and_again_rar
     assert result(second.token(kid="k2")) == "team-a"
     assert fake.count == 3
     assert keys.has_failed
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [http.client.IncompleteRead(b""), http.client.InvalidURL("x"), RecursionError(), OSError()],
+)
+def test_failure_of_any_kind_does_not_end_the_fetching_of_keys(maker, failure, caplog):
+    fake = FakeIssuer(maker)
+    answers = iter([failure, failure])
+
+    def fetch(issuer):
+        for each in answers:
+            raise each
+        return fake.fetch(issuer)
+
+    now_s = [1000.0]
+    tokens = Tokens([issuer_of(maker, jwks="")], fetch=fetch, clock=lambda: now_s[0])
+    for _ in range(3):
+        asyncio.run(tokens.refresh_due())
+        now_s[0] += RETRY_S
+
+    assert isinstance(tokens.verify(maker.token(), time.time()), Identity)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_keys_stay_when_the_policy_changes(maker):

@@ -57,7 +57,9 @@ def read_keys(path: Path) -> dict[str, KeyRecord]:
         PolicyError: It cannot be read, or has no keys.
     """
     try:
-        return parse_keys(_text(path), str(path)) if path.exists() else {}
+        return parse_keys(_text(path, may_miss=True), str(path))
+    except FileNotFoundError:
+        return {}
     except KeysError as error:
         raise PolicyError(str(error)) from None
 
@@ -74,12 +76,6 @@ def read_policy(path: Path) -> PolicyFiles:
     marks.append(_mark(keys_file))
     keys = read_keys(keys_file)
     policy = document.policy
-    for key in keys.values():
-        if key.principal not in policy.principals and key.revoked_s is None:
-            logger.warning(
-                "%s: the key %s is of the principal %s, which %s does not have",
-                *(keys_file, key.id, ascii(key.principal), path),
-            )
     issuers = []
     for issuer, file in zip(policy.issuers, document.jwks_files, strict=True):
         if file:
@@ -88,6 +84,13 @@ def read_policy(path: Path) -> PolicyFiles:
             issuers.append(msgspec.structs.replace(issuer, jwks=_jwks(place)))
         else:
             issuers.append(issuer)
+    # Last, because files that cannot be read are tried again twice a second.
+    for key in keys.values():
+        if key.principal not in policy.principals and key.revoked_s is None:
+            logger.warning(
+                "%s: the key %s is of the principal %s, which %s does not have",
+                *(keys_file, key.id, ascii(key.principal), path),
+            )
     policy = msgspec.structs.replace(policy, keys=keys, issuers=tuple(issuers))
     return PolicyFiles(policy, tuple(marks))
 
@@ -96,19 +99,22 @@ def _jwks(path: Path) -> str:
     text = _text(path)
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError(f"{path} is no JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise PolicyError(f"{path}: expected a set of keys, an object with the list keys")
     return text
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, *, may_miss: bool = False) -> str:
+    """Returns the text of a file; raises FileNotFoundError if it is missing and may be."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise PolicyError(f"{path}: expected at most {_MAX_BYTES} bytes")
         return path.read_text(encoding="utf-8")
     except OSError as error:
+        if may_miss and isinstance(error, FileNotFoundError):
+            raise
         raise PolicyError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise PolicyError(f"{path} is no text of UTF-8: {error}") from None
@@ -157,13 +163,12 @@ class PolicyWatch:
             try:
                 # In a thread: a file system may hang.
                 found = await asyncio.to_thread(self._read_if_changed)
-            except PolicyError as error:
-                self._on_failure(error)
-            except Exception:
-                logger.exception("the files of the policy could not be looked at")
-            else:
                 if found is not None:
                     self._on_read(found)
+            except PolicyError as error:
+                self._on_failure(error)
+            except Exception:  # the next change must be noticed, whatever this one does
+                logger.exception("the files of the policy could not be looked at")
 
     def look(self) -> None:
         """Look at the files now."""

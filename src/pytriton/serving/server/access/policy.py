@@ -357,6 +357,7 @@ class _Members:
 
 
 _NEEDED = ...
+_TOO_LARGE = 1 << 63  # for the records that travel to front ends
 
 
 def _is_text(value: object) -> bool:
@@ -364,12 +365,17 @@ def _is_text(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(float(value))  # type: ignore[arg-type]  # it is a number
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # of a whole number with hundreds of digits
+        return False
 
 
 def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return is_whole and least <= value < _TOO_LARGE  # type: ignore[operator]  # it is a number
 
 
 def _is_list_of_texts(value: object) -> bool:

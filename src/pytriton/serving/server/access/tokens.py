@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import http.client
 import json
 import logging
 import time
@@ -22,7 +23,7 @@ import jwt
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.serving.server.access.credentials import Failure, Identity
 from pytriton.serving.server.access.decisions import Reason
-from pytriton.serving.server.access.policy import Issuer
+from pytriton.serving.server.access.policy import ALGORITHMS, Issuer
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,10 @@ _TIMEOUT_S = 5.0
 _MAX_BYTES = 1 << 20
 _DISCOVERY = "/.well-known/openid-configuration"
 _SYMMETRIC = "oct"
+_PRIVATE = "d"  # the member of a key that can sign
 _OF_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+# What an issuer that does not answer as it should is expected to cause.
+_FETCH_ERRORS = (OSError, ValueError, http.client.HTTPException)
 
 Fetch = Callable[[Issuer], str]
 Keys = dict[str, dict[str, jwt.PyJWK]]  # by id, then by algorithm
@@ -55,6 +59,7 @@ def fetch_keys(issuer: Issuer) -> str:
     Raises:
         OSError: The issuer does not answer.
         ValueError: It answers something else.
+        http.client.HTTPException: What it answers is not HTTP, or not all of it comes.
     """
     address = issuer.jwks_uri
     if not address:
@@ -80,6 +85,8 @@ def _get(address: str) -> str:
 def read_keys(document: str) -> Keys:
     """Returns the keys of a set by their ids; those that cannot verify signatures are left out.
 
+    So are private keys: whoever fetches the set could sign with them.
+
     Raises:
         ValueError: It is no set of keys.
     """
@@ -89,9 +96,9 @@ def read_keys(document: str) -> Keys:
         raise ValueError("expected a set of keys, an object with the list keys")  # noqa: TRY004  of a document
     keys: Keys = {}
     for each in listed:
-        if not isinstance(each, dict) or each.get("kty") == _SYMMETRIC:
+        if not isinstance(each, dict) or each.get("kty") == _SYMMETRIC or _PRIVATE in each:
             continue
-        if each.get("use", "sig") != "sig":
+        if each.get("use", "sig") != "sig" or each.get("alg", ALGORITHMS[0]) not in ALGORITHMS:
             continue
         is_for_any = each.get("kty") == "RSA" and "alg" not in each
         try:
@@ -184,11 +191,13 @@ class Tokens:
         keys.tried_s = self._clock()
         try:
             keys.take(await asyncio.to_thread(self._fetch, keys.issuer))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever it is, the next try must follow
             if not keys.has_failed:
                 left = "its last ones stay" if keys.keys else "its tokens cannot be verified"
                 logger.warning(
-                    "The keys of %s cannot be fetched, %s: %s", keys.issuer.issuer, left, error
+                    "The keys of %s cannot be fetched, %s: %s",
+                    *(keys.issuer.issuer, left, ascii(str(error) or type(error).__name__)),
+                    exc_info=None if isinstance(error, _FETCH_ERRORS) else error,
                 )
             keys.has_failed = True
 
