@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import gzip
+
 import msgspec
 import pytest
 
+from pytriton.base.protos import service_pb2
+from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.access.certificates import ClientCertificate, Peer
 from pytriton.serving.server.access.control import AccessControl
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import CertificateRule, Policy, Rights
 from tests.server.grpc_fakes import GrpcClient, infer_request
 from tests.server.http_fakes import Client, get, post
-from tests.server.http_models import INFER, Service, infer_body
+from tests.server.http_models import INFER, InlineBackground, Service, infer_body
 
 NOW_S = 1_000_000.0
 LARGE = 1 << 20
@@ -28,12 +32,13 @@ class Setting:
             principals={
                 "team": Rights(apis=("metadata", "inference"), models=("double",)),
                 "guest": Rights(apis=("metadata",)),
+                "other": changes.pop("other", Rights()),
             },
             keys={self.record.id: self.record},
             **changes,
         )
         self.access = AccessControl(self.policy, "own", lambda: self.now_s)
-        self.service = Service(access=self.access)
+        self.service = Service(access=self.access, background=BusyBackground())
 
     def client(self, name=""):
         """A connection, with a certificate of this name."""
@@ -125,6 +130,52 @@ def test_request_has_its_principal():
     assert head.resolved.principal == "team"
 
 
+def deflated_request():
+    """A request whose body is read in the background, and whose head may be kept."""
+    body = gzip.compress(infer_body() + b" " * LARGE)
+    return post(body, INFER, b"content-encoding: gzip")
+
+
+class BusyBackground(InlineBackground):
+    """Lets something else happen while it works for the first time."""
+
+    meanwhile = None
+
+    async def run(self, function, *arguments):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return await super().run(function, *arguments)
+
+
+def test_request_that_is_read_later_keeps_its_principal():
+    rules = (*RULES, CertificateRule(subject=(("CN", "b"),), principal="other"))
+    setting = Setting(certificates=rules, other=Rights(apis=("inference",)))
+    first, second = setting.client("a"), setting.client("b")
+    data = deflated_request()
+
+    setting.client("a").send(data)  # from now on, its head is known
+    setting.service.background.meanwhile = lambda: second.send(data)
+    first.send(data)
+    running = setting.service.instances["double"].inferences[1:]
+
+    assert [each.request.principal for each in running] == ["other", "team"]
+
+
+def test_request_that_is_read_later_is_answered_although_its_head_is_refused_meanwhile():
+    setting = Setting(certificates=RULES)
+    first, second = setting.client("a"), setting.client("b")
+    data = deflated_request()
+
+    setting.client("a").send(data)  # from now on, its head is known
+    setting.service.background.meanwhile = lambda: second.send(data)
+    first.send(data)
+    _, running = setting.service.instances["double"].inferences
+
+    assert running.request.principal == "team"
+    assert [answer.status for answer in second.answers()] == [401]
+
+
 @pytest.mark.parametrize("has_right", [True, False])
 def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
     setting = Setting()
@@ -167,3 +218,23 @@ def test_call_with_two_different_credentials_is_refused():
 
     assert client.response(refused).status == "16"
     assert client.response(allowed).status == "0"
+
+
+def test_list_leaves_models_out_although_its_head_is_refused_meanwhile():
+    setting = Setting()
+    principals = {"team": Rights(apis=("model-repository",), models=("double",))}
+    setting.access.use(msgspec.structs.replace(setting.policy, principals=principals))
+    client = GrpcClient(access=setting.access)
+    client.connection.peer = Peer("10.0.0.1")
+
+    async def index(*, ready):
+        (call,) = client.connection.open_calls()
+        call.head.grant = None  # as a later call with this head leaves it, after its key is revoked
+        return [IndexEntry(name=name, version="1", state="READY") for name in ("double", "other")]
+
+    client.client.index = index
+    listed = client.call("RepositoryIndex", b"", ("x-api-key", setting.key))
+    (message,) = client.response(listed).messages
+    found = service_pb2.RepositoryIndexResponse.FromString(bytes(message))
+
+    assert [model.name for model in found.models] == ["double"]

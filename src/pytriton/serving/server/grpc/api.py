@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
-    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.control import AccessControl, Principal
     from pytriton.serving.server.api.request_memory import RequestMemory
     from pytriton.serving.server.grpc import guard
     from pytriton.serving.server.grpc.call import GrpcCall
@@ -75,7 +75,7 @@ class GrpcMethod(NamedTuple):
 class DocumentCall(UnaryCall):
     """A call about the server or its models; it is answered at once or by a coroutine."""
 
-    __slots__ = ("_answer", "_guard", "_read_request")
+    __slots__ = ("_answer", "_guard", "_principal", "_read_request")
 
     def __init__(
         self,
@@ -88,13 +88,14 @@ class DocumentCall(UnaryCall):
     ) -> None:
         super().__init__(connection, stream_id, head)
         self._guard = guard  # None: there is no policy
+        self._principal: Principal | None = None  # who asks, even if the head is refused later
         self._read_request = read_request
         self._answer = answer
 
     def on_request(self, message: Buffer) -> None:
         request = self._read_request(message)
         if self._guard is not None:
-            self._guard.check(self.connection, self.head, request)
+            self._principal = self._guard.check(self.connection, self.head, request)
         answer = self._answer(request)
         if inspect.iscoroutine(answer):
             self.connection.work.run_task(self, self._respond_later(answer))
@@ -108,7 +109,8 @@ class DocumentCall(UnaryCall):
 
     def _send(self, response: Any) -> None:
         if self._guard is not None:
-            self._guard.filter(self.head, response)
+            assert self._principal is not None, "expected a request that was checked"
+            self._guard.filter(self._principal, response)
         self.respond([response.SerializeToString()])
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytriton.protocol.grpc import CallHead
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
-    from pytriton.serving.server.access.control import AccessControl
+    from pytriton.serving.server.access.control import AccessControl, Principal
     from pytriton.serving.server.api.authorization import Authorization
     from pytriton.serving.server.grpc.call import CallConnection, GrpcCall
     from pytriton.serving.server.grpc.columns import CallColumns
@@ -132,13 +132,13 @@ class MethodGuard:
         self._subject = SUBJECTS.get(name, lambda _: Scope.ALL)
         self._list = _LISTS.get(name)
 
-    def check(self, connection: Any, head: CallHead, request: Any) -> None:
-        """Raise CallDeniedError if a request may not do what it asks for."""
+    def check(self, connection: Any, head: CallHead, request: Any) -> Principal:
+        """Returns who asks; raises CallDeniedError if a request may not do what it asks for."""
         self._guard.check(connection, head, self._api, self._subject(request))
+        return head.grant.principal  # type: ignore[no-any-return]  # it is a `Grant`
 
-    def filter(self, head: CallHead, response: Any) -> None:
+    def filter(self, principal: Principal, response: Any) -> None:
         """Leave out models that the sender has no right to."""
-        principal = head.grant.principal
         if self._list is None or principal.sees_all:
             return
         entries = self._list(response)
