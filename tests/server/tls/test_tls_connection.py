@@ -217,6 +217,43 @@ def test_protocol_is_paused_until_the_client_has_read(run):
     run(test)
 
 
+def test_client_that_reads_no_answers_of_openssl_is_not_read_either(run):
+    """A client can ask for new keys as often as it likes, and each time OpenSSL answers."""
+
+    async def test(rig):
+        client = await asyncio.to_thread(rig.connect)
+        peer = await rig.peer()
+        transport = peer.transport
+        answers, has_more = 0, True
+
+        def answer(*arguments):
+            nonlocal answers
+            if has_more:
+                answers += 1
+                transport._outgoing.write(bytes(64 << 10))
+            raise ssl.SSLWantReadError
+
+        transport._decrypt = answer
+        raw = socket.socket(fileno=client.detach())
+        with raw:
+            raw.settimeout(DEADLINE_S)
+            while transport.is_reading() and answers < 1000:  # the sockets hold less than that
+                before = answers
+                await asyncio.to_thread(raw.send, b"?")
+                await rig.until(lambda before=before: answers > before)
+            has_more = False
+            peer.transport.pause_reading()
+            peer.transport.resume_reading()  # the protocol does not know of it
+
+            assert not transport.is_reading()
+            assert transport.get_write_buffer_size() < 1 << 20
+
+            await asyncio.to_thread(read_all, raw, answers * (64 << 10))
+            await rig.until(transport.is_reading)
+
+    run(test)
+
+
 def test_nothing_is_passed_on_while_reading_is_paused(run):
     async def test(rig):
         client = await asyncio.to_thread(rig.connect)

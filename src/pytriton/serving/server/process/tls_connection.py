@@ -107,6 +107,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_socket_full = False
         self._is_writing_paused = False
         self._is_reading_paused = False
+        self._is_answer_waiting = False  # what OpenSSL says by itself has no room in the socket
         self._is_closing = False  # also the other side's, once all output is sent
         self._is_end_sent = False
 
@@ -177,6 +178,10 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def resume_writing(self) -> None:
         self._is_socket_full = False
+        if self._is_answer_waiting:
+            self._is_answer_waiting = False
+            if not self._is_reading_paused:
+                self.resume_reading()
         if self._backlog:
             self._encrypt_backlog()
         else:
@@ -298,6 +303,10 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         elif self._outgoing.pending and self._state is _OPEN:
             # What OpenSSL has to say by itself, such as the answer to a change of keys.
             self._socket.write(self._outgoing.read())
+            if self._is_socket_full:
+                # A client could ask for it again and again, and read nothing.
+                self._is_answer_waiting = True
+                self._socket.pause_reading()
 
     def _end_of_input(self) -> None:
         """The client has closed its side."""
@@ -339,7 +348,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._is_reading_paused = False
-        if self._socket.is_closing():
+        if self._socket.is_closing() or self._is_answer_waiting:
             return
         self._socket.resume_reading()
         # What was received and not passed on is here, where no event of the socket tells of it.
