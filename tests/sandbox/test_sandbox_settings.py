@@ -14,7 +14,8 @@ from pytriton.base.sandbox import SandboxMachine, SandboxSettings, read_sandbox_
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.serving.repository.loading.sandboxes import Sandboxes
 from pytriton.serving.server.options.endpoints import Surroundings
-from pytriton.serving.server.options.server_options import ServerOptions
+from pytriton.serving.server.options.server_options import AccessOptions, ServerOptions
+from pytriton.serving.server.repository_core import kept_out_of_sandboxes
 from tests.e2e.http_client import infer
 from tests.repository_e2e.model_files import model
 from tests.sandbox.attacks import FILES, SOCKETS, hostile_model
@@ -165,3 +166,14 @@ def test_model_has_a_sandbox_of_its_own_on_a_server_without(start_server, key):
 
     assert report(server, "careful", key).startswith("contained")
     assert report(server, "careless", key).startswith("escaped")
+
+
+@pytest.mark.parametrize("text", ['keys_file = "other.json"\n', "x ="])
+def test_policy_with_its_keys_is_kept_out_of_sandboxes(tmp_path, text):
+    policy = tmp_path / "auth.toml"
+    policy.write_text(text)
+
+    kept_out = kept_out_of_sandboxes(ServerOptions(access=AccessOptions(config=str(policy))))
+
+    assert str(policy) in kept_out
+    assert (str(tmp_path / "other.json") in kept_out) is ("other" in text)

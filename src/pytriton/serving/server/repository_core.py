@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from pytriton.serving.engine.client import ModelControl, ModelRegistrations
     from pytriton.serving.repository.loading.plans import BackendLoader
     from pytriton.serving.repository.model_repositories import Report
+    from pytriton.serving.server.access import files as policy_files
     from pytriton.serving.server.metrics import families
     from pytriton.serving.server.metrics.exposition import SampleFamily
     from pytriton.serving.server.options.server_options import ServerOptions
 else:
+    policy_files = LazyModule("pytriton.serving.server.access.files")
     families = LazyModule("pytriton.serving.server.metrics.families")
 
 
@@ -209,6 +211,8 @@ def kept_out_of_sandboxes(options: ServerOptions) -> list[str]:
     for tls in (options.tls, options.grpc_tls):
         if tls is not None:
             paths += [tls.server_key, tls.server_cert, *([tls.root_cert] if tls.root_cert else ())]
+    if options.access.config is not None:
+        paths += policy_files.private_files(Path(options.access.config).absolute())
     return [*paths, str(PYTRITON_HOME), str(Path("~").expanduser())]
 
 

@@ -50,6 +50,15 @@ def keys_path(path: Path, document: PolicyDocument) -> Path:
     return path.parent / (document.keys_file or f"{path.stem}.keys.json")
 
 
+def private_files(path: Path) -> list[str]:
+    """Returns the files of a policy that are nobody's business but the server's."""
+    try:
+        document = read_document(path)
+    except PolicyError:  # a server does not start with it
+        return [str(path)]
+    return [str(path), str(keys_path(path, document))]
+
+
 def read_keys(path: Path) -> dict[str, KeyRecord]:
     """Read the keys of a file; one that is missing has none.
 
