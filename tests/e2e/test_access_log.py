@@ -8,7 +8,6 @@ import json
 import shlex
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -17,13 +16,13 @@ from pytriton.client import DecoupledModelClient, ModelClient
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 from tests.e2e.conftest import new_ports
+from tests.e2e.waiting import eventually, whole_lines
 
 TENSORS = [Tensor(name="a", dtype=np.float32, shape=(1,))]
 ROW = np.ones((1, 1), np.float32)
 INPUT = {"name": "a", "shape": [1, 1], "datatype": "FP32", "data": [1]}
 ID = 'x" 200\nfake'
 INFER = "/v2/models/Same/infer"
-DEADLINE_S = 60.0
 
 
 def stream(requests):
@@ -51,15 +50,15 @@ def server(request, tmp_path_factory):
 
 
 def lines(path, count, wanted):
-    """The last lines that are wanted, once there are so many."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-        found = [line for line in found if wanted(line)]
-        if len(found) >= count:
-            return found
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.01)
+    """The lines that are wanted, once there are so many."""
+    found = []
+
+    def read():
+        found[:] = filter(wanted, map(json.loads, whole_lines(path)))
+        return len(found) >= count
+
+    assert eventually(read), path.read_text()
+    return found
 
 
 def ask(ports, method, target, body=None, agent="test"):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a condition with a deadline; the only place of these tests that lets time pass."""
+"""Waiting for a condition with a deadline, and files that processes are still writing.
+
+No other place of these tests lets time pass.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,12 @@ def eventually(condition: Callable[[], object], deadline_s: float = DEADLINE_S) 
             return False
         _never.wait(_POLL_S)
     return True
+
+
+def whole_lines(path: pathlib.Path) -> list[str]:
+    """The lines of a file without the last one, if a process has written only a part of it."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def remove_folder(folder: pathlib.Path) -> None:
