@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -116,7 +117,8 @@ class Script:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         for process in self.family():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself at this moment
+                process.kill()
         self.process.wait()
         self.process.stdout.close()
 
@@ -175,7 +177,9 @@ class Script:
             "files": [
                 str(path)
                 for place in (self.temporary, self.home)
-                for path in place.rglob("*")
+                # Unlike `rglob`, it leaves out folders that are deleted meanwhile.
+                for folder, folders, files in os.walk(place)
+                for path in (pathlib.Path(folder, name) for name in (*folders, *files))
                 if str(path) not in kept
             ],
         }

@@ -83,7 +83,7 @@ class Served:
             process
             for zygote in self.core.children()
             for process in zygote.children()
-            if process.status() != psutil.STATUS_ZOMBIE
+            if is_alive(process)
         ]
 
     def connection_counts(self):
