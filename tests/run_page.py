@@ -49,7 +49,11 @@ def provide_torch() -> None:
 
 
 def main_thread_is_in(function: str) -> bool:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return thread_is_in(threading.main_thread(), function)
+
+
+def thread_is_in(thread: threading.Thread, function: str) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
     return frame is not None

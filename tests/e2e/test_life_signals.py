@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.http_client import infer, is_ready
 from tests.e2e.load import ConstantLoad
-from tests.e2e.scripts import GONE_WITHIN_S, SERVE, SERVE_AND_SAY
+from tests.e2e.scripts import GONE_WITHIN_S, SAY_WHEN_SERVING, SERVE, SERVE_AND_SAY
 from tests.e2e.waiting import eventually
 
 ONE = np.ones((1, 1), np.float32)
@@ -172,19 +172,22 @@ def test_forked_child_does_not_keep_the_server_alive(start_script, how):
 
 def test_forked_child_that_exits_leaves_the_server_running(start_script):
     script = start_script(
-        """
-        triton = Triton()
-        triton.bind("Model", identity, [X], [Y])
-        triton.run()
-        child = os.fork()
-        if child == 0:
-            sys.exit(0)  # runs what is registered to run at exit
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        triton.serve()
-        """
+        SAY_WHEN_SERVING
+        + """
+triton = Triton()
+triton.bind("Model", identity, [X], [Y])
+triton.run()
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # runs what is registered to run at exit
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+threading.Thread(target=say_when_serving, daemon=True).start()
+triton.serve()
+"""
     )
 
     assert script.say() == 0
+    assert script.say() is True
     assert is_ready(script.http_port)
     assert infer(script.http_port, "Model", {"x": ONE})["y"] == ONE
     script.process.send_signal(signal.SIGINT)

@@ -156,7 +156,7 @@ def test_unrecoverable_error_ends_the_binder_and_not_the_server(run_triton, port
     remote.bind("Remote", fail, *ROWS)
     serving = threading.Thread(target=remote.serve)
     serving.start()
-    assert eventually(lambda: is_ready(host.port, "Remote"))
+    assert eventually(remote.is_connected)  # a model is ready before the thread knows it
     text = host.error("Remote", x=ONE)[1]
     serving.join()
 

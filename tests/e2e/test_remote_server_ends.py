@@ -21,6 +21,7 @@ from pytriton.triton import RemoteTriton, Triton, TritonConfig, TritonSecurityCo
 from tests.e2e.binders import SERVE, Binders, server_process
 from tests.e2e.http_client import infer, is_port_free, is_ready
 from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.run_page import thread_is_in
 
 X, Y = (Tensor(name=name, dtype=np.float32, shape=(1,)) for name in "xy")
 TOKEN = "a-token"
@@ -65,9 +66,9 @@ def kill(_):
 
 @pytest.mark.parametrize("end", [Triton.stop, kill])
 def test_end_of_the_server_ends_serving(server, remote, end):
-    remote.connect()
     serving = threading.Thread(target=remote.serve)
     serving.start()
+    assert eventually(remote.is_connected)
     end(server)
     serving.join()
 
@@ -235,6 +236,7 @@ def test_connection_is_made_again_only_after_the_end_of_the_last(server, remote,
     serving = threading.Thread(target=remote.serve)
     serving.start()
     assert ask(port) == 6
+    assert eventually(lambda: thread_is_in(serving, "serve") and thread_is_in(serving, "wait"))
     remote.stop()
     serving.join()
 
