@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -166,23 +167,29 @@ def test_model_that_hangs_holds_up_nothing_else(host):
         assert waiting.result()["y"] == 1
 
 
+# Each holds it until there is a byte in the pipe.
 GIL_HOLDERS = {
     "a C function": """
-        hold = lambda: ctypes.PyDLL(None).usleep(3_000_000)
-        """,
+def hold():
+    ctypes.PyDLL(None).read(gate, ctypes.create_string_buffer(1), 1)
+""",
     "a regular expression": """
-        hold = lambda: re.match("(a+)+$", "a" * 25 + "b")
-        """,
+def hold():
+    while not select.select([gate], [], [], 0)[0]:
+        re.match("(a+)+$", "a" * 22 + "b")
+""",
 }
 
 
 @pytest.mark.parametrize("how", GIL_HOLDERS)
-def test_server_answers_while_a_callable_holds_the_gil(start_script, how):
-    if how == "a C function" and not hasattr(ctypes.PyDLL(None), "usleep"):
-        pytest.skip("this C library has no usleep")
+def test_server_answers_while_a_callable_holds_the_gil(start_script, tmp_path, how):
+    if how == "a C function" and not hasattr(ctypes.PyDLL(None), "read"):
+        pytest.skip("this C library has no read")
+    os.mkfifo(tmp_path / "gate")
+    gate = os.open(tmp_path / "gate", os.O_RDWR)
     script = start_script(
-        "import ctypes, re\n"
-        + "\n".join(line.strip() for line in GIL_HOLDERS[how].splitlines())
+        f"import ctypes, re, select\ngate = os.open({str(tmp_path / 'gate')!r}, os.O_RDWR)\n"
+        + GIL_HOLDERS[how]
         + """
 def function(requests):
     os.write(1, b'"holding"\\n')
@@ -205,6 +212,8 @@ with Triton() as triton:
 
         # All of this happened while nothing of the user's process could run.
         assert not waiting.done()
+        os.write(gate, b"x")
+        os.close(gate)
         assert script.say() == "released"
         assert waiting.result()["y"] == 1
 
