@@ -77,7 +77,7 @@ SERVER_PACKAGES = {
     "tracing": frozenset[str](),
     "access": frozenset[str](),
     "api": frozenset({"access", "tracing"}),
-    "options": frozenset({"api"}),
+    "options": frozenset({"access", "api"}),
     "process": frozenset({"options"}),
     "codec": frozenset({"api"}),
     "shared_memory": frozenset({"api"}),
@@ -88,7 +88,7 @@ SERVER_PACKAGES = {
     "openai": frozenset({"access", "api", "http"}),
     "landing": frozenset({"access", "api", "http", "options"}),
     "cloud": frozenset({"access", "api", "http", "options"}),
-    "access_log": frozenset({"api", "grpc", "http", "options", "process"}),
+    "access_log": frozenset({"access", "api", "grpc", "http", "options", "process"}),
     "frontend": frozenset(
         {
             "access",

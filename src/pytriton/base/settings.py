@@ -357,6 +357,12 @@ SETTINGS: Mapping[str, tuple[ServerSetting, ...]] = {
             "TOML or JSON file that says who may do what: keys, issuers of tokens and client "
             "certificates, and the rights of each. It is read again when it changes. Not an "
             "option of Triton.", field="access.config"),
+        _each("trusted-proxies", "",
+            "Addresses and networks of proxies, such as 10.0.0.0/8 or 127.0.0.1, with commas "
+            "between them: what they say in X-Forwarded-For or Forwarded is the address of a "
+            "client, in the access log and where wrong credentials are counted. Others are not "
+            "believed. May be repeated. Default: none. Not an option of Triton.",
+            "<address>,..."),
     ),
     "TLS": (
         _path("tls-cert", "",

@@ -96,6 +96,8 @@ class TritonConfig:
         secure: start only if nothing is open to strangers; needs `tls_cert`, `tls_key` and
             `auth_config`, and has safe defaults; default False.
         auth_config: TOML or JSON file that says who may do what; it is read again when it changes.
+        trusted_proxies: addresses and networks of proxies, such as 10.0.0.0/8, that say in
+            X-Forwarded-For or Forwarded which address a request is from; default is none.
         tls_cert: PEM file with the server's certificate, which encrypts all ports; default is none.
         tls_key: PEM file with its private key.
         tls_client_ca: PEM file with the authorities of clients' certificates; with it, clients need
@@ -208,6 +210,7 @@ class TritonConfig:
     grpc_restricted_protocol: str | None = None
     secure: bool | None = None
     auth_config: pathlib.Path | None = None
+    trusted_proxies: list[str] | None = None
     tls_cert: pathlib.Path | None = None
     tls_key: pathlib.Path | None = None
     tls_client_ca: pathlib.Path | None = None

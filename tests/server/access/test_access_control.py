@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pytriton.serving.server.access.certificates import ClientCertificate, Peer
+from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.control import AccessControl, Grant
 from pytriton.serving.server.access.credentials import OWNER, PROBE
 from pytriton.serving.server.access.decisions import Denial, Reason, Scope, visible
@@ -45,7 +46,9 @@ class Setting:
             principals=RIGHTS,
             **{"keys": {self.record.id: self.record}, "max_failures_per_minute": 3, **changes},
         )
-        self.control = AccessControl(self.policy, "own", lambda: self.now_s)
+        self.control = AccessControl(
+            self.policy, "own", lambda: self.now_s, TrustedProxies(["10.9.0.0/16"])
+        )
 
     def identify(self, client=None, **headers):
         given = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
@@ -287,6 +290,50 @@ def test_new_credentials_of_an_address_with_failures_have_to_wait():
     assert setting.name(pytriton_own_key="own") == OWNER
     assert setting.name() == PROBE
     assert setting.name(Client("10.0.0.2"), x_api_key=known) is Reason.UNKNOWN_KEY
+
+
+def test_clients_behind_a_proxy_are_throttled_by_their_own_addresses(caplog):
+    setting = Setting()
+    proxy = Client("10.9.0.1")
+
+    def name(address):
+        key = make_key("team-a", 0)[0]
+        return setting.name(proxy, x_api_key=key, x_forwarded_for=address)
+
+    with caplog.at_level(logging.WARNING):
+        attacker = [name(f"1.1.1.{number}, 203.0.113.7") for number in range(5)]
+    other = name("203.0.113.8")
+
+    assert attacker == [Reason.UNKNOWN_KEY] * 3 + [Reason.THROTTLED] * 2
+    assert other is Reason.UNKNOWN_KEY
+    assert "Refused a client at 203.0.113.7, key" in caplog.text
+
+
+def test_header_of_a_stranger_does_not_change_its_address():
+    setting = Setting()
+    reasons = [
+        setting.name(x_api_key=make_key("team-a", 0)[0], x_forwarded_for=f"203.0.113.{number}")
+        for number in range(4)
+    ]
+
+    assert reasons == [Reason.UNKNOWN_KEY] * 3 + [Reason.THROTTLED]
+
+
+def test_known_credential_needs_no_address():
+    setting = Setting()
+    headers = {b"x-api-key": setting.key.encode(), b"x-forwarded-for": b"203.0.113.7"}
+    proxy, asked = Client("10.9.0.1"), []
+
+    def header(name):
+        asked.append(name)
+        return headers.get(name)
+
+    setting.control.identify(header, proxy)
+    first, asked[:] = list(asked), []
+    setting.control.identify(header, proxy)
+
+    assert b"x-forwarded-for" in first
+    assert b"x-forwarded-for" not in asked
 
 
 def test_failures_are_counted_by_reason():

@@ -11,6 +11,7 @@ import pytest
 from pytriton.base.protos import service_pb2
 from pytriton.serving.engine.client import IndexEntry
 from pytriton.serving.server.access.certificates import ClientCertificate, Peer
+from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.control import AccessControl
 from pytriton.serving.server.access.keys import make_key
 from pytriton.serving.server.access.policy import CertificateRule, Policy, Rights
@@ -37,7 +38,8 @@ class Setting:
             keys={self.record.id: self.record},
             **changes,
         )
-        self.access = AccessControl(self.policy, "own", lambda: self.now_s)
+        proxies = TrustedProxies(["10.9.0.0/16"])
+        self.access = AccessControl(self.policy, "own", lambda: self.now_s, proxies)
         self.service = Service(access=self.access, background=BusyBackground())
 
     def client(self, name=""):
@@ -238,3 +240,27 @@ def test_list_leaves_models_out_although_its_head_is_refused_meanwhile():
     found = service_pb2.RepositoryIndexResponse.FromString(bytes(message))
 
     assert [model.name for model in found.models] == ["double"]
+
+
+def test_clients_behind_a_proxy_are_told_apart_over_both_protocols():
+    setting = Setting(max_failures_per_minute=2)
+    client, caller = Client(setting.service.api), GrpcClient(access=setting.access)
+    client.connection.peer = caller.connection.peer = Peer("10.9.0.1")
+    wrong = [make_key("team", 0)[0] for _ in range(8)]
+
+    def by_http(address):
+        key = b"x-api-key: %b" % wrong.pop().encode()
+        return status(client, get(b"/v2", key, b"x-forwarded-for: %b" % address))
+
+    def by_grpc(*addresses):
+        fields = [("x-forwarded-for", each) for each in addresses]
+        stream = caller.call("ServerMetadata", b"", ("x-api-key", wrong.pop()), *fields)
+        return caller.response(stream).status
+
+    first = [by_http(b"203.0.113.7"), by_grpc("1.1.1.1", "203.0.113.7")]
+    throttled = [by_http(b"203.0.113.7"), by_grpc("1.1.1.2, 203.0.113.7", "10.9.0.2")]
+    others = [by_http(b"203.0.113.8"), by_grpc("203.0.113.7", "203.0.113.8")]
+
+    assert first == [401, "16"]
+    assert throttled == [429, "8"]
+    assert others == [401, "16"]

@@ -147,11 +147,13 @@ def test_every_field_of_triton_config_has_its_place(tmp_path):
         allowed_hosts=["Models.example.com"],
         max_connections_per_address=6,
         max_request_memory=7,
+        trusted_proxies=["10.0.0.0/8, 127.0.0.1"],
     ).to_dict()
 
     assert None not in config.values()
     assert options_from(config) == ServerOptions(
         id="me",
+        trusted_proxies=("10.0.0.0/8", "127.0.0.1/32"),
         http=EndpointOptions(address="127.0.0.1", port=1),
         grpc=EndpointOptions(address="::1", port=2, allow=False),
         metrics=EndpointOptions(address="127.0.0.2", port=3, allow=False),
@@ -474,3 +476,12 @@ def test_key_of_own_processes_is_not_in_the_representation():
 
 def test_names_are_not_public_with_a_policy():
     assert not options_from({"auth_config": "auth.toml"}).names_are_public
+
+
+def test_trusted_proxies_that_are_none_are_refused():
+    with pytest.raises(PyTritonValidationError, match="--trusted-proxies: expected addresses and"):
+        options_from({"trusted_proxies": ["10.0.0.0/8", "proxy"]})
+
+
+def test_server_without_trusted_proxies_looks_for_none():
+    assert options_from({}).proxies is None

@@ -131,7 +131,9 @@ class NetworkServer:
         self.options = options = _with_request_memory(_with_own_key(_with_page_token(options)))
         self._access: PolicyInForce | None = None
         if options.access.config is not None:
-            self._access = in_force.PolicyInForce(options.access.config, options.access.own_key)
+            self._access = in_force.PolicyInForce(
+                options.access.config, options.access.own_key, options.proxies
+            )
             core.engine.set_quotas(self._access.policy.quotas)
             self._access.add(lambda policy: core.engine.set_quotas(policy.quotas))
         access = None if self._access is None else self._access.control

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
 from pytriton.serving.server.access.certificates import Peer, read_peer
+from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.credentials import (
     OWNER,
     PROBE,
@@ -111,12 +112,18 @@ class AccessControl:
         policy: the first policy.
         own_key: of processes of the user who runs the server.
         clock: returns the seconds since the epoch.
+        proxies: finds the clients behind proxies; None: there are none that are believed.
     """
 
     def __init__(
-        self, policy: Policy, own_key: str, clock: Callable[[], float] = time.time
+        self,
+        policy: Policy,
+        own_key: str,
+        clock: Callable[[], float] = time.time,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         self._own_key = own_key
+        self._proxies = proxies
         self._clock = clock
         self._generation = 0
         self.refusals: Counter[str] = Counter()  # by reason
@@ -178,30 +185,46 @@ class AccessControl:
         now_s = self._clock()
         credential = read_credential(header)
         if isinstance(credential, Failure):
-            return self._fail(credential, client, now_s, is_counted=is_counted)
+            address = self._address(header, client)
+            return self._fail(credential, address, now_s, is_counted=is_counted)
         if credential is not None:
-            return self._identify_credential(credential, client, now_s, is_counted=is_counted)
+            return self._identify_credential(
+                credential, header, client, now_s, is_counted=is_counted
+            )
         peer = _peer(client)
         found = self._authenticator.identify_connection(peer.certificate, now_s)
         if isinstance(found, Failure):
-            return self._fail(found, client, now_s, is_counted=is_counted)
+            address = self._address(header, client)
+            return self._fail(found, address, now_s, is_counted=is_counted)
         fingerprint = _fingerprint(peer) if found.is_of_connection else None
         return self._grant(found, fingerprint)
 
+    def _address(self, header: HeaderLookup, client: Client) -> str:
+        """Returns the address of who sent a request; not needed for most of them."""
+        address = _peer(client).address
+        return address if self._proxies is None else self._proxies.client_of(address, header)
+
     def _identify_credential(
-        self, credential: Credential, client: Client, now_s: float, *, is_counted: bool
+        self,
+        credential: Credential,
+        header: HeaderLookup,
+        client: Client,
+        now_s: float,
+        *,
+        is_counted: bool,
     ) -> Grant | Denial:
         digest = hashlib.sha256(credential.text.encode("latin-1")).digest()
         known = self._known.get(digest)
         if known is not None and known.is_of(self._generation, now_s):
             return known
+        address = self._address(header, client)
         if not credential.is_own:
-            wait_s = self._throttle.wait_s(_peer(client).address, now_s)
+            wait_s = self._throttle.wait_s(address, now_s)
             if wait_s:
                 return self._slow_down(wait_s, is_counted=is_counted)
         found = self._authenticator.identify(credential, now_s)
         if isinstance(found, Failure):
-            return self._fail(found, client, now_s, is_counted=is_counted)
+            return self._fail(found, address, now_s, is_counted=is_counted)
         grant = self._grant(found, None)
         if not credential.is_own:  # a process could send any number of others in that header
             if len(self._known) >= MAX_KNOWN:
@@ -225,10 +248,9 @@ class AccessControl:
             b"Retry-After: %d\r\n" % seconds,
         )
 
-    def _fail(self, failure: Failure, client: Client, now_s: float, *, is_counted: bool) -> Denial:
+    def _fail(self, failure: Failure, address: str, now_s: float, *, is_counted: bool) -> Denial:
         reason = failure.reason
         if is_counted:
-            address = _peer(client).address
             self.refusals[reason.value] += 1
             self._log(address, failure, now_s)
             if reason is not Reason.KEYS_UNAVAILABLE:

@@ -19,6 +19,8 @@ from pytriton.serving.server.access.policy import Policy, PolicyError
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.serving.server.access.client_addresses import TrustedProxies
+
 _NEEDED = ("jwt", "cryptography")
 _INSTALL_HINT = "the tables oidc need PyJWT: pip install 'pytriton[auth]'"
 
@@ -45,12 +47,13 @@ class PolicyInForce:
     Args:
         config: the file of the policy.
         own_key: of processes of the user who runs the server.
+        proxies: finds the clients behind proxies; None: there are none that are believed.
     """
 
-    def __init__(self, config: str, own_key: str) -> None:
+    def __init__(self, config: str, own_key: str, proxies: TrustedProxies | None = None) -> None:
         files = read_first(config)
         self.watch = PolicyWatch(Path(config).absolute(), files)
-        self.control = AccessControl(files.policy, own_key)
+        self.control = AccessControl(files.policy, own_key, proxies=proxies)
         self.watch.add(self.control.use)
         self._elsewhere: Counter[str] = Counter()
 

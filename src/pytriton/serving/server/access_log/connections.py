@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pytriton.runtime.executor.inference import Inference
     from pytriton.serving.engine.client import EngineClient
     from pytriton.serving.engine.served_model import ServedModel
+    from pytriton.serving.server.access.client_addresses import HeaderLookup, TrustedProxies
     from pytriton.serving.server.grpc.api import GrpcApi
     from pytriton.serving.server.grpc.call import GrpcCall
     from pytriton.serving.server.grpc.connection import CallHandler
@@ -215,6 +216,25 @@ class LoggedHttp2Stream(LoggedAnswers, Http2Stream):
         """Called when the client does not want the answer any more, or cannot get it."""
         self._enter_abandoned()
         super().abandon()
+
+
+class ForwardedAnswers(LoggedAnswers):
+    """The answers to requests that proxies pass on, each of which may be of another client."""
+
+    proxies: TrustedProxies  # set in the class of a server
+
+    def _add(self, head: RequestHead, *facts: Any) -> None:
+        connected = self._client
+        self._client = _forwarded_client(self.proxies, connected, head.headers.get)
+        super()._add(head, *facts)
+        self._client = connected
+
+
+def _forwarded_client(proxies: TrustedProxies, connected: str, header: HeaderLookup) -> str:
+    """Returns the client of a request; a client behind a proxy has no port."""
+    host = connected.rpartition(":")[0].strip("[]")
+    found = proxies.client_of(host, header)
+    return connected if found == host else found
 
 
 def _principal(head: RequestHead) -> str:
@@ -392,6 +412,23 @@ class LoggedGrpcConnection(GrpcConnection):
         )
 
 
+class ForwardedGrpcConnection(LoggedGrpcConnection):
+    """A connection whose calls proxies pass on, each of which may be of another client."""
+
+    proxies: TrustedProxies  # set in the class of a server
+
+    def _on_end(self, stream_id: int, status: int) -> None:
+        connected, fields = self._client, self.records[stream_id].head.fields
+
+        def header(name: bytes) -> bytes | None:
+            parts = [value for other, value in fields if other == name]
+            return b", ".join(parts) if parts else None
+
+        self._client = _forwarded_client(self.proxies, connected, header)
+        super()._on_end(stream_id, status)
+        self._client = connected
+
+
 def status_of(block: bytes) -> int:
     """Returns the status in a header block of ours."""
     if block == OK_TRAILERS:
@@ -411,13 +448,22 @@ def _user_agent(head: GrpcHead) -> bytes:
 class AccessLogUse:
     """Replaces the classes of connections, and looks at the requests for the engine."""
 
-    def __init__(self, options: AccessLogOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: AccessLogOptions,
+        loop: asyncio.AbstractEventLoop,
+        proxies: TrustedProxies | None = None,
+    ) -> None:
         self.log = AccessLog(options, loop)
+        # Other classes again, so that requests are not asked for proxies that nobody named.
+        self._forwarded = () if proxies is None else (ForwardedAnswers,)
+        self._grpc_class = LoggedGrpcConnection if proxies is None else ForwardedGrpcConnection
         self._with_costs = bool(options.fields)
         self._members = {
             "access_log": self.log,
             "with_health": options.health,
             "with_costs": self._with_costs,
+            "proxies": proxies,
         }
 
     def use_http(self, handler: HttpHandler) -> None:
@@ -425,16 +471,20 @@ class AccessLogUse:
         handler.is_timed = True
         usual, stream = handler.connection_class, handler.stream_class
         handler.connection_class = type(
-            f"Logged{usual.__name__}", (LoggedHttpConnection, usual), dict(self._members)
+            f"Logged{usual.__name__}",
+            (*self._forwarded, LoggedHttpConnection, usual),
+            dict(self._members),
         )
         handler.stream_class = type(
-            f"Logged{stream.__name__}", (LoggedHttp2Stream, stream), dict(self._members)
+            f"Logged{stream.__name__}",
+            (*self._forwarded, LoggedHttp2Stream, stream),
+            dict(self._members),
         )
 
     def use_grpc(self, api: GrpcApi) -> None:
         """Log the calls of the gRPC port."""
         api.connection_class = type(
-            "LoggedGrpcConnection", (LoggedGrpcConnection,), dict(self._members)
+            "LoggedGrpcConnection", (self._grpc_class,), dict(self._members)
         )
 
     def use_engine(self, engine: EngineClient) -> None:

@@ -10,6 +10,7 @@ from pytriton.base.lazy_module import LazyModule
 if TYPE_CHECKING:
     import asyncio
 
+    from pytriton.serving.server.access.client_addresses import TrustedProxies
     from pytriton.serving.server.access_log import access_log, connections
     from pytriton.serving.server.access_log.connections import AccessLogUse
     from pytriton.serving.server.options.server_options import AccessLogOptions
@@ -19,12 +20,14 @@ else:
 
 
 def open_access_log(
-    options: AccessLogOptions, loop: asyncio.AbstractEventLoop
+    options: AccessLogOptions,
+    loop: asyncio.AbstractEventLoop,
+    proxies: TrustedProxies | None = None,
 ) -> AccessLogUse | None:
     """Returns what logs the requests of a front end; None if they are not logged."""
     if options.file is None:
         return None
-    return connections.AccessLogUse(options, loop)
+    return connections.AccessLogUse(options, loop, proxies)
 
 
 def check_destination(options: AccessLogOptions) -> None:

@@ -91,7 +91,7 @@ class FrontEnd:
         self._grpc = GrpcApi(
             engine, options, loop, tracing, self._shared_memory, self.request_memory, access
         )
-        self._access_log = open_access_log(options.access_log, loop)
+        self._access_log = open_access_log(options.access_log, loop, options.proxies)
         if self._access_log is not None:
             self._access_log.use_http(self._http)
             self._access_log.use_grpc(self._grpc)

@@ -195,8 +195,9 @@ class FrontEndProcess:
         is_tracing = TraceSettings.read(options.trace_settings).config.makes_traces
         tracing = RemoteTracing(self._client.link.send, self._client) if is_tracing else None
         if frame.policy:
-            own_key = options.access.own_key
-            self._access = control.AccessControl(_read_policy(frame.policy), own_key)
+            self._access = control.AccessControl(
+                _read_policy(frame.policy), options.access.own_key, proxies=options.proxies
+            )
             self._access.start(self._loop)
             self._loop.call_later(_REFUSALS_S, self._report_refusals)
         self._front_end = FrontEnd(

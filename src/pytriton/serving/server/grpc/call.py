@@ -30,6 +30,7 @@ from pytriton.protocol.grpc.messages import PREFIX_BYTES, Message, pack_prefix
 from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput
 from pytriton.protocol.kserve_pb_response import message_size
 from pytriton.runtime.transport.arena import forget
+from pytriton.serving.server.access.client_addresses import FORWARDED, FORWARDED_FOR
 from pytriton.serving.server.api.authorization import RestrictedProtocol
 from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
 from pytriton.serving.server.api.status import GRPC_STATUS, retry_metadata
@@ -54,6 +55,7 @@ _HELD_PART_BYTES = 64 << 10
 IDENTITY = "identity"
 _IDENTITY_HEAD = RESPONSE_HEADS[IDENTITY]
 _RESTRICTED_PREFIX = RestrictedProtocol.GRPC.value[3].encode()
+_ADDRESS_LISTS = frozenset({FORWARDED_FOR, FORWARDED})
 _REFUSAL_DELAY_S = 0.05
 # Other clients are served after so many messages of one read: each takes up to 25 us, and one
 # without content has only five bytes.
@@ -438,11 +440,14 @@ def header_of(head: CallHead) -> Callable[[bytes], bytes | None]:
     """Returns what finds the values of metadata, for authorisation.
 
     Several different values of a name are never accepted: they are no value of a restricted API,
-    and joined, they are no credential.
+    and joined, they are no credential. Lists of addresses are joined in their order.
     """
 
     def header(name: bytes) -> bytes | None:
         key = name.decode()
+        if name in _ADDRESS_LISTS:
+            parts = [str(value).encode("latin-1") for other, value in head.metadata if other == key]
+            return b", ".join(parts) if parts else None
         values = {value for other, value in head.metadata if other == key}
         found = sorted([it.encode("latin-1") if isinstance(it, str) else it for it in values])
         if len(found) > 1 and not name.startswith(_RESTRICTED_PREFIX):

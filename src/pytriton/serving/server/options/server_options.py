@@ -22,6 +22,7 @@ from pytriton.base.security import TRITON_ACCESS_HEADER
 from pytriton.base.settings import RayOptions
 from pytriton.constants import DEFAULT_GRPC_PORT, DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT
 from pytriton.exceptions import PyTritonValidationError
+from pytriton.serving.server.access.client_addresses import TrustedProxies, parse_proxies
 from pytriton.serving.server.api.authorization import (
     RestrictedGroup,
     RestrictedProtocol,
@@ -174,6 +175,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_restricted: tuple[RestrictedGroup, ...] = ()
     grpc_restricted: tuple[RestrictedGroup, ...] = ()
     access: AccessOptions = AccessOptions()
+    trusted_proxies: tuple[str, ...] = ()  # the networks whose headers name their clients
     secure: bool = False  # nothing may be open that the operator has not chosen
     secure_notes: tuple[str, ...] = ()  # what the operator has chosen to be less safe
     # Searched anywhere in a header's name; upper and lower case are equal.
@@ -219,6 +221,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every client may be told the names of models."""
         groups = (*self.http_restricted, *self.grpc_restricted)
         return self.access.config is None and not any("metadata" in group.apis for group in groups)
+
+    @property
+    def proxies(self) -> TrustedProxies | None:
+        """What finds the addresses of clients behind proxies; None: none are believed."""
+        return TrustedProxies(self.trusted_proxies) if self.trusted_proxies else None
 
     @property
     def request_memory_share(self) -> int:
@@ -291,6 +298,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             http_restricted=http_restricted,
             grpc_restricted=_restricted(flags, "grpc_restricted_protocol", RestrictedProtocol.GRPC),
             access=AccessOptions(**flags.record("access")),
+            trusted_proxies=_trusted_proxies(flags),
             secure=bool(flags.value("secure")),
             tls=tls,
             grpc_tls=_grpc_tls(flags) or tls,
@@ -321,6 +329,13 @@ def _restricted(
         return parse_restricted_groups(flags.value(name), protocol)
     except PyTritonValidationError as error:
         raise FlagError(name, error.message) from None
+
+
+def _trusted_proxies(flags: Flags) -> tuple[str, ...]:
+    try:
+        return parse_proxies(flags.value("trusted_proxies"))
+    except ValueError as error:
+        raise FlagError("trusted_proxies", f"--trusted-proxies: {error}") from None
 
 
 def _page(

@@ -155,6 +155,7 @@ def _settings(options: ServerOptions) -> Iterator[tuple[str, object]]:
         yield "load-model", _listed(repository.load_models)
     yield "http-restricted-api", _listed(_restricted(options))
     yield "auth-config", options.access.config or "none"
+    yield "trusted-proxies", _listed(options.trusted_proxies)
     yield "frontend-processes", options.frontend_processes
     yield "http-max-input-size", limits.http_max_input_bytes
     yield "allow-client-shm", _yes_or_no(options.allow_client_shared_memory)
