@@ -103,6 +103,13 @@ class PolicyFolder:
         self._write_keys()
         return key
 
+    def keys(self, principal: str, count: int) -> list[str]:
+        """Add many keys at once."""
+        made = [make_key(principal, time.time()) for _ in range(count)]
+        self.records.update((record.id, record) for _, record in made)
+        self._write_keys()
+        return [key for key, _ in made]
+
     def revoke(self, key: str) -> None:
         key_id = key.split("_")[1]
         self.records[key_id] = msgspec.structs.replace(self.records[key_id], revoked_s=time.time())

@@ -85,3 +85,37 @@ def test_table_of_addresses_is_bounded():
     assert len(throttle) == MAX_ADDRESSES
     assert throttle.wait_s("0", 0) == 0
     assert throttle.wait_s(str(MAX_ADDRESSES + 9), 0) == 1
+
+
+def test_failures_of_another_process_count_together():
+    one, other = Throttle(10), Throttle(10)
+    fail(one, 12)
+    other.on_failure("10.0.0.1", 0, 4)
+    before = other.wait_s("10.0.0.1", 0)
+    other.on_failure("10.0.0.1", 0, 8)
+
+    assert before == 0
+    assert other.wait_s("10.0.0.1", 0) == one.wait_s("10.0.0.1", 0) == 4
+
+
+@pytest.mark.parametrize("count", [16, 17, 1_000_000_000])
+def test_many_failures_at_once_wait_for_a_minute(count):
+    throttle = Throttle(10)
+
+    throttle.on_failure("10.0.0.1", 0, count)
+
+    assert throttle.wait_s("10.0.0.1", 0) == MAX_WAIT_S
+
+
+def test_failures_that_count_are_told_to_a_process_that_begins():
+    one, other = Throttle(2), Throttle(2)
+    fail(one, 3, now_s=50)
+    fail(one, 1, "10.0.0.2", now_s=0)
+    fail(one, 1, "10.0.0.3", now_s=50)
+
+    for address, count in one.counts(100).items():
+        other.on_failure(address, 100, count)
+
+    assert one.counts(100) == other.counts(100) == {"10.0.0.1": 3, "10.0.0.3": 1}
+    assert other.wait_s("10.0.0.1", 100) == 2
+    assert other.wait_s("10.0.0.3", 100) == 0

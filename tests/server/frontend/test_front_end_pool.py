@@ -19,6 +19,7 @@ from pytriton.runtime.transport.frontend_frames import (
     Configure,
     Connections,
     ConnectionsEnded,
+    CredentialFailures,
     EndConnections,
     LetClientsLeave,
 )
@@ -574,3 +575,34 @@ def test_pool_that_is_closed_when_a_front_end_has_ended_does_not_replace_it(scen
     one.loop.run_until_complete(close())
 
     assert len(one.pool._tasks) == 0
+
+
+def failures_told(front_end):
+    return [each.counts for each in front_end.frames if isinstance(each, CredentialFailures)]
+
+
+def test_wrong_credentials_of_one_front_end_are_told_to_the_others(scene):
+    one = scene(3)
+    first, second, third = one.start()
+    counted = []
+    one.pool.on_credential_failures = counted.append
+    second.client.link.send(CredentialFailures({"10.0.0.1": 2}))
+    one.until(lambda: failures_told(third))
+
+    assert counted == [{"10.0.0.1": 2}]
+    assert failures_told(first) == failures_told(third) == [{"10.0.0.1": 2}]
+    assert failures_told(second) == []
+
+
+def test_front_end_that_is_replaced_learns_of_wrong_credentials(scene):
+    one = scene(2)
+    first, second = one.start()
+    one.pool.credential_failures = lambda: {"10.0.0.1": 7}
+    first.die()
+    one.until(lambda: len(one.front_ends) == 3)
+    new = one.front_ends[2]
+    one.until(lambda: failures_told(new))
+
+    assert failures_told(new) == [{"10.0.0.1": 7}]
+    assert failures_told(second) == []
+    assert isinstance(new.frames[0], Configure)

@@ -39,6 +39,12 @@ class AccessRefusals(FrameBase, tag="access_refusals"):
     counts: dict[str, int]
 
 
+class CredentialFailures(FrameBase, tag="credential_failures"):
+    """Front end to core, which passes it on to the others: wrong credentials since the last one."""
+
+    counts: dict[str, int]  # by address
+
+
 class ModelRecord(msgspec.Struct, array_like=True):
     """The properties of a model version that never change."""
 
@@ -336,6 +342,7 @@ FrontEndFrame = (
     Configure
     | PolicyChange
     | AccessRefusals
+    | CredentialFailures
     | Registry
     | RegistryTaken
     | RegionUpdate

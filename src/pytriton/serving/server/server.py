@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytriton.runtime.executor.python_process import StartedZygote
-    from pytriton.serving.server.access import in_force
+    from pytriton.serving.server.access import failure_feed, in_force
+    from pytriton.serving.server.access.failure_feed import FailureFeed
     from pytriton.serving.server.access.in_force import PolicyInForce
     from pytriton.serving.server.cloud import vertex_ai
     from pytriton.serving.server.core import Core
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from pytriton.serving.server.process.clients import ClientTaker
 else:
     access_families = LazyModule("pytriton.serving.server.metrics.access_families")
+    failure_feed = LazyModule("pytriton.serving.server.access.failure_feed")
     in_force = LazyModule("pytriton.serving.server.access.in_force")
     page_api = LazyModule("pytriton.serving.server.page.api")
     machine_metrics = LazyModule("pytriton.serving.server.metrics.machine")
@@ -149,6 +151,7 @@ class NetworkServer:
         client.look_again = core.look_again
         self._client = client
         self._request_memory = RequestMemory(options.request_memory_share)  # of this process
+        self._failure_feed: FailureFeed | None = None  # of several processes
         self._front_end = self._make_front_end(client, zygote)
         self._metrics = MetricsApi(
             core.engine,
@@ -202,6 +205,10 @@ class NetworkServer:
         )
         if access is not None:
             pool.on_access_refusals = access.count_elsewhere
+            pool.on_credential_failures = access.control.count_failures
+            pool.credential_failures = lambda: access.control.failure_counts
+            # Those of metrics and the page, whose clients come to this process.
+            self._failure_feed = failure_feed.FailureFeed(loop, access.control, pool.share_failures)
             access.add(lambda policy: pool.set_policy(msgspec.msgpack.encode(policy)))
         return pool
 
@@ -331,6 +338,8 @@ class NetworkServer:
         self._copies.close()
         if self._access is not None:
             self._access.stop()
+        if self._failure_feed is not None:
+            self._failure_feed.stop()
         await self._front_end.end_connections(timeout_s)
         self._metrics.stop()
         scrapes = [connection.end() for connection in list(self._metrics.connections)]

@@ -14,7 +14,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
@@ -129,6 +129,8 @@ class AccessControl:
         self.refusals: Counter[str] = Counter()  # by reason
         # Called after the policy has changed, so that nobody keeps what was true before.
         self.on_changed: list[Callable[[], None]] = []
+        # Called with the address of each wrong credential, so that other processes count it, too.
+        self.on_failure: Callable[[str], None] | None = None
         self._tokens: Tokens | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: dict[tuple[str, str], tuple[float, int]] = {}
@@ -253,11 +255,24 @@ class AccessControl:
         if is_counted:
             self.refusals[reason.value] += 1
             self._log(address, failure, now_s)
-            if reason is not Reason.KEYS_UNAVAILABLE:
+            if reason is not Reason.KEYS_UNAVAILABLE and self._policy.max_failures_per_minute:
                 self._throttle.on_failure(address, now_s)
+                if self.on_failure is not None:
+                    self.on_failure(address)
         if reason is Reason.KEYS_UNAVAILABLE:
             return Denial(reason, failure.message, *_UNAVAILABLE, b"Retry-After: 1\r\n")
         return _unauthenticated(reason, failure.message)
+
+    def count_failures(self, counts: Mapping[str, int]) -> None:
+        """Count wrong credentials that came to other processes, by address."""
+        now_s = self._clock()
+        for address, count in counts.items():
+            self._throttle.on_failure(address, now_s, count)
+
+    @property
+    def failure_counts(self) -> dict[str, int]:
+        """The wrong credentials of all processes that count now, by address."""
+        return self._throttle.counts(self._clock())
 
     def _log(self, address: str, failure: Failure, now_s: float) -> None:
         """Log a failure, unless one of its kind was logged a short time ago.

@@ -29,6 +29,7 @@ from pytriton.runtime.transport.frontend_frames import (
     Configure,
     Connections,
     ConnectionsEnded,
+    CredentialFailures,
     EndConnections,
     LetClientsLeave,
     LimitUse,
@@ -77,6 +78,10 @@ _MAX_WAITING_CLIENTS = 4096  # while no front end can take them
 _RETRY_S = 0.01
 _END_S = 1.0  # in addition to the timeout of connections
 _EXIT_S = 1.0  # for a process to end that has closed its connection
+
+
+def _ignore(counts: dict[str, int]) -> None:
+    """Do nothing with what a front end without a policy does not send."""
 
 
 class FrontEndMember:
@@ -135,7 +140,10 @@ class FrontEndPool:
         self._options = options
         self._loop = loop
         self._policy = policy  # in MessagePack; empty: there is none
-        self.on_access_refusals: Callable[[dict[str, int]], None] | None = None
+        self.on_access_refusals: Callable[[dict[str, int]], None] = _ignore
+        # Counts wrong credentials of front ends here as well, and returns those of all processes.
+        self.on_credential_failures: Callable[[dict[str, int]], None] = _ignore
+        self.credential_failures: Callable[[], dict[str, int]] = dict
         # Front ends select requests for traces by these; they travel with the registry.
         trace_rates = None if tracing is None else tracing.settings.rates
         self._registry = RegistryFeed(engine, client.is_serving, loop, trace_rates)
@@ -269,6 +277,8 @@ class FrontEndPool:
             on_lost=lambda error: self._on_lost(member, error),
         )
         member.session.start(self._configuration())
+        if failures := self.credential_failures():
+            member.session.send(CredentialFailures(failures))
 
     def _configuration(self) -> Configure:
         count = self._options.frontend_processes
@@ -286,6 +296,12 @@ class FrontEndPool:
             if member.session is not None:
                 member.session.send(PolicyChange(policy))
 
+    def share_failures(self, counts: dict[str, int], sender: FrontEndMember | None = None) -> None:
+        """Let all front ends but the sender count wrong credentials, by address."""
+        for member in list(self._members.values()):  # sending may find that one has ended
+            if member is not sender and member.session is not None:
+                member.session.send(CredentialFailures(counts))
+
     def _on_log_change(self, switches: LogSwitches) -> None:
         for member in self._members.values():
             if member.session is not None:
@@ -299,8 +315,10 @@ class FrontEndPool:
             if self._waiting and member.is_ready and member.has_room:
                 self._pass_waiting()
         elif isinstance(frame, AccessRefusals):
-            if self.on_access_refusals is not None:
-                self.on_access_refusals(frame.counts)
+            self.on_access_refusals(frame.counts)
+        elif isinstance(frame, CredentialFailures):
+            self.on_credential_failures(frame.counts)
+            self.share_failures(frame.counts, member)
         elif isinstance(frame, Pong):
             member.heartbeat.on_answer(frame.number)
             member.use = frame.use

@@ -31,6 +31,7 @@ from pytriton.runtime.transport.frontend_frames import (
     Configure,
     Connections,
     ConnectionsEnded,
+    CredentialFailures,
     EndConnections,
     LetClientsLeave,
     PolicyChange,
@@ -57,12 +58,13 @@ if TYPE_CHECKING:
 
     from pytriton.base.log_switches import LogSwitches
     from pytriton.runtime.transport.frames import Frame
-    from pytriton.serving.server.access import control, policy
+    from pytriton.serving.server.access import control, failure_feed, policy
     from pytriton.serving.server.access.control import AccessControl
     from pytriton.serving.server.access.policy import Policy
     from pytriton.serving.server.process.clients import ClientOpener
 else:
     control = LazyModule("pytriton.serving.server.access.control")
+    failure_feed = LazyModule("pytriton.serving.server.access.failure_feed")
     policy = LazyModule("pytriton.serving.server.access.policy")
 
 _REFUSALS_S = 1.0  # between two reports of refused requests
@@ -166,9 +168,8 @@ class FrontEndProcess:
     def _on_frame(self, frame: Frame) -> None:
         if isinstance(frame, Configure):
             self._configure(frame)
-        elif isinstance(frame, PolicyChange):
-            if self._access is not None:
-                self._access.use(_read_policy(frame.policy))
+        elif isinstance(frame, PolicyChange | CredentialFailures):
+            self._on_access_frame(frame)
         elif isinstance(frame, LogChange):
             self._use(frame.switches)
         elif isinstance(frame, RegionUpdate):
@@ -180,6 +181,13 @@ class FrontEndProcess:
                 self._front_end.reload_certificates()
             elif isinstance(frame, LetClientsLeave):
                 self._front_end.let_clients_leave()
+
+    def _on_access_frame(self, frame: PolicyChange | CredentialFailures) -> None:
+        assert self._access is not None, "a server has a policy from its start, or never"
+        if isinstance(frame, PolicyChange):
+            self._access.use(_read_policy(frame.policy))
+        else:
+            self._access.count_failures(frame.counts)
 
     def _use(self, switches: LogSwitches) -> None:
         logging.getLogger().setLevel(switches.lowest_level)
@@ -199,6 +207,7 @@ class FrontEndProcess:
                 _read_policy(frame.policy), options.access.own_key, proxies=options.proxies
             )
             self._access.start(self._loop)
+            failure_feed.FailureFeed(self._loop, self._access, self._tell_failures)
             self._loop.call_later(_REFUSALS_S, self._report_refusals)
         self._front_end = FrontEnd(
             self._client,
@@ -235,6 +244,9 @@ class FrontEndProcess:
         if news:
             self._told_refusals = self._access.refusals.copy()
             self._client.link.send(AccessRefusals(dict(news)))
+
+    def _tell_failures(self, counts: dict[str, int]) -> None:
+        self._client.link.send(CredentialFailures(counts))
 
     def _on_exiting(self) -> None:
         if self._front_end is not None:

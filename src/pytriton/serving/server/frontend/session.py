@@ -30,6 +30,7 @@ from pytriton.runtime.transport.frontend_frames import (
     Connections,
     ConnectionsEnded,
     CoreQuestion,
+    CredentialFailures,
     DefineSignature,
     Flow,
     LogEntries,
@@ -159,6 +160,7 @@ class FrontEndSession:
             ConnectionsEnded: self._on_pool_event,
             Pong: self._on_pool_event,
             AccessRefusals: self._on_pool_event,
+            CredentialFailures: self._on_pool_event,
             LogEntries: self._on_log_entries,
             LogEntry: self._on_log_entry,
             TraceRefusal: self._on_trace_refusal,
@@ -280,7 +282,9 @@ class FrontEndSession:
         write_lines(frame.entries)
 
     def _on_pool_event(
-        self, received: Received, frame: Connections | ConnectionsEnded | Pong | AccessRefusals
+        self,
+        received: Received,
+        frame: Connections | ConnectionsEnded | Pong | AccessRefusals | CredentialFailures,
     ) -> None:
         self._on_event(frame)
 
