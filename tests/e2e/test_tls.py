@@ -593,6 +593,32 @@ def test_wrong_certificate_is_not_used(tmp_path, monkeypatch, front_ends):
         assert eventually(lambda: server.shows(issued))
 
 
+def failed_handshakes(metrics: str) -> dict[str, int]:
+    start = 'pytriton_tls_handshake_failures_total{reason="'
+    lines = [line.removeprefix(start) for line in metrics.splitlines() if line.startswith(start)]
+    return {line.partition('"')[0]: int(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_failed_handshakes_are_counted_on_all_ports(tmp_path, monkeypatch, front_ends):
+    distrustful = ssl.create_default_context()  # it does not know the authority
+    with tls_server(tmp_path, monkeypatch, frontend_processes=front_ends) as server:
+        ports = [server.ports[name] for name in ("http", "grpc", "metrics")]
+        before = failed_handshakes(server.metrics())
+        for port in ports:
+            with (
+                socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client,
+                pytest.raises(ssl.SSLCertVerificationError),
+            ):
+                distrustful.wrap_socket(client, server_hostname="localhost")
+            with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                client.recv(1)
+        expected = {"protocol": 3, "certificate": 3, "timeout": 0, "other": 0}
+
+        assert before == dict.fromkeys(expected, 0)
+        assert eventually(lambda: failed_handshakes(server.metrics()) == expected)
+
+
 def server_process(triton) -> psutil.Process:
     """The process of a server that this process has started."""
     port = int(triton.addresses.http.rpartition(":")[2])

@@ -22,6 +22,8 @@ from pytriton.runtime.transport.frontend_frames import (
     CredentialFailures,
     EndConnections,
     LetClientsLeave,
+    LimitUse,
+    Pong,
 )
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.serving.engine.engine import Engine
@@ -606,3 +608,19 @@ def test_front_end_that_is_replaced_learns_of_wrong_credentials(scene):
     assert failures_told(new) == [{"10.0.0.1": 7}]
     assert failures_told(second) == []
     assert isinstance(new.frames[0], Configure)
+
+
+def test_failed_handshakes_of_a_front_end_that_ended_still_count(scene):
+    one = scene(2)
+    first, second = one.start()
+
+    def total():
+        return sum(use.handshake_failures.get("timeout", 0) for use in one.pool.limit_uses)
+
+    for front_end, count in ((first, 2), (second, 3)):
+        front_end.client.link.send(Pong(0, LimitUse(handshake_failures={"timeout": count})))
+    one.until(lambda: total() == 5)
+    first.die()
+    one.until(lambda: len(one.front_ends) == 3)
+
+    assert total() == 5

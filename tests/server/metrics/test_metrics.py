@@ -310,4 +310,5 @@ def test_names_of_the_page_are_known():
     names = server_family_names()
 
     assert {"nv_inference_count", "nv_cpu_utilization", "nv_cache_num_hits_per_model"} <= names
-    assert all(name.startswith("nv_") for name in names)
+    assert "pytriton_tls_handshake_failures_total" in names
+    assert all(name.startswith(("nv_", "pytriton_tls_")) for name in names)

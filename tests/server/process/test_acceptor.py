@@ -52,6 +52,8 @@ class EmptyTlsPort:
     def __init__(self) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.threads = ThreadPoolExecutor(1)
+        self.failures: list[str] = []
+        self.count_failure = self.failures.append
 
 
 class Port:

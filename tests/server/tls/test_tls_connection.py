@@ -459,7 +459,102 @@ def test_silent_client_loses_its_place(run, monkeypatch):
                 assert await asyncio.to_thread(client.recv, 1) == b""
             await rig.until(lambda: not rig.opener.opening_count)
 
+        assert rig.ports.handshake_failures == only("timeout")
+
     run(test)
+
+
+def only(reason):
+    """The failures of a port where one handshake has failed."""
+    return {**dict.fromkeys(module.HANDSHAKE_FAILURES, 0), reason: 1}
+
+
+def fail_to_connect(rig, context):
+    with pytest.raises(OSError), rig.connect(context) as client:
+        client.recv(1)  # TLS 1.3: the client is done before the server has seen its certificate
+
+
+def older(context):
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+@pytest.mark.parametrize(
+    "make_context,options,reason",
+    [
+        (lambda rig: ssl.create_default_context(), {}, "certificate"),
+        (lambda rig: rig.context(), {"client_auth": "required"}, "certificate"),
+        (lambda rig: older(rig.context()), {"client_auth": "required"}, "certificate"),
+        (lambda rig: older(rig.context()), {"min_version": "1.3"}, "protocol"),
+    ],
+    ids=["of the server", "of the client", "of the client in TLS 1.2", "version"],
+)
+def test_failed_handshake_is_counted_by_its_reason(run, make_context, options, reason):
+    async def test(rig):
+        await asyncio.to_thread(fail_to_connect, rig, make_context(rig))
+        await rig.until(lambda: not rig.opener.opening_count)
+
+        assert rig.ports.handshake_failures == only(reason)
+
+    run(test, **options)
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100])
+def test_client_that_speaks_no_tls_is_counted(run, sent):
+    async def test(rig):
+        with socket.create_connection(rig.address, DEADLINE_S) as client:
+            client.sendall(sent)
+            await rig.until(rig.ports.handshake_failures.total)
+            await asyncio.to_thread(read_all, client, 10_000)
+        await rig.until(lambda: not rig.opener.opening_count)
+
+        assert rig.ports.handshake_failures == only("protocol")
+
+    run(test)
+
+
+def test_client_that_leaves_amid_its_handshake_is_counted(run):
+    async def test(rig):
+        with socket.create_connection(rig.address, DEADLINE_S) as client:
+            client.sendall(b"\x16\x03\x01")  # the beginning of a record
+            await rig.until(lambda: any(each._has_begun for each in rig.opener._handshakes))
+        await rig.until(lambda: not rig.opener.opening_count)
+
+        assert rig.ports.handshake_failures == only("other")
+
+    run(test)
+
+
+def test_client_that_looks_whether_a_port_is_open_is_not_counted(run):
+    async def test(rig):
+        with socket.create_connection(rig.address, DEADLINE_S):
+            await rig.until(lambda: rig.opener.opening_count)
+        await rig.until(lambda: not rig.opener.opening_count)
+        client = await asyncio.to_thread(rig.connect)
+        client.close()
+        await rig.until(lambda: rig.peers and rig.peers[0].ends)
+
+        assert rig.ports.handshake_failures.total() == 0
+
+    run(test)
+
+
+def test_handshake_that_the_server_ends_is_not_counted(run):
+    async def test(rig):
+        with socket.create_connection(rig.address, DEADLINE_S) as client:
+            client.sendall(b"\x16\x03\x01")
+            await rig.until(lambda: any(each._has_begun for each in rig.opener._handshakes))
+            await rig.until(lambda: not rig.opener._opening)  # its transport is complete
+            rig.opener.abandon()
+            await rig.until(lambda: not rig.opener.opening_count)
+
+        assert rig.ports.handshake_failures.total() == 0
+
+    run(test)
+
+
+def test_error_that_is_not_of_openssl_has_another_reason():
+    assert module.failure_reason(MemoryError()) == "other"
 
 
 def test_handshakes_leave_the_event_loop_to_others(run):

@@ -291,6 +291,7 @@ class LimitUse(msgspec.Struct, array_like=True, frozen=True):
     request_memory_bytes: int = 0
     grpc_calls: int = 0  # the open ones of the connection that has the most
     refusals: dict[str, int] = {}  # by limit
+    handshake_failures: dict[str, int] = {}  # of TLS, by reason
 
 
 class Pong(FrameBase, tag="pong"):

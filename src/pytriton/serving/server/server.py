@@ -365,7 +365,16 @@ class NetworkServer:
                 self._tls.reload_count,
                 self._tls.failure_count,
                 {files.options.server_cert: files.expiry_s for files in self._tls.files},
+                self._handshake_failures(),
             )
+
+    def _handshake_failures(self) -> Counter[str]:
+        """Returns how many handshakes failed in all processes, by reason."""
+        failures = self._tls.handshake_failures.copy()
+        if self.options.frontend_processes:  # otherwise the front end has counted there as well
+            for use in self._front_end.limit_uses:
+                failures.update(use.handshake_failures)
+        return failures
 
     def _limit_readings(self) -> Iterator[LimitReading]:
         reading = machine_metrics.LimitReading

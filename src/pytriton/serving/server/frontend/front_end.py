@@ -167,7 +167,12 @@ class FrontEnd:
             refusals[FOREIGN_PAGES] += api.origins.refused_count
         refusals[REQUEST_MEMORY] = self.request_memory.refused_count
         calls = (connection.http2.open_streams for connection in self._grpc.connections)
-        return LimitUse(self.request_memory.used_bytes, max(calls, default=0), dict(refusals))
+        return LimitUse(
+            self.request_memory.used_bytes,
+            max(calls, default=0),
+            dict(refusals),
+            dict(self._tls.handshake_failures),
+        )
 
     @property
     def limit_uses(self) -> list[LimitUse]:

@@ -161,7 +161,9 @@ class FrontEndPool:
         # Called with the service and the ticket of each client that has left and has a ticket.
         self.on_client_left: Callable[[ClientService, object], None] | None = None
         self._tasks = BackgroundTasks(loop)
-        self._past_refusals: Counter[str] = Counter()  # of front ends that have ended
+        # Of front ends that have ended
+        self._past_refusals: Counter[str] = Counter()
+        self._past_handshakes: Counter[str] = Counter()
         self._is_open = True
         self._is_retry_due = False
         self._first_ready: asyncio.Future[None] = loop.create_future()
@@ -194,7 +196,9 @@ class FrontEndPool:
     @property
     def limit_uses(self) -> list[LimitUse]:
         """How near the front ends are to their limits, as they said within the last second."""
-        past = LimitUse(refusals=dict(self._past_refusals))
+        past = LimitUse(
+            refusals=dict(self._past_refusals), handshake_failures=dict(self._past_handshakes)
+        )
         return [*(member.use for member in self._members.values()), past]
 
     @property
@@ -394,6 +398,7 @@ class FrontEndPool:
         member.is_ready = False
         member.counts = (0, 0)
         self._past_refusals.update(member.use.refusals)
+        self._past_handshakes.update(member.use.handshake_failures)
         member.use = LimitUse()
         _finish(member)
         if member.session is not None:

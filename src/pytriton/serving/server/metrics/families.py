@@ -48,6 +48,7 @@ from pytriton.serving.server.metrics.machine import (
     DeviceReading,
     MachineReading,
     accepting_families,
+    certificate_families,
     cpu_families,
     gpu_families,
     limit_families,
@@ -678,6 +679,7 @@ def server_family_names() -> frozenset[str]:
         *accepting_families(0, is_paused=False),
         *limit_families(()),
         *access_families({}, 0, is_broken=False),
+        *certificate_families(0, 0, {}, {}),
     )
     names = [family.name for family in of_models] + [family.name for family in of_machine]
     return frozenset([*names, *CLUSTER_NAMES, *_RECORDING_NAMES, SERVER_TIME])

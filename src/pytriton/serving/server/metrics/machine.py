@@ -205,9 +205,12 @@ def limit_families(limits: Iterable[LimitReading]) -> Iterator[SampleFamily]:
 
 
 def certificate_families(
-    reloads: int, failures: int, expiries: Mapping[str, float]
+    reloads: int, failures: int, expiries: Mapping[str, float], handshakes: Mapping[str, int]
 ) -> Iterator[SampleFamily]:
-    """Yields the families about the certificates of encrypted ports; `expiries` is by file."""
+    """Yields the families about encrypted ports.
+
+    `expiries` is by file, and `handshakes` has those that failed by reason, of which there are few.
+    """
     for name, help_text, count in (
         ("pytriton_tls_reloads_total", "Number of times that a new certificate was read", reloads),
         (
@@ -222,6 +225,12 @@ def certificate_families(
         "gauge",
         "When the certificate in a file expires, in seconds since 1970",
         [MetricSample(expiry_s, {"file": path}) for path, expiry_s in expiries.items()],
+    )
+    yield SampleFamily(
+        "pytriton_tls_handshake_failures_total",
+        "counter",
+        "Number of clients that did not complete their TLS handshake, by reason",
+        [MetricSample(count, {"reason": reason}) for reason, count in handshakes.items()],
     )
 
 

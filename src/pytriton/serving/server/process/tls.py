@@ -11,6 +11,7 @@ import asyncio
 import logging
 import ssl
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pytriton.base.errors import UnavailableError
 from pytriton.serving.server.process.resources import usable_cores
+from pytriton.serving.server.process.tls_connection import HANDSHAKE_FAILURES
 
 if TYPE_CHECKING:
     import asyncio
@@ -278,6 +280,7 @@ class TlsPorts:
     def __init__(self, loop: asyncio.AbstractEventLoop, *, is_quiet: bool = False) -> None:
         self.reload_count = 0
         self.failure_count = 0
+        self.handshake_failures: Counter[str] = Counter(dict.fromkeys(HANDSHAKE_FAILURES, 0))
         self._loop = loop
         self._is_quiet = is_quiet
         self._files: dict[TlsOptions, TlsFiles] = {}
@@ -397,3 +400,7 @@ class TlsPort:
     def threads(self) -> ThreadPoolExecutor:
         """The threads that do the work of handshakes."""
         return self.ports.threads
+
+    def count_failure(self, reason: str) -> None:
+        """Count a client that did not complete its handshake."""
+        self.ports.handshake_failures[reason] += 1

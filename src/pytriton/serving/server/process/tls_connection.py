@@ -44,6 +44,25 @@ _PLAIN_ANSWER = (
 )
 
 
+# Why clients do not complete their handshakes: labels of a metric, so there are few of them.
+HANDSHAKE_FAILURES = PROTOCOL, CERTIFICATE, TIMEOUT, OTHER = (
+    "protocol",  # it speaks no TLS, or shares no version or cipher with the server
+    "certificate",  # one side does not accept the certificate of the other, or misses one
+    "timeout",
+    "other",  # such as a client that leaves amid its handshake
+)
+
+
+def failure_reason(error: Exception) -> str:
+    """Returns the reason of a handshake that OpenSSL has ended."""
+    if not isinstance(error, ssl.SSLError):
+        return OTHER
+    # The names of alerts of clients have one of these in them, too (RFC 8446, 6.2).
+    said = error.reason or ""
+    is_about_certificate = "CERTIFICATE" in said or "UNKNOWN_CA" in said
+    return CERTIFICATE if is_about_certificate else PROTOCOL
+
+
 class TlsState(enum.Enum):
     """The life of a connection; `_TRANSITIONS` has the steps."""
 
@@ -100,6 +119,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._take_output = self._outgoing.read
         self._decrypt: Any = None
         self._encrypt: Any = None
+        self._has_begun = False  # the client has sent something
         self._timer: asyncio.TimerHandle | None = None
         self._backlog: deque[memoryview] = deque()  # output that is not encrypted yet
         self._backlog_bytes = 0
@@ -147,6 +167,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._take_raw(self._raw[:nbytes])
             self._receive()
         elif self._state is _HANDSHAKE:
+            self._has_begun = True
             self._take_raw(self._raw[:nbytes])
             # OpenSSL's objects belong to the thread until it is done.
             self._socket.pause_reading()
@@ -169,6 +190,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._drop_backlog()
         if is_handshake:
             self._settle()
+            # One who only looks whether the port is open, as load balancers do, did not fail.
+            if self._has_begun and not self._is_closing:
+                self._port.count_failure(OTHER)
         if was_open:
             self._protocol.connection_lost(exc)
 
@@ -227,6 +251,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             logger.debug("a client could not connect: %s", error)
         else:
             logger.error("a client could not be served", exc_info=error)
+        self._port.count_failure(failure_reason(error))
+        self._is_closing = True
         self._socket.close()
 
     def _open(self) -> None:
@@ -255,6 +281,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _on_timeout(self) -> None:
         logger.debug("a client did not complete its handshake in %g s", HANDSHAKE_TIMEOUT_S)
+        self._port.count_failure(TIMEOUT)
         self.abort()
 
     def _settle(self) -> None:
