@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pytriton.protocol.http2 import Http2Limits, frames
-from pytriton.serving.server.grpc import connection
+from pytriton.serving.server.api import http2_transport
 from pytriton.serving.server.options.server_options import ClientLimits, ServerOptions
 from pytriton.testing import FakeClock
 from tests.server.grpc_fakes import FakeEngine, GrpcClient, framed, infer_request
@@ -78,7 +78,7 @@ def test_connection_is_read_again_once_its_client_took_the_answers():
 
 @pytest.mark.parametrize("client_reads", [True, False])
 def test_client_that_sent_much_waits_until_others_were_served(monkeypatch, client_reads):
-    monkeypatch.setattr(connection, "_TURN_NS", -1)  # any work takes longer
+    monkeypatch.setattr(http2_transport, "_TURN_NS", -1)  # any work takes longer
     client = GrpcClient()
     client.transport.peer_reads = client_reads
     calls = refused_calls(client, 5000)
@@ -92,7 +92,7 @@ def test_client_that_sent_much_waits_until_others_were_served(monkeypatch, clien
 
 
 def test_client_that_sent_little_is_read_on(monkeypatch):
-    monkeypatch.setattr(connection, "_TURN_NS", -1)
+    monkeypatch.setattr(http2_transport, "_TURN_NS", -1)
     client = GrpcClient()
 
     client.connection.data_received(refused_calls(client, 10))

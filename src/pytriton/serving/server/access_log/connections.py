@@ -31,7 +31,7 @@ from pytriton.serving.server.http.connection import (
     HttpConnection,
     refusal,
 )
-from pytriton.serving.server.http.http2_connection import Http2Stream
+from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.reader import RequestHead
 
 if TYPE_CHECKING:
@@ -381,8 +381,8 @@ class LoggedGrpcConnection(GrpcConnection):
             record.model, record.version = spec.name, str(spec.version)
             record.request_id = call.chunk.fields[call.index].id
 
-    def _abandon_calls(self) -> None:
-        super()._abandon_calls()
+    def _abandon_all(self) -> None:
+        super()._abandon_all()
         for stream_id in list(self.records):
             self._on_end(stream_id, int(GrpcStatus.CANCELLED))
 

@@ -29,7 +29,7 @@ from pytriton.serving.server.http.connection import (
     HttpConnection,
     body_headers,
 )
-from pytriton.serving.server.http.http2_connection import Http2Stream
+from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.routes import HttpEndpoint, Route, request_path
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from pytriton.protocol.repository_pb import read_load_request
 from pytriton.serving.server.access.decisions import Denial, Scope
 from pytriton.serving.server.api.authorization import Authorization, RestrictedProtocol
 from pytriton.serving.server.api.background import Background, LoopBudget
+from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.refusals import INFERENCE, note_forbidden
 from pytriton.serving.server.grpc import health, reflection
 from pytriton.serving.server.grpc.call import CallWork, RefusedGrpcCall, UnaryCall, header_of
@@ -189,7 +190,7 @@ class GrpcApi:
         if infer.columns is not None:
             self.column_tables.append(infer.columns)
         self._add_methods(infer, stream_columns)
-        self._connections_to_flush: list[GrpcConnection] = []
+        self.flushes = FlushQueue(loop)
         self._tick_s = tick_s(options.grpc_keepalive)
         self._ticker: asyncio.TimerHandle | None = None
         self.connection_class: type[GrpcConnection] = GrpcConnection
@@ -237,19 +238,6 @@ class GrpcApi:
                 if not isinstance(call, UnaryCall | ColumnCall | RefusedGrpcCall):
                     api = self._methods[call.head.path].api
                     self._guard.end_outdated(connection, call, api)
-
-    # Writing: one callback per event loop iteration for all connections with output.
-
-    def flush_soon(self, connection: GrpcConnection) -> None:
-        """Call `connection.flush` in the next iteration of the event loop."""
-        if not self._connections_to_flush:
-            self._loop.call_soon(self._flush)
-        self._connections_to_flush.append(connection)
-
-    def _flush(self) -> None:
-        connections, self._connections_to_flush = self._connections_to_flush, []
-        for connection in connections:
-            connection.flush()
 
     # Periodic checks and shutdown
 

@@ -13,7 +13,7 @@ import heapq
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pytriton.base.errors import error_for_clients
 from pytriton.protocol.grpc import GrpcError, GrpcStatus, parse_call
@@ -22,14 +22,13 @@ from pytriton.protocol.http2 import (
     ConnectionTerminated,
     DataBuffered,
     DataReceived,
-    Http2Connection,
     Http2ErrorCode,
     RequestReceived,
     StreamReset,
     TrailersReceived,
     WriteResumed,
 )
-from pytriton.serving.server.api.stalls import ClientStalls
+from pytriton.serving.server.api.http2_transport import FlushQueue, Http2Transport
 from pytriton.serving.server.api.status import GRPC_STATUS
 from pytriton.serving.server.grpc.timeouts import Action, Keepalive
 from pytriton.serving.server.process.event_loop import reader_of_parts, writer_of_parts
@@ -37,7 +36,6 @@ from pytriton.serving.server.process.event_loop import reader_of_parts, writer_o
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytriton.base.dtypes import Buffer
     from pytriton.protocol.grpc import CallHead
     from pytriton.protocol.http2 import Event, Http2Limits
     from pytriton.serving.server.grpc.call import CallWork, GrpcCall
@@ -52,15 +50,11 @@ logger = logging.getLogger(__name__)
 _monotonic_ns = time.monotonic_ns
 # The part of a large read that is parsed first: a message in it may get memory for the rest.
 _START_BYTES = 32 << 10
-# A client whose read of many calls took longer than this has to wait for the others.
-_TURN_NS = 5_000_000
-_JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
 # The largest message of methods without tensors or files: protobuf parses it in some milliseconds.
 SMALL_MESSAGE_BYTES = 64 << 10
 _KEEPALIVE_PING = b"keepaliv"
 _SPARE_DEADLINES = 64  # of calls that have ended; more are forgotten together
 _TIMER_S = 0.001  # uvloop's timers count whole milliseconds, and may fire before their time
-_LINGER_S = 5.0  # how long the input of a client is discarded that violated the protocol
 
 
 class CallHandler(Protocol):
@@ -70,6 +64,7 @@ class CallHandler(Protocol):
     """
 
     connections: ConnectionSet[GrpcConnection]
+    flushes: FlushQueue
     http2_limits: Http2Limits
     keepalive: KeepaliveOptions
     limits: ServerLimits
@@ -82,67 +77,41 @@ class CallHandler(Protocol):
     ) -> GrpcCall | None:
         """Returns the call that a head requests; None if it was answered already."""
 
-    def flush_soon(self, connection: GrpcConnection) -> None:
-        """Call `connection.flush` in the next iteration of the event loop."""
 
-
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(Http2Transport, asyncio.Protocol):
     """The protocol object of one client's connection."""
 
-    client_ticket: object = None  # set by who accepted the client, and returned to it
-    peer: Any = None  # who is at the other end, once a policy has asked for it
+    client_name = "gRPC"
 
     def __init__(self, handler: CallHandler, loop: asyncio.AbstractEventLoop) -> None:
-        self.http2 = Http2Connection(handler.http2_limits)
+        super().__init__(handler.http2_limits, handler.limits, handler.flushes, loop)
         self.max_message_bytes = handler.max_message_bytes
         self.max_small_bytes = min(handler.max_message_bytes, SMALL_MESSAGE_BYTES)
         self.work = handler.work
         self._handler = handler
-        self._loop = loop
-        self._transport: Any = None
-        self._write_parts: Any = None
         self._large_reader: LargeMessageReader | None = None  # if it is the transport's protocol
         self._calls: dict[int, GrpcCall] = {}
         # A heap of deadlines and streams, with some of calls that have ended.
         self._deadlines: list[tuple[float, int]] = []
         self._deadline: asyncio.TimerHandle | None = None  # fires at the first deadline, or before
         self._deadline_s = math.inf  # when it fires
-        self._is_flush_due = False
-        self._is_writing_paused = False
-        self._is_reading_paused = False
-        self._is_closing = False
         self._received_ns = _monotonic_ns()
         self._keepalive = Keepalive(handler.keepalive, self._received_ns)
-        self._progress = ClientStalls(handler.limits)
-        self._lingering: asyncio.TimerHandle | None = None
-        self._on_lost: asyncio.Future[None] | None = None
-
-    def get_extra_info(self, name: str) -> Any:
-        """Returns a fact about the transport; None if it is not known."""
-        return self._transport.get_extra_info(name)
 
     # Transport callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = transport
         self._write_parts = writer_of_parts(transport)
         self._handler.connections.add(self)
         self.flush_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_closing = True
         self._large_reader = None
         self._handler.connections.discard(self)
-        self._abandon_calls()
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._lingering is not None:
-            self._lingering.cancel()
-        if self._on_lost is not None:
-            self._on_lost.set_result(None)
-
-    def eof_received(self) -> bool:
-        return False
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes | memoryview) -> None:
         now_ns = _monotonic_ns()
@@ -151,17 +120,8 @@ class GrpcConnection(asyncio.Protocol):
             self.handle(self.http2.receive(view[:_START_BYTES], now_ns), now_ns)
             data = view[_START_BYTES:]
         self.handle(self.http2.receive(data, now_ns), now_ns)
-        if len(data) > _START_BYTES and _monotonic_ns() - now_ns > _TURN_NS:
-            # The transport would read on at once: let other clients be served before.
-            self._pause_reading()
-            self.flush_soon()
-
-    def pause_writing(self) -> None:
-        self._is_writing_paused = True
-
-    def resume_writing(self) -> None:
-        self._is_writing_paused = False
-        self.flush()
+        if len(data) > _START_BYTES:
+            self._end_turn(now_ns)
 
     # Large messages
 
@@ -170,17 +130,17 @@ class GrpcConnection(asyncio.Protocol):
         # A transport has one protocol at a time; the reader passes the other callbacks on.
         if memory is not None and self._large_reader is None:
             reader = LargeMessageReader(
-                self, self._handler.read_buffer, reader_of_parts(self._transport)
+                self, self._handler.read_buffer, reader_of_parts(self.transport)
             )
             self._large_reader = reader
-            self._transport.set_protocol(self._large_reader)
+            self.transport.set_protocol(self._large_reader)
         if self._large_reader is not None:
             self.http2.set_buffer(stream_id, memory)
 
     def end_large_reads(self) -> None:
         """Become the transport's protocol again, because no large message is incomplete."""
         self._large_reader = None
-        self._transport.set_protocol(self)
+        self.transport.set_protocol(self)
 
     # Events
 
@@ -254,7 +214,7 @@ class GrpcConnection(asyncio.Protocol):
         text = "Too many pings" if event.message == TOO_MANY_PINGS else event.message
         for call in list(self._calls.values()):
             self._end(call, GrpcStatus.UNAVAILABLE, text)
-        self._abandon_calls()
+        self._abandon_all()
 
     def fail_call(self, call: GrpcCall, error: Exception) -> None:
         """End a call with the exception that was raised while it was served."""
@@ -354,67 +314,10 @@ class GrpcConnection(asyncio.Protocol):
         """Schedule a callback for the next iteration of the event loop."""
         self._loop.call_soon(action)
 
-    def _abandon_calls(self) -> None:
+    def _abandon_all(self) -> None:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.abandon()
-
-    # Writing
-
-    def flush_soon(self) -> None:
-        """Schedule a call of `flush` unless it is scheduled already."""
-        if not self._is_flush_due and not self._is_closing:
-            self._is_flush_due = True
-            self._handler.flush_soon(self)
-
-    def flush(self) -> None:
-        """Write the output until the transport pauses writing."""
-        self._is_flush_due = False
-        http2 = self.http2
-        if self._is_closing or self._transport.is_closing():
-            return
-        if self._is_writing_paused:
-            if self._is_output_full():
-                self._pause_reading()
-            else:
-                self._resume_reading()
-            return
-        # Taking output may resume writers, which add output.
-        while output := http2.take_output():
-            self._write(output)
-            for event in http2.take_events():
-                self._on_event(event)
-            if self._is_writing_paused or not http2.has_output:
-                break
-        # Output that is left in the transport is still written after `close`.
-        if http2.should_close and not self._is_writing_paused:
-            self._leave()
-        elif not self._is_output_full():
-            self._resume_reading()
-
-    def _is_output_full(self) -> bool:
-        """Returns whether much output waits for the transport."""
-        # Output that waits only for the client's windows is none: WINDOW_UPDATE has to be read.
-        return self._is_writing_paused and self.http2.is_output_full
-
-    def _pause_reading(self) -> None:
-        """Stop reading from a client, until the next `flush` at least."""
-        if not self._is_reading_paused and not self._is_closing:
-            self._is_reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._is_reading_paused:
-            self._is_reading_paused = False
-            self._transport.resume_reading()
-
-    def _write(self, output: list[Buffer]) -> None:
-        if len(output) == 1:
-            self._transport.write(output[0])
-        elif sum(map(len, output)) <= _JOINED_BYTES:
-            self._transport.write(b"".join(output))
-        else:
-            self._write_parts(output)
 
     # Timeouts, keepalive and shutdown
 
@@ -424,38 +327,18 @@ class GrpcConnection(asyncio.Protocol):
             self._check_reading(now_ns)
             self._check_keepalive(now_ns)
 
-    def _check_writing(self, now_ns: int) -> bool:
-        """End streams and connections whose client does not read; returns whether this is open."""
-        is_waiting = self._is_writing_paused or self._is_closing
-        unsent_bytes = self._transport.get_write_buffer_size() if is_waiting else None
-        if self._progress.is_write_stalled(now_ns, unsent_bytes):
-            logger.info("gRPC client read no responses for too long: connection closed")
-            self._abort()
-        for stream_id in self.http2.stalled_streams(now_ns):
-            logger.info("gRPC client read nothing of a response for too long: stream reset")
-            call = self._calls.get(stream_id)
-            if call is None:
-                self.http2.reset(stream_id)
-            else:
-                call.drop(Http2ErrorCode.CANCEL)
-        return not self._is_closing
+    def _reset_stalled(self, stream_id: int) -> None:
+        call = self._calls.get(stream_id)
+        if call is None:
+            self.http2.reset(stream_id)
+        else:
+            call.drop(Http2ErrorCode.CANCEL)
 
     def _check_reading(self, now_ns: int) -> None:
-        """End requests and connections with incomplete input, unless the client waits for us."""
-        http2, calls = self.http2, {} if self._is_reading_paused else self._calls
-        incomplete = None if self._is_reading_paused else http2.incomplete_input()
-        if self._progress.is_input_stalled(now_ns, incomplete) and incomplete is not None:
-            http2.abort(
-                Http2ErrorCode.ENHANCE_YOUR_CALM, f"{incomplete.description} came too slowly"
-            )
-        awaited = {
-            stream_id: part
-            for stream_id, call in calls.items()
-            if (part := call.incomplete_input()) is not None and http2.can_peer_send(stream_id)
-        }
-        for stream_id in self._progress.stalled_requests(now_ns, awaited):
-            text = f"{awaited[stream_id].description} came too slowly"
+        """End calls and connections with incomplete input, unless the client waits for us."""
+        for stream_id, part in self._check_input(now_ns, self._calls).items():
             self.work.refusals["grpc_request_time"] += 1
+            text = f"{part.description} came too slowly"
             self._end(self._calls[stream_id], GrpcStatus.DEADLINE_EXCEEDED, text)
 
     def _check_keepalive(self, now_ns: int) -> None:
@@ -476,46 +359,16 @@ class GrpcConnection(asyncio.Protocol):
         if self.http2.has_output:
             self.flush_soon()
 
-    def _abort(self) -> None:
-        self._is_closing = True
-        self._transport.abort()
-
-    def begin_shutdown(self) -> None:
-        """Ask the client to open no more calls; open calls continue."""
-        self.http2.begin_shutdown()
-        self.flush_soon()
-
     def end(self) -> asyncio.Future[None]:
         """End the connection; the future is done when all output was sent and it is closed."""
         self._on_lost = self._loop.create_future()
         if self._lingering is not None:
-            self._transport.abort()
+            self.transport.abort()
         for call in list(self._calls.values()):
             self._end(call, GrpcStatus.UNAVAILABLE, "Server exiting")
         self.http2.finish_shutdown()
         self.flush()
         return self._on_lost
-
-    def _leave(self) -> None:
-        """Close our side of the connection.
-
-        A client that violated the protocol may still send. It could not read why its calls ended if
-        the socket was closed before that was received, so it is discarded for a while.
-        """
-        if not self.http2.is_terminated or not self._transport.can_write_eof():
-            self.close()
-            return
-        self._resume_reading()
-        self._is_closing = True
-        self._transport.write_eof()
-        self._lingering = self._loop.call_later(_LINGER_S, self._transport.close)
-
-    def close(self) -> None:
-        """Close the connection once the written output has been sent."""
-        if not self._is_closing:
-            self._is_closing = True
-            self._abandon_calls()
-            self._transport.close()
 
     def __repr__(self) -> str:
         return f"<GrpcConnection {len(self._calls)} calls, {self.http2!r}>"

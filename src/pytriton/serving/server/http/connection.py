@@ -197,6 +197,22 @@ class HttpConnection:
             if self.is_writing_paused and exchange is not None:
                 exchange.pause()
 
+    def _pause_exchange(self) -> None:
+        self.is_writing_paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def _resume_exchange(self) -> None:
+        self.is_writing_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    def _abandon_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        self._current = None
+        if exchange is not None:
+            exchange.abandon()
+
     def respond(
         self,
         status: int,
@@ -323,15 +339,11 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
             self._handler.watch.add(self)
 
     def pause_writing(self) -> None:
-        self.is_writing_paused = True
-        if self._exchange is not None:
-            self._exchange.pause()
+        self._pause_exchange()
         self._watch_writing()
 
     def resume_writing(self) -> None:
-        self.is_writing_paused = False
-        if self._exchange is not None:
-            self._exchange.resume()
+        self._resume_exchange()
         self._process_waiting_soon()
 
     # Reader callbacks
@@ -568,10 +580,7 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         self._reader.stop()
         self._waiting.clear()
         self._waiting_bytes = 0
-        exchange, self._exchange = self._exchange, None
-        self._current = None
-        if exchange is not None:
-            exchange.abandon()
+        self._abandon_exchange()
 
     # Slow clients
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from pytriton.serving.server.api.http2_transport import FlushQueue
 from pytriton.serving.server.api.request_memory import RequestMemory
 from pytriton.serving.server.http.connection import READ_BYTES, Http1Connection
-from pytriton.serving.server.http.http2_connection import (
-    Http2ServerConnection,
-    Http2Stream,
-    http2_limits,
-)
+from pytriton.serving.server.http.http2_connection import Http2ServerConnection, http2_limits
+from pytriton.serving.server.http.http2_stream import Http2Stream
 from pytriton.serving.server.http.reader import (
     SIZE_HINT,
     SMALL_BODY_HINT,
@@ -107,7 +105,7 @@ class HttpHandler:
         self.connection_class: type[Http1Connection] = Http1Connection
         self.stream_class: type[Http2Stream] = Http2Stream
         self.http2_limits = http2_limits(limits)
-        self._connections_to_flush: list[Http2ServerConnection] = []
+        self.flushes = FlushQueue(loop)
         self.watch = ProgressWatch(loop)
         self.idle_watch = IdleWatch(loop, self.connections, limits.http_idle_timeout_s)
 
@@ -131,17 +129,6 @@ class HttpHandler:
         self.is_leaving = True
         for connection in list(self.connections):
             connection.close_after_answer()
-
-    def flush_soon(self, connection: Http2ServerConnection) -> None:
-        """Call `connection.flush` in the next iteration, with those of all other connections."""
-        if not self._connections_to_flush:
-            self.loop.call_soon(self._flush)
-        self._connections_to_flush.append(connection)
-
-    def _flush(self) -> None:
-        connections, self._connections_to_flush = self._connections_to_flush, []
-        for connection in connections:
-            connection.flush()
 
     def begin_shutdown(self) -> None:
         """Ask clients to open no more requests, as far as their protocol can tell them."""

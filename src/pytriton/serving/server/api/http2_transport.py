@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport's side of a connection of HTTP/2, whatever its requests are.
+
+It writes the output, stops reading from clients that do not read, ends those that stall, and closes
+so that they can read the last answers. Subclasses handle events, and are the transport's protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytriton.protocol.http2 import Http2Connection, Http2ErrorCode
+from pytriton.serving.server.api.stalls import ClientStalls
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.protocol.http2 import Event, Http2Limits, IncompleteInput
+    from pytriton.serving.server.api.stalls import StallLimits
+
+logger = logging.getLogger(__name__)
+
+_monotonic_ns = time.monotonic_ns
+_JOINED_BYTES = 64 << 10  # up to this size, one copy is cheaper than a gathering write
+# A client whose read of many requests took longer than this has to wait for the others.
+_TURN_NS = 5_000_000
+# How long the input of a client is discarded whose connection has ended. If it were closed at once,
+# unread bytes would make the system reset it, and the last answers might be lost (RFC 9112, 9.6).
+LINGER_S = 5.0
+
+
+class FlushQueue:
+    """Writes what connections have to send, once in each iteration of the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._connections: list[Http2Transport] = []
+
+    def add(self, connection: Http2Transport) -> None:
+        """Call `connection.flush` in the next iteration, with those of all other connections."""
+        if not self._connections:
+            self._loop.call_soon(self._flush)
+        self._connections.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.flush()
+
+
+class IncompleteRequest(Protocol):
+    """A request of which a part may be missing."""
+
+    def incomplete_input(self) -> IncompleteInput | None:
+        """Returns what is missing; None if the client need not send now."""
+
+
+class Http2Transport:
+    """One client's transport and the state of HTTP/2 that its bytes change."""
+
+    client_name: str  # in the log
+    client_ticket: object = None  # set by who accepted the client, and returned to it
+    peer: Any = None  # who is at the other end, once a policy has asked for it
+
+    def __init__(
+        self,
+        http2_limits: Http2Limits,
+        limits: StallLimits,
+        flushes: FlushQueue,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.http2 = Http2Connection(http2_limits)
+        self.transport: Any = None
+        self._write_parts: Callable[[list[Buffer]], None]  # set with the transport
+        self._loop = loop
+        self._flushes = flushes
+        self._is_flush_due = False
+        self._is_writing_paused = False
+        self._is_reading_paused = False
+        self._is_closing = False
+        self._stalls = ClientStalls(limits)
+        self._lingering: asyncio.TimerHandle | None = None
+        self._on_lost: asyncio.Future[None] | None = None
+
+    # What subclasses do
+
+    def _on_event(self, event: Event) -> None:
+        """Handle an event other than a request and its data."""
+        raise NotImplementedError
+
+    def _reset_stalled(self, stream_id: int) -> None:
+        """Reset a stream whose client does not read the response."""
+        raise NotImplementedError
+
+    def _abandon_all(self) -> None:
+        """Forget all requests, as the client cannot get answers any more."""
+        raise NotImplementedError
+
+    def _may_be_sending(self) -> bool:
+        """Returns whether the client may lose answers if its connection is closed at once."""
+        return self.http2.is_terminated
+
+    # Transport callbacks
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self.transport.get_extra_info(name)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._abandon_all()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self._on_lost is not None:
+            self._on_lost.set_result(None)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_writing_paused = False
+        self.flush()
+
+    # Writing
+
+    def flush_soon(self) -> None:
+        """Schedule a call of `flush`, so that the output of an iteration is written at once."""
+        if not self._is_flush_due and not self._is_closing:
+            self._is_flush_due = True
+            self._flushes.add(self)
+
+    def flush(self) -> None:
+        """Write the output until the transport pauses writing."""
+        self._is_flush_due = False
+        http2 = self.http2
+        if self._is_closing or self.transport.is_closing():
+            return
+        # Taking output may resume writers, which add output.
+        while not self._is_writing_paused and (output := http2.take_output()):
+            self._write(output)
+            for event in http2.take_events():
+                self._on_event(event)
+            if not http2.has_output:
+                break
+        # Output that is left in the transport is still written after `close`.
+        if http2.should_close and not self._is_writing_paused:
+            self._leave()
+        # Output that waits only for the client's windows is no reason: WINDOW_UPDATE has to be
+        # read.
+        elif self._is_writing_paused and http2.is_output_full:
+            self._pause_reading()
+        else:
+            self._resume_reading()
+
+    def _write(self, output: list[Buffer]) -> None:
+        if len(output) == 1:
+            self.transport.write(output[0])
+        elif sum(map(len, output)) <= _JOINED_BYTES:
+            self.transport.write(b"".join(output))
+        else:
+            self._write_parts(output)
+
+    # Reading
+
+    def _pause_reading(self) -> None:
+        """Stop reading from a client, until the next `flush` at least."""
+        if not self._is_reading_paused and not self._is_closing:
+            self._is_reading_paused = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            self.transport.resume_reading()
+
+    def _end_turn(self, began_ns: int) -> None:
+        """Let other clients be served first if a large read took long; there may be more to read.
+
+        The transport would read on at once.
+        """
+        if _monotonic_ns() - began_ns > _TURN_NS:
+            self._pause_reading()
+            self.flush_soon()
+
+    # Ending
+
+    def begin_shutdown(self) -> None:
+        """Ask the client to send no more requests; those that it has sent are answered."""
+        self.http2.begin_shutdown()
+        self.flush_soon()
+
+    def _leave(self) -> None:
+        """Close our side of the connection, and discard for a while what the client still sends."""
+        self._is_closing = True
+        if not self._may_be_sending() or not self.transport.can_write_eof():
+            self._abandon_all()
+            self.transport.close()
+            return
+        self._resume_reading()
+        self.transport.write_eof()
+        self._lingering = self._loop.call_later(LINGER_S, self.transport.close)
+
+    def _abort(self) -> None:
+        self._is_closing = True
+        self.transport.abort()
+
+    # Slow clients
+
+    def _check_writing(self, now_ns: int) -> bool:
+        """End streams and connections whose client does not read; returns whether this is open."""
+        is_waiting = self._is_writing_paused or self._is_closing
+        unsent_bytes = self.transport.get_write_buffer_size() if is_waiting else None
+        if self._stalls.is_write_stalled(now_ns, unsent_bytes):
+            logger.info(
+                "%s client read no responses for too long: connection closed", self.client_name
+            )
+            self._abort()
+        if self._is_closing:
+            return False
+        for stream_id in self.http2.stalled_streams(now_ns):
+            logger.info(
+                "%s client read nothing of a response for too long: stream reset", self.client_name
+            )
+            self._reset_stalled(stream_id)
+        return True
+
+    def _check_input(
+        self, now_ns: int, requests: Mapping[int, IncompleteRequest]
+    ) -> dict[int, IncompleteInput]:
+        """End the connection if a frame is incomplete for too long, unless the client waits for us.
+
+        Returns:
+            What is missing of those of the requests, by stream, that are incomplete for too long.
+        """
+        if self._is_reading_paused:
+            requests, incomplete = {}, None
+        else:
+            incomplete = self.http2.incomplete_input()
+        if self._stalls.is_input_stalled(now_ns, incomplete) and incomplete is not None:
+            text = f"{incomplete.description} came too slowly"
+            self.http2.abort(Http2ErrorCode.ENHANCE_YOUR_CALM, text)
+            for event in self.http2.take_events():
+                self._on_event(event)
+            return {}
+        awaited = {
+            stream_id: part
+            for stream_id, request in requests.items()
+            if (part := request.incomplete_input()) is not None
+            and self.http2.can_peer_send(stream_id)
+        }
+        stalled = self._stalls.stalled_requests(now_ns, awaited)
+        return {stream_id: awaited[stream_id] for stream_id in stalled}

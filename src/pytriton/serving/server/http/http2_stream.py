@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One stream of HTTP/2 on a port that also speaks HTTP/1.1: a request, its body, and its answer.
+
+Requests become the records that the reader of HTTP/1.1 makes, and each is answered through an
+object of its own, so that the code that answers requests need not know which version they came
+with.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytriton.protocol.http2 import Http2ErrorCode, IncompleteInput, encode_header_block
+from pytriton.protocol.http2.frames import BodyFrames
+from pytriton.runtime.transport.arena import forget
+from pytriton.serving.server.http.connection import (
+    JSON_TYPE,
+    NO_CONTENT,
+    RETRY_AFTER,
+    UNAVAILABLE,
+    HttpConnection,
+    body_headers,
+)
+from pytriton.serving.server.http.reader import HEADER_OVERHEAD_BYTES, HttpRequest, RequestHead
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytriton.base.dtypes import Buffer
+    from pytriton.protocol.http2 import Http2RequestHead
+    from pytriton.serving.server.api.request_memory import MemoryLease, RequestMemory
+    from pytriton.serving.server.http.http2_connection import Http2ServerConnection
+    from pytriton.serving.server.options.server_options import ClientLimits
+
+logger = logging.getLogger(__name__)
+
+# A stream with so much unread output is reset if more comes: its model does not pause.
+MAX_UNREAD_BYTES = 2 << 30
+_UNKNOWN_LENGTH = 1 << 62
+# Smaller bodies do not count in the budget for memory: there are as many as streams at most.
+_UNCOUNTED_BYTES = 4096
+
+_is_method = re.compile(rb"[A-Z][A-Z-]*").fullmatch
+_is_target = re.compile(rb"[!-~]+").fullmatch  # what HTTP/1.1 allows in its first line
+_is_value = re.compile(rb"[\t -~\x80-\xff]*").fullmatch
+
+
+def request_head(received: Http2RequestHead, content_length: int) -> RequestHead:
+    """Returns the head of a request as the reader of HTTP/1.1 would; it is not checked."""
+    headers: dict[bytes, bytes] = {}
+    fields = list(received.fields)
+    if received.authority:
+        # RFC 9113, 8.3.1: the authority takes the place of Host, which may be there as well.
+        host = received.authority.encode("latin-1")
+        fields = [(b"host", host), *(each for each in fields if each != (b"host", host))]
+    for name, value in fields:
+        if name not in headers:
+            headers[name] = value
+        else:
+            # RFC 9113, 8.2.3: a Cookie may be split into several fields.
+            separator = b"; " if name == b"cookie" else b", "
+            headers[name] = separator.join((headers[name], value))
+    return RequestHead(
+        received.method.encode("latin-1"),
+        received.path.encode("latin-1"),
+        headers,
+        fields,
+        content_length=content_length,
+    )
+
+
+def field_refusal(head: RequestHead, limits: ClientLimits) -> tuple[int, str] | None:
+    """Returns why a head cannot be one of HTTP/1.1, which HTTP/2 must not be a way around."""
+    hosts = sum(name == b"host" for name, _ in head.header_list)
+    size = len(head.target) + sum(
+        len(name) + len(value) + HEADER_OVERHEAD_BYTES for name, value in head.header_list
+    )
+    if size > limits.http_max_header_bytes:
+        return 431, f"request headers exceed the maximum of {limits.http_max_header_bytes} bytes"
+    if hosts != 1:
+        found = "none" if not hosts else "several"
+        return 400, f"expected one :authority or Host, got {found}"
+    if not _is_method(head.method):
+        return 400, f"malformed HTTP request: the method is {head.method[:100]!a}"
+    if head.method != b"CONNECT" and not _is_target(head.target):
+        return 400, f"malformed HTTP request: the target is {head.target[:100]!a}"
+    for name, value in head.header_list:
+        if not _is_value(value):
+            return 400, f"malformed HTTP request: header {name!a} has control characters"
+    return None
+
+
+class RequestBody:
+    """The body of a request that is not complete."""
+
+    __slots__ = ("_budget", "_data", "_lease", "_memory", "began_ns", "head", "size")
+
+    def __init__(self, head: RequestHead, began_ns: int, budget: RequestMemory) -> None:
+        self.head = head
+        self.began_ns = began_ns
+        self.size = 0  # what has been received
+        self._budget = budget
+        self._lease: MemoryLease | None = None  # unless it is small
+        self._memory: memoryview | None = None  # for all of a large body
+        self._data: bytes | bytearray = b""
+
+    def use_memory(self, memory: memoryview) -> None:
+        """Keep the body in this memory, which is as large as it is announced."""
+        self._lease = self._budget.lease()
+        self._memory = self._lease.attach(memory)
+
+    def count(self, size: int) -> None:
+        """Count received bytes; UnavailableError if there is no memory for them."""
+        self.size += size
+        if self._lease is not None:
+            self._lease.grow(size)
+        elif self.size > _UNCOUNTED_BYTES:
+            self._lease = self._budget.lease()
+            self._lease.grow(self.size)
+
+    def drop(self) -> None:
+        """Give the memory of a body back that will not be complete."""
+        if self._memory is not None:
+            forget(self._memory)
+        self._memory = self._lease = None
+        self._data = b""
+
+    @property
+    def rest(self) -> memoryview | None:
+        """The memory for the data that follows, if that has a place."""
+        return None if self._memory is None else self._memory[self.size :]
+
+    def add(self, data: bytes | bytearray | memoryview) -> None:
+        """Add received data, which was counted."""
+        if self._memory is not None:
+            self._memory[self.size - len(data) : self.size] = data
+        elif not self._data:
+            self._data = bytes(data)
+        else:
+            # One growing buffer: thousands of small objects would need many times their size.
+            if isinstance(self._data, bytes):
+                self._data = bytearray(self._data)
+            self._data += data
+
+    def complete(self) -> HttpRequest:
+        """Returns the request, as all of its body was received."""
+        head = self.head
+        if head.content_length != self.size:  # it was not announced
+            head = msgspec.structs.replace(head, content_length=self.size, resolved=None)
+        body: Buffer = self._data
+        if self._memory is not None:
+            body = self._memory
+        elif self._lease is not None:
+            body = self._lease.attach(body)
+        return HttpRequest(head, body, self.began_ns)
+
+    def incomplete_input(self) -> IncompleteInput:
+        """Returns what is missing, for the timeout of slow clients."""
+        whole = self.head.content_length or _UNKNOWN_LENGTH
+        return IncompleteInput("a request body", 0, whole - self.size)
+
+
+@functools.lru_cache(maxsize=1024)  # most answers differ in their length at most
+def response_block(
+    status: int, content_type: bytes, headers: bytes, size: int | None = None
+) -> bytes:
+    """Returns the header block of a response; `headers` are whole lines of HTTP/1.1."""
+    fields = [(b":status", b"%d" % status)]
+    if status == NO_CONTENT:  # it has neither a type nor a length
+        size = None
+    else:
+        fields.append((b"content-type", content_type))
+    for line in headers.split(b"\r\n"):
+        if line:
+            name, _, value = line.partition(b":")
+            fields.append((name.lower(), value.strip()))
+    if size is not None:
+        fields.append((b"content-length", b"%d" % size))
+    return encode_header_block(fields)
+
+
+@functools.lru_cache(maxsize=4096)
+def small_frames(json_length: int | None, size: int) -> BodyFrames:
+    """Returns the frames of the answer to an inference, which lack the stream and the body."""
+    return BodyFrames(response_block(200, *body_headers(json_length, "identity"), size), size)
+
+
+class Http2Stream(HttpConnection):
+    """The answer to one request."""
+
+    def __init__(self, connection: Http2ServerConnection, stream_id: int) -> None:
+        super().__init__(connection.handler)
+        self._connection = connection
+        self.stream_id = stream_id
+
+    @property
+    def peer(self) -> Any:
+        """Who is at the other end of all streams, once a policy has asked for it."""
+        return self._connection.peer
+
+    @peer.setter
+    def peer(self, peer: Any) -> None:
+        self._connection.peer = peer
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns a fact about the transport; None if it is not known."""
+        return self._connection.get_extra_info(name)
+
+    def handle(self, request: HttpRequest) -> None:
+        """Answer a request, now or later."""
+        self._handle(request)
+
+    def hold(self, request: HttpRequest) -> None:
+        """Keep a request that cannot be answered yet; see `handle_held`."""
+        self._current = request
+
+    def handle_held(self) -> None:
+        """Answer the request that was held, unless the client does not want it any more."""
+        if self._current is not None:
+            self._handle(self._current)
+
+    def refuse(self, head: RequestHead, status: int, message: str) -> None:
+        """Answer a request that is refused, whatever its body is."""
+        self._current = HttpRequest(head)
+        self._handler.count_refusal(status, message)
+        self._handler.on_unread(head, status, message)
+        self.respond_error(status, message, RETRY_AFTER if status == UNAVAILABLE else b"")
+
+    def respond(
+        self,
+        status: int,
+        parts: Sequence[Buffer] = (),
+        content_type: bytes = JSON_TYPE,
+        headers: bytes = b"",
+    ) -> None:
+        """Answer the request; `headers` are whole lines."""
+        request = self._current
+        if request is None:  # the client has reset the stream
+            return
+        if self._is_streaming:  # a reset tells the client that the streamed response is incomplete
+            self.drop(Http2ErrorCode.INTERNAL_ERROR)
+            return
+        head, cors = request.head, self._connection.cors
+        if cors is not None and head.method != b"OPTIONS":  # those say it themselves
+            headers += cors.answer_headers(head.headers.get)
+        block = response_block(status, content_type, headers, sum(map(len, parts)))
+        body = () if head.method == b"HEAD" else parts
+        self._connection.http2.send_body(self.stream_id, block, body)
+        self._end()
+
+    def respond_small(
+        self, json_length: int | None, body: bytes, encoding: str = "identity"
+    ) -> None:
+        """Answer an inference with a small body, like `respond(200, [body])` in less time."""
+        if self._current is None:
+            return
+        if encoding == "identity":
+            frames = small_frames(json_length, len(body))
+            if self._connection.http2.send_whole(self.stream_id, frames, (body,)):
+                self._end()
+                return
+        # The windows of the client are too small, or the answer is compressed.
+        self.respond(200, (body,), *body_headers(json_length, encoding))
+
+    def begin_stream(self, status: int, content_type: bytes, headers: bytes = b"") -> None:
+        """Begin a response of unknown length, with lines of headers; `stream` follows."""
+        request, cors = self._current, self._connection.cors
+        if request is None:
+            return
+        self._is_streaming = True
+        if cors is not None:
+            headers += cors.answer_headers(request.head.headers.get)
+        block = response_block(status, content_type, headers)
+        self._connection.http2.send_headers(self.stream_id, block)
+        self._connection.flush_soon()
+
+    def stream(self, part: bytes) -> None:
+        """Send a part of a streamed response; an empty part is ignored."""
+        if self._current is None or not part:
+            return
+        http2 = self._connection.http2
+        if http2.queued_bytes(self.stream_id) >= MAX_UNREAD_BYTES:
+            logger.info("HTTP client read too little of a streamed response: stream reset")
+            self.drop(Http2ErrorCode.ENHANCE_YOUR_CALM)
+            return
+        if not http2.send_data(self.stream_id, part) and not self.is_writing_paused:
+            self._pause_exchange()
+        self._connection.flush_soon()
+
+    def end_stream(self) -> None:
+        """End a streamed response."""
+        if self._current is None:
+            return
+        self._is_streaming = False
+        self._connection.http2.send_data(self.stream_id, b"", end_stream=True)
+        self._end()
+
+    def resume(self) -> None:
+        """Called when the client has read most of the output."""
+        self._resume_exchange()
+
+    def _end(self) -> None:
+        self._current = self._exchange = None
+        self._connection.remove(self)
+
+    def abandon(self) -> None:
+        """Called when the client does not want the answer any more, or cannot get it."""
+        self._abandon_exchange()
+
+    def drop(self, code: Http2ErrorCode) -> None:
+        """Reset the stream, whose answer stays incomplete."""
+        self._connection.http2.reset(self.stream_id, code)
+        self._connection.remove(self)
+        self.abandon()
