@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pytriton.protocol.http2.streams import Stream
 
 _DEFAULT_LIMITS = Http2Limits()
+# Looking up an enum's member takes 0.16 us on Python 3.11.
+_SEND_HEADERS, _SEND_DATA = StreamInput.SEND_HEADERS, StreamInput.SEND_DATA
 
 
 class Http2Connection:
@@ -258,12 +260,9 @@ class Http2Connection:
         if not size:
             self.send_headers(stream_id, head, end_stream=True)
             return
-        stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
+        stream = self._sendable(stream_id, _SEND_HEADERS)
         if stream is None:
             return
-        if stream.is_head_sent:
-            message = f"the response on stream {stream_id} has a head already"
-            raise LocalProtocolError(message)
         outbox = self._core.outbox
         if outbox.add_response(stream, head, body, size, None):
             self._core.end_sent(stream)
@@ -272,8 +271,7 @@ class Http2Connection:
 
     def send_interim(self, stream_id: int, block: bytes) -> None:
         """Send the head of an interim response, such as 100; the real one follows."""
-        stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
-        if stream is not None and not stream.is_head_sent:
+        if self._sendable(stream_id, _SEND_HEADERS) is not None:
             self._core.outbox.add_header_block(stream_id, block, is_end=False)
 
     def send_whole(
@@ -293,12 +291,9 @@ class Http2Connection:
 
     def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
         """Send the head of a response; with `end_stream`, it is the whole response."""
-        stream = self._sendable(stream_id, StreamInput.SEND_HEADERS)
+        stream = self._sendable(stream_id, _SEND_HEADERS)
         if stream is None:
             return
-        if stream.is_head_sent:
-            message = f"the response on stream {stream_id} has a head already"
-            raise LocalProtocolError(message)
         stream.is_head_sent = True
         self._core.outbox.add_header_block(stream_id, block, is_end=end_stream)
         if end_stream:
@@ -312,12 +307,9 @@ class Http2Connection:
         Returns:
             False if so much is queued that the caller should pause until `WriteResumed`.
         """
-        stream = self._sendable(stream_id, StreamInput.SEND_DATA)
+        stream = self._sendable(stream_id, _SEND_DATA)
         if stream is None:
             return True
-        if not stream.is_head_sent:
-            message = f"the response on stream {stream_id} has no head yet"
-            raise LocalProtocolError(message)
         core = self._core
         size = len(data)
         # A small part of a response goes with its header in one buffer, if the windows allow it.
@@ -335,12 +327,9 @@ class Http2Connection:
 
     def send_trailers(self, stream_id: int, block: bytes) -> None:
         """End a response; the trailers are sent after all of its data."""
-        stream = self._sendable(stream_id, StreamInput.SEND_DATA)
+        stream = self._sendable(stream_id, _SEND_DATA)
         if stream is None:
             return
-        if not stream.is_head_sent:
-            message = f"the response on stream {stream_id} has no head yet"
-            raise LocalProtocolError(message)
         core = self._core
         # Trailers must not overtake queued data.
         if stream.queue:
@@ -407,4 +396,7 @@ class Http2Connection:
         next_state(stream_id, stream.state, event)
         if stream.is_end_queued:
             raise LocalProtocolError(f"the response on stream {stream_id} has ended already")
+        if stream.is_head_sent is not (event is _SEND_DATA):
+            state = "a head already" if stream.is_head_sent else "no head yet"
+            raise LocalProtocolError(f"the response on stream {stream_id} has {state}")
         return stream
