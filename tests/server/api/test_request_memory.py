@@ -16,9 +16,12 @@ from pytriton.protocol.compression import decompress
 from pytriton.protocol.grpc import GrpcError, GrpcStatus, MessageAssembler, message_prefix
 from pytriton.runtime.transport.arena import Arena, block_bytes, forget
 from pytriton.serving.server.api.request_memory import UNCOUNTED_BYTES, RequestMemory
-from tests.server.http_fakes import Client, ScriptedHandler, chunked, post
+from tests.server.grpc_fakes import GrpcClient, framed, infer_request
+from tests.server.http_fakes import Client, ScriptedHandler, chunked, get, post
+from tests.wire.http2.frame_client import data
 
 LARGE = 256 << 10
+SMALL = 60_000
 
 
 def test_lease_counts_what_was_taken_until_it_is_deleted():
@@ -215,6 +218,110 @@ def test_chunked_body_is_counted_once_it_is_large():
     assert found.answers()[-1].status == 503
 
 
+def parts_of(text: bytes, size: int) -> list[bytes]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        post(bytes(SMALL), b"/later"),
+        post(bytes(SMALL), b"/later", b"Expect: 100-continue"),
+        chunked(*[bytes(1000)] * 50, target=b"/later"),
+        get(b"/later", b"X-Long: " + b"x" * SMALL),
+    ],
+    ids=["body", "expected body", "chunks", "head"],
+)
+def test_small_request_is_counted_while_it_is_incomplete(text):
+    found = client(2 * LARGE)
+    memory = found.handler.request_memory
+    *parts, last = parts_of(text, 10_000)
+    received = 0
+    for part in parts:
+        found.send(part)
+        received += len(part)
+
+        assert memory.used_bytes == received
+
+    found.send(last)
+
+    assert len(found.handler.later) == 1
+    assert memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_small_request_in_two_small_reads_is_not_counted(seen_before):
+    found = client(1)
+    text = post(bytes(3000))
+    if seen_before:
+        found.send(text)
+    for part in parts_of(text, 2000):
+        found.send(part)
+
+        assert found.handler.request_memory.used_bytes == 0
+
+    assert set(found.statuses()) == {200}
+
+
+@pytest.mark.parametrize("end", ["reset", "stop", "timeout"])
+def test_memory_of_a_small_request_that_does_not_end_is_given_back(end):
+    found = client(2 * LARGE)
+    found.send(post(bytes(SMALL))[:20_000])
+
+    assert found.handler.request_memory.used_bytes == 20_000
+
+    if end == "reset":
+        found.reset()
+    elif end == "stop":
+        found.connection.end()
+    else:
+        found.loop.advance(found.handler.limits.body_stall_timeout_s + 2)
+    assert found.handler.request_memory.used_bytes == 0
+
+
+def test_slow_small_requests_take_no_more_than_the_budget():
+    first = client(1)
+    handler = first.handler
+    handler.request_memory.limit_bytes = 5 * SMALL
+    clients = [Client(handler) for _ in range(20)]
+    text = post(bytes(SMALL))
+    for each in clients:
+        each.send(text[:30_000])
+        each.send(text[30_000:-1])
+
+        assert handler.request_memory.used_bytes <= 5 * SMALL
+
+    refused = [each for each in clients if each.statuses() == [503]]
+    waiting = [each for each in clients if not each.statuses()]
+
+    assert len(refused) == 16
+    assert len(waiting) == 4
+    assert b"Retry-After: 1" in refused[0].received
+    for each in waiting:
+        each.send(text[-1:])
+
+        assert each.statuses() == [200]
+    assert handler.request_memory.used_bytes == 0
+
+
+def test_request_in_one_read_is_served_without_memory_in_the_budget():
+    found = client(1)
+    found.handler.request_memory.take(1)
+    found.send(post(bytes(SMALL)))
+
+    assert found.statuses() == [200]
+
+
+def test_chunked_body_that_becomes_large_is_counted_once():
+    found = client(2 * LARGE)
+    text = chunked(*[bytes(1000)] * 120, target=b"/later")
+    for part in parts_of(text, 10_000):
+        found.send(part)
+
+    assert len(found.handler.later) == 1
+    assert found.handler.request_memory.used_bytes == 120_000
+
+
 # Over gRPC
 
 
@@ -293,3 +400,68 @@ def test_inflating_stops_at_the_budget():
 
     with pytest.raises(UnavailableError):
         decompress(zlib.compress(bytes(4 * LARGE)), "deflate", 1 << 30, lease.grow)
+
+
+def grpc_client(budget: int = 2 * LARGE) -> tuple[GrpcClient, RequestMemory]:
+    client = GrpcClient()
+    memory = client.connection.work.memory
+    memory.limit_bytes = budget
+    return client, memory
+
+
+def request_of(size: int) -> bytes:
+    return framed(infer_request(raw_input_contents=[bytes(size)]))
+
+
+@pytest.mark.parametrize("size", [100, 30_000, SMALL])
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+def test_small_message_is_counted_while_it_is_incomplete(method, size):
+    client, memory = grpc_client()
+    message = request_of(size)
+    stream_id = client.open(method)
+    client.receive(data(stream_id, message[:50]))
+
+    assert memory.used_bytes == 45
+
+    client.receive(data(stream_id, message[50:-1]))
+
+    assert memory.used_bytes == len(message) - 6
+    client.reset(stream_id)
+    gc.collect()
+    assert memory.used_bytes == 0
+
+
+def test_whole_message_is_counted_while_the_end_of_its_call_is_missing():
+    client, memory = grpc_client()
+    message = request_of(SMALL)
+    stream_id = client.open("ModelInfer")
+    client.receive(data(stream_id, message))
+
+    assert memory.used_bytes == len(message) - 5
+
+    client.receive(data(stream_id, b"", end_stream=True))
+
+    assert client.engine.inferences
+    assert memory.used_bytes == len(message) - 5  # once, as every message of this size that waits
+
+
+def test_small_message_of_another_method_is_counted_while_it_is_incomplete():
+    client, memory = grpc_client()
+    stream_id = client.open("ModelConfig")
+    client.receive(data(stream_id, message_prefix(SMALL) + bytes(SMALL - 1)))
+
+    assert memory.used_bytes == SMALL - 1
+
+
+def test_incomplete_small_messages_take_no_more_than_the_budget():
+    client, memory = grpc_client(budget=5 * SMALL)
+    streams = [client.open("ModelInfer") for _ in range(20)]
+    for stream_id in streams:
+        client.receive(data(stream_id, message_prefix(SMALL) + bytes(SMALL - 1)))
+
+        assert memory.used_bytes <= 5 * SMALL
+
+    responses = [client.response(each) for each in streams]
+
+    assert [each.status for each in responses if each.trailers] == ["14"] * 15
+    assert "--max-request-memory" in responses[-1].text

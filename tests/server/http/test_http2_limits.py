@@ -67,6 +67,32 @@ def test_small_bodies_do_not_count():
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
+def test_small_body_counts_while_it_is_incomplete(is_announced):
+    client = limited()
+    stream_id = begin(client, SMALL, is_announced=is_announced)
+    client.send_data(stream_id, bytes(SMALL - 1))
+
+    assert used(client) == SMALL - 1
+
+    client.send_data(stream_id, bytes(1), end_stream=True)
+    assert len(client.handler.later) == 1
+    assert used(client) == 0
+
+
+def test_incomplete_small_bodies_take_no_more_than_the_budget():
+    client = limited(budget=5 * SMALL)
+    streams = [begin(client, SMALL) for _ in range(20)]
+    for each in streams:
+        client.send_data(each, bytes(SMALL - 1))
+
+        assert used(client) <= 5 * SMALL
+
+    statuses = [client.reply(each).status for each in streams]
+
+    assert statuses == [0] * 5 + [503] * 15
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
 def test_body_beyond_the_budget_is_refused_alone(is_announced):
     client = limited()
     kept = begin(client, 700_000)

@@ -172,7 +172,8 @@ class MessageAssembler:
 
     A message that comes in parts is copied once: into the memory that `allocate` returns, or
     into a buffer that grows with the parts. No memory is used because of a declared size alone.
-    With `open_lease`, the memory of large messages is counted until it is freed.
+    With `open_lease`, the memory of large messages is counted until it is freed, and that of
+    others while they are incomplete.
     """
 
     __slots__ = (
@@ -238,6 +239,17 @@ class MessageAssembler:
         memory = self._memory
         self._message = self._memory = self._lease = None
         return memory
+
+    def keep(self, nbytes: int) -> None:
+        """Count a complete message that has to wait for the end of the stream; a large one is."""
+        has_none = self._lease is None and nbytes < _MIN_VIEW_BYTES
+        if has_none and self._open_lease is not None:
+            self._lease = self._open_lease()
+            self._grow(nbytes)
+
+    def release(self) -> None:
+        """Stop counting a message that had to wait."""
+        self._lease = None
 
     def feed(self, data: Buffer) -> list[Message]:
         """Returns the messages that `data` completes; raises like `take`."""
@@ -306,7 +318,7 @@ class MessageAssembler:
         if not message and self._memory is None:  # this is the first part
             if self._allocate is not None and not self._is_compressed:
                 self._memory = self._allocate(self._left, part)
-            if self._open_lease is not None and self._left >= _MIN_VIEW_BYTES:
+            if self._open_lease is not None:
                 self._begin_lease(self._open_lease())
         self._grow(len(part))
         if self._memory is None:
@@ -347,7 +359,7 @@ class MessageAssembler:
     def _end_message(self) -> Message:
         message: Buffer | None = self._message if self._memory is None else self._memory
         assert message is not None
-        if self._lease is not None and self._memory is None:
+        if self._lease is not None and self._memory is None and len(message) >= _MIN_VIEW_BYTES:
             message = self._lease.attach(message)
         self._message = self._memory = self._lease = None
         return self._decode(message)

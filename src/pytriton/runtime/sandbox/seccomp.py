@@ -248,7 +248,7 @@ def rules(
         Rule("socket", errno.EACCES, _socket_checks(has_network=has_network, has_unix=has_unix)),
         Rule("socketpair", errno.EACCES, [Check(0, (_AF_UNIX,)), Check(1, _PAIRS)]),
     ]
-    forbidden = _LEASES
+    forbidden: tuple[int, ...] = _LEASES
     if has_signal_scope:  # the kernel reports success if it has signalled nobody of all
         listed.append(Rule("kill", checks=[Check(0, forbidden=(_EVERYBODY,))]))
     else:

@@ -2,8 +2,9 @@
 """A budget for the memory of request bodies, from their first byte until they are answered.
 
 Memory is counted as it is really taken: while data arrives or is inflated, and as long as this
-process keeps it, for a request that waits or runs. Bodies up to `UNCOUNTED_BYTES` are not counted;
-the limits of connections say how many of them there can be.
+process keeps it, for a request that waits or runs. Complete bodies up to `UNCOUNTED_BYTES` are not
+counted, and so cost nothing if they come in one read; the limits of connections say how many of
+them there can be. While they are incomplete, clients may let them wait, and they are counted.
 """
 
 from __future__ import annotations

@@ -216,7 +216,10 @@ class GrpcCall:
                 raise GrpcError(
                     GrpcStatus.INTERNAL, "expected a whole message, got the stream's end"
                 )
+            assembler.release()
             self.on_half_close()
+        elif self._message is not None:
+            assembler.keep(len(self._message))
         self.acknowledge(size)
 
     def _stop_input(self) -> None:
@@ -229,7 +232,12 @@ class GrpcCall:
 
     def make_assembler(self) -> MessageAssembler:
         """Returns the assembler of the client's messages; most methods have only small ones."""
-        return MessageAssembler(self.connection.max_small_bytes, self.head.encoding)
+        connection = self.connection
+        return MessageAssembler(
+            connection.max_small_bytes,
+            self.head.encoding,
+            open_lease=connection.work.memory.lease,
+        )
 
     def _accept(self, message: Message) -> None:
         if isinstance(message, Inflation):

@@ -337,6 +337,8 @@ class Http1Connection(HttpConnection, asyncio.BufferedProtocol):
         if reader.is_mid_request and not reader.is_over:
             self._timeouts.on_part(reader, nbytes, self._loop.time())
             self._handler.watch.add(self)
+            if reader.large_body is None:
+                reader.count_part(nbytes)
 
     def pause_writing(self) -> None:
         self._pause_exchange()

@@ -201,7 +201,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
         if body is None:  # it was refused
             return
         size = event.size if isinstance(event, DataBuffered) else len(event.data)
-        if not self._has_room(stream_id, body, size):
+        if not self._has_room(body, event, size):
             return
         if isinstance(event, DataReceived):  # the others are in their place already
             body.add(event.data)
@@ -212,7 +212,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             del self._bodies[stream_id]
             self._on_complete(stream_id, body.complete())
 
-    def _has_room(self, stream_id: int, body: RequestBody, size: int) -> bool:
+    def _has_room(self, body: RequestBody, event: DataReceived | DataBuffered, size: int) -> bool:
         """Provide for the next bytes of a body; returns False if it is refused."""
         head, limits = body.head, self.handler.limits
         whole = body.size + size
@@ -225,13 +225,13 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
             try:
                 if not body.size and head.content_length > LARGE_BODY_BYTES:
                     body.use_memory(self.handler.body_memory(head, self))
-                body.count(size)
+                body.count(size, is_last=event.end_stream)
             except MemoryError:
                 refusal = 503, f"no memory for a request body of {head.content_length} bytes"
             except UnavailableError as error:
                 refusal = 503, error.message
         if refusal is not None:
-            self._refuse_body(stream_id, *refusal)
+            self._refuse_body(event.stream_id, *refusal)
         return refusal is None
 
     def _large_refusal(self, head: RequestHead) -> tuple[int, str] | None:

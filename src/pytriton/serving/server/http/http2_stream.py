@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 # A stream with so much unread output is reset if more comes: its model does not pause.
 MAX_UNREAD_BYTES = 2 << 30
 _UNKNOWN_LENGTH = 1 << 62
-# Smaller bodies do not count in the budget for memory: there are as many as streams at most.
+# Up to this size, complete bodies do not count in the budget for memory: there are as many as
+# streams at most.
 _UNCOUNTED_BYTES = 4096
 
 _is_method = re.compile(rb"[A-Z][A-Z-]*").fullmatch
@@ -105,7 +106,7 @@ class RequestBody:
         self.began_ns = began_ns
         self.size = 0  # what has been received
         self._budget = budget
-        self._lease: MemoryLease | None = None  # unless it is small
+        self._lease: MemoryLease | None = None  # unless it is small and came at once
         self._memory: memoryview | None = None  # for all of a large body
         self._data: bytes | bytearray = b""
 
@@ -114,12 +115,12 @@ class RequestBody:
         self._lease = self._budget.lease()
         self._memory = self._lease.attach(memory)
 
-    def count(self, size: int) -> None:
+    def count(self, size: int, *, is_last: bool) -> None:
         """Count received bytes; UnavailableError if there is no memory for them."""
         self.size += size
         if self._lease is not None:
             self._lease.grow(size)
-        elif self.size > _UNCOUNTED_BYTES:
+        elif self.size > _UNCOUNTED_BYTES or not is_last:
             self._lease = self._budget.lease()
             self._lease.grow(self.size)
 
@@ -155,7 +156,7 @@ class RequestBody:
         body: Buffer = self._data
         if self._memory is not None:
             body = self._memory
-        elif self._lease is not None:
+        elif self._lease is not None and self.size > _UNCOUNTED_BYTES:
             body = self._lease.attach(body)
         return HttpRequest(head, body, self.began_ns)
 

@@ -36,6 +36,9 @@ SMALL_BODY_HINT = "for this request, got more"  # the same for requests without 
 MAX_CACHED_HEADS = 1024
 MAX_CACHED_HEAD_BYTES = 4096
 MAX_PARTIAL_BYTES = 4096  # of a body whose first part is kept until the rest has come
+# Of an incomplete request, more than this counts in the budget for memory. A connection itself
+# takes more, and so requests whose head and small body come in two reads need not be counted.
+_UNCOUNTED_PART_BYTES = 4096
 HEADER_OVERHEAD_BYTES = 32  # added for each header, as in HTTP/2, which limits their number, too
 CHUNK_OVERHEAD_BYTES = 64  # the largest average size of a chunk's framing
 
@@ -119,7 +122,8 @@ class RequestReader:
         self._limits = limits
         self._origins = origins
         self._memory = memory
-        self._lease: MemoryLease | None = None  # of a large body
+        self._lease: MemoryLease | None = None  # of a large body, or of an incomplete request
+        self._part_bytes = 0  # received bytes of a request that is incomplete after its read
         self._is_timed = is_timed
         self._began_ns = 0
         self._cached_heads = cached_heads
@@ -154,6 +158,8 @@ class RequestReader:
             data, self._partial = self._partial + data, b""
             self.is_mid_request = False
             if self._feed_known(data):
+                if not self.is_mid_request:
+                    self._drop_parts()
                 return
         while data and not self.is_over:
             data = self._parse(data)
@@ -193,6 +199,25 @@ class RequestReader:
         if self._lease_more(nbytes) and self._body_bytes == len(self.large_body):
             body, self.large_body = self.large_body, None
             self._end_request(body)
+
+    def count_part(self, nbytes: int) -> None:
+        """Count a read after which the request is not complete; it is refused without memory.
+
+        A large body is counted where it is kept. Otherwise, all received bytes are kept: it is a
+        part of the head, or the body is small. Requests that come in one read cost nothing here.
+        """
+        if self._body_bytes > LARGE_BODY_BYTES:
+            return
+        self._part_bytes += nbytes
+        if self._lease is not None:
+            self._lease_more(nbytes)
+        elif self._part_bytes > _UNCOUNTED_PART_BYTES:
+            self._lease = self._memory.lease()
+            self._lease_more(self._part_bytes)
+
+    def _drop_parts(self) -> None:
+        self._lease = None
+        self._part_bytes = 0
 
     def stop(self) -> None:
         """Stop reading, and release all memory."""
@@ -393,15 +418,15 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         if not (self.is_over or self._is_upgrade):
-            body = self._body if self._lease is None else self._lease.attach(self._body)
-            self._end_request(body)
+            lease = self._lease if self._body_bytes > LARGE_BODY_BYTES else None
+            self._end_request(self._body if lease is None else lease.attach(self._body))
 
     # Bodies and limits
 
     def _end_request(self, body: Any) -> None:
         head = self._delivered = self.head
         self._body = b""
-        self._lease = None
+        self._drop_parts()
         self._body_bytes = self._large_bytes = 0
         self.is_mid_request = False
         if not head.keep_alive:
