@@ -7,7 +7,6 @@ import json
 
 from pytriton.client import ModelClient
 
-SLOW_SECONDS = 0.4
 CONNECTIONS = 32
 
 
@@ -18,13 +17,13 @@ def message(request_id, seconds):
     return (head + body).encode()
 
 
-async def ask(host, port, numbers, every):
+async def ask(host, port, numbers, every, seconds):
     """Sends a request for each number that it gets, one after another."""
     reader, writer = await asyncio.open_connection(host, port)
     for number in numbers:
         is_slow = number % every == 0
         request_id = f"slow-{number // every}" if is_slow else f"quick-{number}"
-        writer.write(message(request_id, SLOW_SECONDS if is_slow else 0))
+        writer.write(message(request_id, seconds if is_slow else 0))
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
@@ -32,10 +31,10 @@ async def ask(host, port, numbers, every):
     writer.close()
 
 
-async def send(host, port, count, slow):
-    """Sends requests, `slow` of them slow."""
+async def send(host, port, count, slow, seconds):
+    """Sends requests, `slow` of which take so many seconds."""
     numbers = iter(range(count))  # all connections take from it
-    clients = [ask(host, port, numbers, count // slow) for _ in range(CONNECTIONS)]
+    clients = [ask(host, port, numbers, count // slow, seconds) for _ in range(CONNECTIONS)]
     await asyncio.gather(*clients)
 
 
@@ -44,9 +43,10 @@ if __name__ == "__main__":
     parser.add_argument("address", help="host:port of the server")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--slow", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3, help="that a slow one takes")
     arguments = parser.parse_args()
     with ModelClient(arguments.address, "Work", init_timeout_s=60) as client:
         client.wait_for_model(60)
     host, port = arguments.address.split(":")
-    asyncio.run(send(host, int(port), arguments.count, arguments.slow))
+    asyncio.run(send(host, int(port), arguments.count, arguments.slow, arguments.seconds))
     print(f"sent {arguments.count} requests, {arguments.slow} of them slow")

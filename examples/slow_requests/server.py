@@ -11,7 +11,7 @@ from pytriton.triton import Triton, TritonConfig
 TRACES = pathlib.Path(tempfile.gettempdir()) / "slow_requests.json"
 SETTINGS = {
     "trace_config": [f"triton,file={TRACES}", "level=TIMESTAMPS", "rate=1"],
-    "metrics_config": ["slow_request_seconds=0.2"],
+    "metrics_config": ["slow_request_seconds=2"],
 }
 
 

@@ -18,6 +18,7 @@ from pytriton import decorators, inprocess, model_config, testing
 from pytriton.tools.commands.table import ROWS, Group
 from tests.docs.site_pages import broken_links, is_outside, read_site
 from tests.e2e.waiting import eventually
+from tests.page.browser import complaints
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 BUILD_TIMEOUT_S = 300
@@ -205,7 +206,7 @@ def test_site_can_be_searched_and_switched_to_dark_without_a_server(site, browse
             browser.find_element("tag name", "body").get_attribute("data-md-color-scheme") != before
         )
     )
-    assert browser.get_log("browser") == []
+    assert complaints(browser) == []
 
 
 def look_at(browser, address, width, height, scheme="light"):

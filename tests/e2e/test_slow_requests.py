@@ -17,7 +17,7 @@ from examples.slow_requests import client, find_slow, server
 from tests.e2e.waiting import eventually
 
 COUNT = int(os.environ.get("PYTRITON_SLOW_REQUESTS_AMONG", "3000"))
-SLOW = 100
+SLOW, SECONDS = 100, 0.4
 
 
 def written_traces(path):
@@ -42,7 +42,7 @@ def test_every_slow_request_is_found_with_its_trace(
     server.bind(triton, max_batch_size)
     config = triton._config
     load = threading.Thread(
-        target=lambda: asyncio.run(client.send("127.0.0.1", config.http_port, COUNT, SLOW))
+        target=lambda: asyncio.run(client.send("127.0.0.1", config.http_port, COUNT, SLOW, SECONDS))
     )
     url = f"http://127.0.0.1:{config.metrics_port}/metrics"
     slow = find_slow.SlowRequests()
@@ -61,7 +61,7 @@ def test_every_slow_request_is_found_with_its_trace(
     assert slow.missed == 0
     for one in injected:
         times = traces[one.trace_id]
-        assert times["COMPUTE_END"] - times["QUEUE_START"] >= 0.4e9
-        assert one.seconds >= 0.4
+        assert times["COMPUTE_END"] - times["QUEUE_START"] >= SECONDS * 1e9
+        assert one.seconds >= SECONDS
     if max_batch_size > 1:
         assert 'path="columns"' in page

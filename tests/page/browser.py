@@ -143,8 +143,14 @@ class Browser:
 
     def console(self) -> list[str]:
         """What the page has complained about since the start."""
-        self._console += [entry["message"] for entry in self.driver.get_log("browser")]
+        self._console += complaints(self.driver)
         return self._console
+
+
+def complaints(driver: Any) -> list[str]:
+    """New lines of the console, without those of the pages that Chromium itself begins with."""
+    lines = [entry["message"] for entry in driver.get_log("browser")]
+    return [line for line in lines if not line.startswith("chrome://")]
 
 
 @contextmanager
