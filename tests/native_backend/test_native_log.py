@@ -45,4 +45,5 @@ def test_standard_error_of_a_compiled_backend_is_kept_and_written_once(server, s
     ask(server, script)
 
     assert eventually(lambda: kept(server) == [(f"SCRIPT is {script}", "stderr", "crash")])
+    assert eventually(lambda: f"SCRIPT is {script}\n" in server.output)
     assert server.output.count(f"SCRIPT is {script}\n") == 1
