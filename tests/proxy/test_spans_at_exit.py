@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.e2e.waiting import DEADLINE_S
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.otlp_collector import Collector
 
 TRACE_ID = f"{0xAB:032x}"
@@ -50,4 +50,4 @@ def test_process_ends_although_nobody_takes_its_last_spans():
     with Collector(hangs=True) as collector:
         run(collector)
 
-        assert collector.request_count == 1
+        assert eventually(lambda: collector.request_count == 1)
