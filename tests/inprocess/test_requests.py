@@ -414,6 +414,19 @@ def test_memory_of_requests_is_freed(server):
     until(lambda: not [each for each in gc.get_referrers(exchange) if type(each) is Inference])
 
 
+def test_caller_may_forget_to_be_woken_while_the_last_response_arrives():
+    calls = []
+    wakes = iter([lambda: calls.append("woken")])
+
+    class ForgottenExchange(InprocessExchange):
+        on_arrival = property(lambda _: next(wakes, None), lambda *_: None)
+
+    exchange = ForgottenExchange(SimpleNamespace(end_request=lambda: None), None, None, None)
+    exchange.on_response(None, final=True)
+
+    assert calls == ["woken"]
+
+
 def test_request_is_over_before_its_caller_has_the_last_response():
     engine = SimpleNamespace(shared_loop=None, end_request=lambda: seen.append("end"))
     exchange = InprocessExchange(engine, None, None, None)

@@ -112,10 +112,11 @@ class InprocessExchange:
                 self.inference.pause()
             if self.arrivals.qsize() <= _FEW_WAITING:  # the caller did not see that it is paused
                 self._resume()
+        on_arrival = self.on_arrival  # the caller's thread forgets it with the last response
         if self.is_awaited:
             self._engine.shared_loop.interrupt()
-        elif self.on_arrival is not None:
-            self.on_arrival()
+        elif on_arrival is not None:
+            on_arrival()
 
     def _resume(self) -> None:
         if self._is_paused:
