@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -217,6 +218,17 @@ def test_question_on_a_connection_that_has_ended_fails_at_once(event, expected):
 
     with pytest.raises(ConnectionError, match=expected):
         asyncio.run(connection.exchange(b"GET / HTTP/1.1\r\n\r\n", b""))
+
+
+def test_abort_of_a_connection_that_was_lost_leaves_its_transport_alone():
+    aborts = []
+    connection = asyncio_connections._Connection()
+    connection.connection_made(SimpleNamespace(abort=lambda: aborts.append(connection)))
+    connection.connection_lost(None)
+
+    connection.abort()
+
+    assert aborts == []
 
 
 def test_scope_of_an_address_is_kept(monkeypatch):

@@ -61,6 +61,7 @@ class _Connection(asyncio.Protocol):
         self._answer: HttpAnswer | None = None
         self._response: asyncio.Future[HttpAnswer]
         self._failure: Exception | None = None  # the error that ended it while idle
+        self._is_lost = False
 
     @property
     def is_usable(self) -> bool:
@@ -70,6 +71,9 @@ class _Connection(asyncio.Protocol):
         )
 
     def abort(self) -> None:
+        if self._is_lost:
+            # asyncio's transports fail here if the server ended its side before all was sent.
+            return
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._transport.abort()
 
@@ -95,6 +99,7 @@ class _Connection(asyncio.Protocol):
         self._feed(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         error = exc or ConnectionError("the connection was closed before an answer came")
         self._failure = self._failure or error
         self._finish(error)
