@@ -246,6 +246,7 @@ def test_closed_channel_tells_nothing(rig):
 def test_dropped_segments_are_told_even_where_a_peer_is_gone(rig):
     rig.far.close()
     rig.near.drop_segments([1, 2])
+    rig.until(lambda: rig.losses)
     rig.turn()
 
     assert len(rig.losses) == 1

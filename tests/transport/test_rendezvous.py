@@ -18,7 +18,9 @@ import pytest
 from pytriton.runtime.transport import rendezvous
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 
-PORT = 20_000 + os.getpid() % 40_000  # others may run these tests at the same time
+# Others may run these tests at the same time, and tests beside these start servers with ports. None
+# of them has this number or the next, which only are parts of names.
+PORT = 100_000 + 2 * os.getpid()
 NOBODY = 65_534
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not hasattr(socket, "SO_PEERCRED"),
