@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from pytriton.client.kserve.address import parse_address
@@ -14,15 +12,11 @@ from pytriton.client.kserve.metrics import series
 from pytriton.tools.perf.errors import GeneratorError
 from pytriton.tools.perf.server_state import QuestionError, ServerAddress, questions_of
 from tests.client.scripted_server import ScriptedServer
+from tests.free_ports import free_ports
 
 
 def http(body: bytes, status: str = "200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +42,7 @@ def test_question_of_a_load_test_that_fails_says_why(answer, expected):
 
 
 def test_server_that_is_gone_is_named_as_it_was_typed():
-    port = closed_port()
+    (port,) = free_ports(1)
     with pytest.raises(QuestionError, match=f"the server at 127.0.0.1:{port} cannot be reached: "):
         questions_of(ServerAddress(f"127.0.0.1:{port}")).model_metadata("m")
     with pytest.raises(UnansweredError, match=f"No server answers at http://127.0.0.1:{port}: "):
