@@ -37,6 +37,7 @@ from pytriton.exceptions import PyTritonError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
 from tests.certificates import CertificateFolder
+from tests.differential.grpc_case import SERVICE
 from tests.e2e.conftest import new_ports
 from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
@@ -557,7 +558,7 @@ class Load:
             options = [("grpc.use_local_subchannel_pool", 1)]  # otherwise connections are shared
             credentials = grpc.ssl_channel_credentials(roots)
             with grpc.secure_channel(self._server.grpc, credentials, options) as channel:
-                grpc.channel_ready_future(channel).result(DEADLINE_S)
+                channel.unary_unary(f"{SERVICE}/ServerLive")(b"", timeout=DEADLINE_S)
                 yield
 
 

@@ -18,7 +18,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.http_client import call
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import eventually, whole_lines
 from tests.repository_e2e.model_files import code, config, ensemble
 
 COUNT = 64
@@ -88,10 +88,14 @@ def infer(client, request_id, *, model="talk", value=1.0):
     client.infer(model, [tensor], request_id=request_id)
 
 
-def lines(server, mark):
-    """The lines with a mark, which comes with the last of them."""
-    eventually(lambda: mark in server.output)
-    return [line for line in server.output.splitlines() if mark in line]
+def lines(server, mark, count=1):
+    """The lines with a mark, once there are so many: some are written after the answer."""
+
+    def found():
+        return [line for line in server.output.splitlines() if mark in line]
+
+    assert eventually(lambda: len(found()) >= count), server.output
+    return found()
 
 
 @pytest.mark.parametrize("connect", [http, grpc])
@@ -117,17 +121,18 @@ def test_settings_reach_models_at_once(server, connect):
         "log_verbose_level": 0,
         "log_format": "default",
     }
-    kinds = ("verbose", "info", "warning", "error")
-    seen = {
-        name: [kind for kind in kinds if any(f"{kind} {name}." in each for each in found)]
-        for name in ("quiet", "loud", "again")
-        for found in [lines(server, f" {name}.")]
-    }
-    assert seen == {
+    expected = {
         "quiet": ["info", "warning", "error"],
         "loud": ["verbose", "warning", "error"],
         "again": ["info", "warning"],
     }
+
+    def seen():
+        kinds = ("verbose", "info", "warning", "error")
+        output = server.output
+        return {name: [kind for kind in kinds if f"{kind} {name}." in output] for name in expected}
+
+    assert eventually(lambda: seen() == expected), seen()
 
 
 def test_model_that_is_started_later_has_the_current_settings(server):
@@ -137,7 +142,7 @@ def test_model_that_is_started_later_has_the_current_settings(server):
             each for each in server.model_processes() if "talk" in " ".join(each.cmdline())
         ]
         worker.kill()
-        eventually(lambda: "serves again" in server.output)
+        assert eventually(lambda: "serves again" in server.output)
         infer(client, "new")
 
     assert lines(server, "verbose new.")
@@ -153,7 +158,7 @@ def test_every_line_of_a_request_has_its_id(server, connect):
 
     shown = "mine\\n\\u001b"
     # Three of the server's log, and six that the model wrote with a line break in them.
-    assert len(lines(server, f"[request id: {shown}]")) == 9
+    assert len(lines(server, f"[request id: {shown}]", 9)) == 9
     begun = [line for line in lines(server, "bad.") if "ValueError" not in line or "Failed" in line]
     assert begun
     assert all("[request id: bad] " in line for line in begun)
@@ -165,7 +170,7 @@ def test_lines_of_an_ensembles_steps_have_its_id(server):
     with http(server) as client:
         infer(client, "whole", model="chain")
 
-    eventually(lambda: len(lines(server, "and whole.")) == 2)
+    assert len(lines(server, "and whole.", 2)) == 2
     assert all("[request id: whole] " in line for line in lines(server, "whole."))
 
 
@@ -177,10 +182,8 @@ def test_many_requests_at_the_same_time_have_only_their_own_ids(server, model):
 
     last = "printed" if model == "talk" else "ends"
     for name in names:
-        assert eventually(lambda name=name: lines(server, f"{last} {name}."))
-        found = lines(server, f"{name}.")
-        assert len(found) >= 3
-        for line in found:
+        assert lines(server, f"{last} {name}.")
+        for line in lines(server, f"{name}.", 3):
             assert f"[request id: {name}] " in line
             assert line.count("request id") == 1
 
@@ -192,19 +195,24 @@ def test_json_lines_have_the_id_and_the_exception(start_server):
         with pytest.raises(InferenceServerException):
             infer(client, "bad", value=7.0)
         shown = client.get_log_settings()
-        eventually(lambda: "ValueError: seven bad." in server.output)
 
+    def entries():
+        written = (*whole_lines(server.folder / "stdout"), *whole_lines(server.folder / "stderr"))
+        return [json.loads(line) for line in written]
+
+    def of_good(*, printed):
+        return [
+            entry["message"]
+            for entry in entries()
+            if entry.get("request_ids") == ["good"] and (entry["file"] == "stdout") == printed
+        ]
+
+    logged = {"info good.", "warning good.", "error good.", "logged good."}
     assert shown["log_format"] == "json"
-    entries = [json.loads(line) for line in server.output.splitlines()]
-    of_good = [entry for entry in entries if entry.get("request_ids") == ["good"]]
-    assert [entry["message"] for entry in of_good if entry["file"] == "stdout"] == [
-        "printed good.",
-        "and good.",
-    ]
-    assert {"info good.", "warning good.", "error good.", "logged good."} <= {
-        entry["message"] for entry in of_good
-    }
-    (failed,) = [entry for entry in entries if "exception" in entry]
+    assert eventually(lambda: of_good(printed=True) == ["printed good.", "and good."])
+    assert eventually(lambda: logged <= set(of_good(printed=False)))
+    assert eventually(lambda: [entry for entry in entries() if "exception" in entry])
+    (failed,) = [entry for entry in entries() if "exception" in entry]
     assert failed["request_ids"] == ["bad"]
     assert "Traceback" in failed["exception"]
 
@@ -212,9 +220,9 @@ def test_json_lines_have_the_id_and_the_exception(start_server):
 def test_log_file_that_is_moved_is_created_again(start_server, tmp_path):
     path = tmp_path / "server.log"
     server = start_server(MODELS, flags=[f"--log-file={path}"])
-    eventually(lambda: path.exists() and "Started Metrics" in path.read_text())
+    assert eventually(lambda: path.exists() and "Started Metrics" in path.read_text())
     with http(server) as client:
-        eventually(client.is_server_ready)
+        assert eventually(client.is_server_ready)
         assert client.get_log_settings()["log_file"] == str(path)
         path.rename(tmp_path / "server.log.1")
 
@@ -257,16 +265,23 @@ def test_every_request_has_its_lines_while_the_log_is_verbose(server, connect):
         client.update_log_settings({"log_verbose_level": 0})
         ask(100)
         infer(client, "last")
-    eventually(lambda: "printed last." in server.output)
+    assert lines(server, "printed last.")
 
-    output = server.output
     arrival = "HTTP request: POST" if connect is http else "gRPC call:"
-    assert output.count("us and was answered with 1 response(s)") == 12
-    assert output.count(f'"{arrival}') == 15  # with the two changes of settings
-    assert output.count("\"[request id: known] request for model 'talk' took ") == 1
-    assert output.count("\"[request id: failed] request for model 'talk' took ") == 1
-    assert output.count(" us and failed: Failed to process the request(s)") == 1
-    assert output.count("request for model 'talk' with X FP32 [1], for all outputs") == 1
+    expected = {
+        "us and was answered with 1 response(s)": 12,
+        f'"{arrival}': 15,  # with the two changes of settings
+        "\"[request id: known] request for model 'talk' took ": 1,
+        "\"[request id: failed] request for model 'talk' took ": 1,
+        " us and failed: Failed to process the request(s)": 1,
+        "request for model 'talk' with X FP32 [1], for all outputs": 1,
+    }
+
+    def counts():
+        output = server.output
+        return {text: output.count(text) for text in expected}
+
+    assert eventually(lambda: counts() == expected), counts()
 
 
 @pytest.mark.parametrize("connect", [http, grpc])
@@ -284,7 +299,7 @@ def test_errors_before_a_model_is_asked_are_logged_while_the_log_is_verbose(serv
 
     status = "HTTP error 404" if connect is http else "gRPC error NOT_FOUND"
     text = f"\"{status}: Request for unknown model: 'unknown' is not found\""
-    assert server.output.count(text) == 1
+    assert len(lines(server, text)) == 1
 
 
 def test_refused_http_requests_are_logged_while_the_log_is_verbose(start_server):
@@ -342,8 +357,11 @@ def test_requests_of_streamed_sequences_keep_their_ids(start_server):
 
     assert [str(error) for _, error in seen if error is not None] == []
     assert [result.get_response().id for result, _ in seen] == [f"r{n}" for n in range(count)]
-    eventually(lambda: f"[request id: r{count - 1}] " in server.output)
-    assert len(set(re.findall(r"\[request id: (r\d+)\] of a sequence", server.output))) == count
+
+    def ids():
+        return set(re.findall(r"\[request id: (r\d+)\] of a sequence", server.output))
+
+    assert eventually(lambda: len(ids()) == count), ids()
 
 
 def kept_lines(server, **wanted):
@@ -369,12 +387,12 @@ def test_page_has_what_a_model_prints_logs_and_raises(start_server, front_ends):
     def texts(**wanted):
         return [line["text"] for line in kept_lines(server, model="talk", **wanted)]
 
-    printed = ["printed order-17.", "and order-17."]
-    assert eventually(lambda: set(printed) <= set(texts(text="order-17")))
-    assert {*printed, "info order-17.", "error order-17."} <= set(texts(text="order-17"))
+    written = {"printed order-17.", "and order-17.", "info order-17.", "error order-17."}
+    assert eventually(lambda: written <= set(texts(text="order-17"))), texts()
     assert {line["model"] for line in kept_lines(server, text="order-17")} == {"talk"}
     (worker,) = {line["process"] for line in kept_lines(server, text="order-17")}
     assert worker != server.pid
+    assert eventually(lambda: any("Traceback" in text for text in texts(level="ERROR")))
     (failure,) = [text for text in texts(level="ERROR") if "Traceback" in text]
     assert failure.startswith("model 'talk': ValueError: seven bad-0. at model.py:")
     assert "pytriton/runtime" not in failure
