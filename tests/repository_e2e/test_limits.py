@@ -311,4 +311,6 @@ def test_clients_of_a_killed_front_end_do_not_count(start_server):
 
 
 def is_front_end(process: psutil.Process) -> bool:
-    return bool(re.search(r"front end \d", " ".join(process.cmdline())))
+    with contextlib.suppress(psutil.NoSuchProcess):  # it was killed, and nobody has reaped it
+        return bool(re.search(r"front end \d", " ".join(process.cmdline())))
+    return False

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +13,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as triton_grpc_aio
@@ -277,10 +275,9 @@ def test_requests_under_way_come_back_when_clients_leave_and_workers_die(server)
     assert eventually(lambda: running(server, "few") == 2)
     refused = ask(server, "few", "held")
     sockets[1].close()  # it waits, or runs: then its end comes with the worker's
-    for process in server.descendants():
-        with_title = " ".join(process.cmdline())
-        if "held" in with_title:
-            process.send_signal(signal.SIGKILL)
+    for worker in server.workers():
+        if "held" in " ".join(worker.cmdline()):
+            worker.kill()
     held.unlink()
     came_back = eventually(lambda: running(server, "few") == 0)
     sockets[0].close()
@@ -319,7 +316,7 @@ def test_server_that_stops_leaves_nothing(server):
     (server.repository / "held" / "1" / "hold").unlink()
 
     assert server.end() == 0
-    assert not [each for each in server.descendants() if each.status() != psutil.STATUS_ZOMBIE]
+    assert eventually(lambda: not server.descendants())
     connection.close()
 
 
