@@ -138,8 +138,8 @@ def test_hidden_model_changes_unseen(start_server):
     server = start(start_server, "poll")
     with join(server) as remote:
         bind(remote, "kept")
-        server.write("kept", {"3/model.py": code("print('changed'); y = x * 7")})
         loads = server.output.count("successfully loaded 'kept'")
+        server.write("kept", {"3/model.py": code("print('changed'); y = x * 7")})
         assert eventually(lambda: server.output.count("successfully loaded 'kept'") > loads)
         assert server.infer("kept", 5.0) == [-5.0]
 

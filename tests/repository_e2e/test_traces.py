@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.e2e import http_client
+from tests.e2e.waiting import eventually
 from tests.otlp_collector import Collector, new_trace_id
 from tests.repository_e2e.model_files import (
     DECOUPLED,
@@ -72,13 +73,13 @@ def test_model_file_sees_the_span_of_its_request(server, caller, collector):
     assert spans["compute"].parent_id == spans["leaf"].span_id
     span_id = spans["leaf"].span_id
     context = f'{{"traceparent":"00-{caller.trace_id}-{span_id}-01","tracestate":"a=b"}}'
-    assert f"context of {caller.trace_id} {context}" in server.stdout
+    assert eventually(lambda: f"context of {caller.trace_id} {context}" in server.stdout)
 
 
 def test_model_file_sees_no_span_of_a_request_that_is_not_traced(server):
     server.infer("leaf", id="untraced")
 
-    assert "context of untraced None" in server.stdout
+    assert eventually(lambda: "context of untraced None" in server.stdout)
 
 
 def test_call_of_a_model_is_under_the_one_that_makes_it(caller, collector):
