@@ -123,7 +123,7 @@ def connected(
         with near:
             client = LargeCallClient(near, answer_bytes)
             client.open()
-            assert server.is_settled.wait(timeout=10)
+            assert server.is_settled.wait(timeout=60)
             yield client, server
     finally:
         thread.join()

@@ -225,11 +225,11 @@ def test_sequences_are_refused_at_a_concurrency():
 
 
 def test_server_that_is_not_there_is_named():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(GeneratorError, match=f"cannot reach 127.0.0.1:{port}"):
-        replay([exchange()], ReplayPlan(parse_address(f"127.0.0.1:{port}")))
+    with socket.socket() as silent:  # nobody else gets its port, and it does not listen
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        with pytest.raises(GeneratorError, match=f"cannot reach 127.0.0.1:{port}"):
+            replay([exchange()], ReplayPlan(parse_address(f"127.0.0.1:{port}")))
 
 
 def test_request_has_again_what_the_server_had_read_from_it():
