@@ -20,7 +20,9 @@ from tests.e2e.waiting import eventually
 from tests.repository_e2e.balancer import CHECK_INTERVAL_S, Balancer
 from tests.repository_e2e.model_files import code, model
 
-GRACE_S = 12 * CHECK_INTERVAL_S  # in its first half the balancer notices, in its second clients go
+# In its first half the balancer notices, in its second clients go. On a busy machine, a look of the
+# balancer may take many times as long as it waits between two.
+GRACE_S = 30 * CHECK_INTERVAL_S
 X = np.ones((1, 1), np.float32)
 BODY = json.dumps({"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": [1]}]})
 

@@ -222,6 +222,7 @@ def test_client_that_goes_away_stops_the_engine(server, path):
     connection.request("POST", f"/v2/models/slow/{path}", body)
     if path == "generate_stream":
         assert connection.getresponse().read(5) == b"data:"
+    assert eventually(lambda: f"stand-in generates for {prompt}" in server.output)
     connection.close()
 
     assert eventually(lambda: f"stand-in cancelled {prompt}" in server.output)
@@ -277,10 +278,13 @@ def test_metrics_have_the_names_of_the_engine(server):
     def page():
         return call(server.metrics_port, "/metrics").body.decode()
 
-    assert eventually(lambda: f"vllm:prompt_tokens_total{labels}}} 2" in page())
-    assert f"vllm:generation_tokens_total{labels}}} 3" in page()
-    assert f'vllm:request_generation_tokens_bucket{labels},le="2"}} 0' in page()
-    assert f'vllm:request_generation_tokens_bucket{labels},le="4"}} 1' in page()
+    for line in (
+        f"vllm:prompt_tokens_total{labels}}} 2",
+        f"vllm:generation_tokens_total{labels}}} 3",
+        f'vllm:request_generation_tokens_bucket{labels},le="2"}} 0',
+        f'vllm:request_generation_tokens_bucket{labels},le="4"}} 1',
+    ):
+        assert eventually(lambda line=line: line in page()), line
     assert page().count("# TYPE vllm:") == 8
 
 
@@ -301,7 +305,7 @@ def test_unloaded_model_finishes_its_streams_and_then_itself(server):
 
     assert [each["text_output"].tolist() for each in answers][-1] == [b" 29"]
     assert eventually(lambda: server.index()["leaving"]["state"] == "UNAVAILABLE")
-    assert "stand-in is finalized" in server.output
+    assert eventually(lambda: "stand-in is finalized" in server.output)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,7 @@ class TritonPythonModel:
             self._ongoing -= 1
 
     async def _answer(self, asked, state):
+        self.logger.log_info(f"stand-in generates for {asked.prompt}")
         last = None
         async for output in self._engine.generate(asked.prompt, asked.sampling):
             if self._metrics is not None:
