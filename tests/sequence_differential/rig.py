@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 
 from pytriton.base.protos import service_pb2
-from tests.e2e.waiting import DEADLINE_S, eventually
+from tests.e2e.waiting import DEADLINE_S, eventually, whole_lines
 from tests.sequence_differential.servers import Server
 
 RECORDER = Path(__file__).parent.joinpath("model_repository/recorder/1/model.py").read_text()
@@ -84,10 +84,7 @@ class Rig:
         (self.folder / "gate").unlink(missing_ok=True)
 
     def journal(self) -> list[Any]:
-        path = self.folder / "journal"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return [json.loads(line) for line in whole_lines(self.folder / "journal")]
 
     def executions(self, count: int) -> None:
         """Wait until so many executions have begun."""
