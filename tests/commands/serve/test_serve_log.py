@@ -24,8 +24,11 @@ def scale(x: float) -> float:
 """
 
 
-def write(folder, word):
-    (folder / "code.py").write_text(SOURCE.replace("WORD", word))
+def write(folder, word="", source=SOURCE):
+    """Replace the code in one step: nobody sees a file that is empty for a moment."""
+    part = folder.with_name(f"{folder.name}.part")
+    part.write_text(source.replace("WORD", word))
+    part.replace(folder / "code.py")
 
 
 def read_log(server, **wanted):
@@ -74,7 +77,7 @@ def test_log_goes_on_with_the_new_code(tmp_path):
         assert eventually(lambda: "new 2.0" in read_log(server, model="scale"))
         assert "old 1.0" in read_log(server, model="scale")
         assert "Serving the new code: scale" in read_log(server)
-        (tmp_path / "code.py").write_text("import nothing_like_it")
+        write(tmp_path, source="import nothing_like_it")
         server.wait_for("The new code cannot be served")
         assert eventually(lambda: read_log(server, level="ERROR"))
         (failure,) = read_log(server, level="ERROR")
