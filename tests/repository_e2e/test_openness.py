@@ -43,6 +43,8 @@ def check(server, *options):
         ("inference", 404, "Request for unknown model: 'nobody' is not found", State.FAILED),
         ("inference", 404, '{"error":"Not Found"}', State.OK),
         ("inference", "no answer", "timed out", State.NOTE),
+        ("inference", 403, "guest has no right to inference", State.OK),
+        ("inference", 403, "guest has no right to inference of the model 'x'", State.FAILED),
         ("model-repository", 400, "load is not allowed in model control mode 'none'", State.OK),
         ("model-repository", 500, "failed to load 'nobody'", State.FAILED),
         ("metadata", 200, "{}", State.NOTE),
@@ -78,6 +80,22 @@ def test_server_with_a_secret_is_open_for_nothing_but_health_and_metrics(start_s
     assert [key for key, state in found.items() if state == "failed"] == []
     assert found["HTTP", "inference"] == found["gRPC", "model-repository"] == "ok"
     assert code == 0
+
+
+def test_model_that_a_policy_opens_to_everybody_is_found(start_server, tmp_path):
+    policy = tmp_path / "auth.toml"
+    policy.write_text(
+        'anonymous = "guest"\n[principals.guest]\napis = ["inference"]\nmodels = ["plus"]\n'
+    )
+    flags = [f"--auth-config={policy}", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+    server = start_server(PLUS, flags=flags).await_ports()
+    found, code = check(server)
+
+    assert [key for key, state in found.items() if state == "failed"] == [
+        ("HTTP", "inference"),
+        ("gRPC", "inference"),
+    ]
+    assert code == 1
 
 
 def test_port_where_nobody_listens_is_noted():

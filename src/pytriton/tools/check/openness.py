@@ -47,6 +47,8 @@ _NOT_SERVED = frozenset({404, 405, 501, "UNIMPLEMENTED"})
 # Servers that load models for nobody say so before they look for the model.
 _NO_CONTROL = re.compile(r"not allowed in model control mode|polling is enabled", re.IGNORECASE)
 _RESTRICTED = re.compile(r"is restricted, expecting", re.IGNORECASE)
+# A policy says so to who has the right to other models, as its anonymous principal may have.
+_SOME_MODELS = re.compile(r"has no right to \S+ of the model ")
 _POLICY = "give each client its rights with --auth-config"
 
 
@@ -142,6 +144,10 @@ def metrics_questions() -> list[Question]:
 def judge(question: Question, answer: Answer) -> Finding:
     """Returns what an answer to a stranger means."""
     status, text = answer.status, answer.text
+    if _SOME_MODELS.search(text):
+        reach = f"anybody who reaches this port can {question.what}, of some models ({status})"
+        remedy = "take this right from the anonymous principal of the policy"
+        return Finding(question.name, f"{reach}; {remedy}", question.if_open)
     if status in _REFUSED or _RESTRICTED.search(text):
         return Finding(question.name, f"refused ({status})", State.OK)
     if _NO_CONTROL.search(text):
@@ -282,7 +288,7 @@ def _browser_findings(address: Address) -> Iterator[Finding]:
     origin = {"Origin": f"https://{_FOREIGN}"}
     index = "/v2/repository/index"
     crossing = _ask(address, index, b"{}", {**origin, "Content-Type": "text/plain"})
-    if crossing.status in _REFUSED or crossing.status == _NEEDS_CERTIFICATE:
+    if crossing.status in _REFUSED:
         yield Finding("pages of other sites", "refused", State.OK)
     else:
         text = f"a browser of your network sends their requests here ({crossing.status})"
@@ -325,9 +331,8 @@ def _ask(
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, response.read().decode("utf-8", "replace"), found)
-        except (
-            ssl.SSLError
-        ) as error:  # mutual TLS: the handshake ends without a certificate of ours
+        except ssl.SSLError as error:
+            # Mutual TLS: the handshake ends without a certificate of ours.
             return Answer(_NEEDS_CERTIFICATE, str(error))
         except (OSError, http.client.HTTPException) as error:
             return Answer(_NO_ANSWER, str(error))
