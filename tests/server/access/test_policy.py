@@ -207,6 +207,14 @@ OIDC = '[[oidc]]\nissuer = "https://a.b"\naudience = "c"\nprincipals = { "*" = "
             "certificates[0].fingerprint: expected sha256: and 64 hexadecimal digits",
         ),
         (
+            PRINCIPAL + "[[certificates]]\nprincipal = 'a'\nsubject = ' , '",
+            "certificates[0].subject: expected attributes such as CN=client-a",
+        ),
+        (
+            PRINCIPAL + "[[certificates]]\nprincipal = 'a'\nsubject = 'CN=a, XY=b'",
+            "EMAILADDRESS, SERIALNUMBER, got 'XY'",
+        ),
+        (
             PRINCIPAL + "[[certificates]]\nprincipal = 'a'\nsubject = 'client'",
             "certificates[0].subject: expected attributes such as CN=client-a",
         ),
@@ -224,3 +232,12 @@ def test_policy_may_fetch_keys_from_this_machine_without_encryption():
     policy = parse(PRINCIPAL + OIDC.replace("https://a.b", "http://127.0.0.1:8080/realm"))
 
     assert policy.issuers[0].issuer == "http://127.0.0.1:8080/realm"
+
+
+def test_attributes_of_a_subject_may_have_their_long_names():
+    subject = "commonName=a, emailaddress=b@example.com, 2.5.4.97=c"
+    text = PRINCIPAL + f"[[certificates]]\nprincipal = 'a'\nsubject = '{subject}'"
+
+    (rule,) = parse_policy(text, "auth.toml", is_json=False).policy.certificates
+
+    assert rule.subject == (("CN", "a"), ("EMAILADDRESS", "b@example.com"), ("2.5.4.97", "c"))

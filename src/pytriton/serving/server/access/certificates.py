@@ -11,22 +11,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from pytriton.serving.server.access.policy import CertificateRule
-
-# OpenSSL's names of attributes, by their short ones (RFC 4514, section 3).
-_LONG_NAMES = {
-    "CN": "commonName",
-    "O": "organizationName",
-    "OU": "organizationalUnitName",
-    "C": "countryName",
-    "ST": "stateOrProvinceName",
-    "L": "localityName",
-    "STREET": "streetAddress",
-    "DC": "domainComponent",
-    "UID": "userId",
-    "EMAILADDRESS": "emailAddress",
-    "SERIALNUMBER": "serialNumber",
-}
+from pytriton.serving.server.access.policy import ATTRIBUTES, CertificateRule
 
 
 class ClientCertificate(NamedTuple):
@@ -87,5 +72,5 @@ def matches(rule: CertificateRule, certificate: ClientCertificate) -> bool:
     if rule.dns and rule.dns not in certificate.dns:
         return False
     return all(
-        (_LONG_NAMES.get(name, name), value) in certificate.subject for name, value in rule.subject
+        (ATTRIBUTES.get(name, name), value) in certificate.subject for name, value in rule.subject
     )

@@ -41,6 +41,23 @@ ALGORITHMS = (
 DEFAULT_ALGORITHMS = ("RS256", "ES256")
 DEFAULT_MAX_FAILURES = 10
 
+# OpenSSL's names of the attributes of a subject, by their short ones (RFC 4514, section 3).
+ATTRIBUTES = {
+    "CN": "commonName",
+    "O": "organizationName",
+    "OU": "organizationalUnitName",
+    "C": "countryName",
+    "ST": "stateOrProvinceName",
+    "L": "localityName",
+    "STREET": "streetAddress",
+    "DC": "domainComponent",
+    "UID": "userId",
+    "EMAILADDRESS": "emailAddress",
+    "SERIALNUMBER": "serialNumber",
+}
+_SHORT_NAMES = {long.upper(): short for short, long in ATTRIBUTES.items()}
+_OBJECT_ID = re.compile(r"\d+(\.\d+)+")  # OpenSSL shows attributes so that it has no name for
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
 _FINGERPRINT = re.compile(r"sha256:((?:[0-9a-fA-F]{2}:?){32})")
 _LOCAL_ADDRESS = re.compile(r"http://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(/\S*)?")
@@ -253,7 +270,13 @@ def _attributes(members: _Members, subject: str) -> tuple[tuple[str, str], ...]:
         name, equals, value = part.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise members.wrong("subject", "attributes such as CN=client-a, O=Example", subject)
-        pairs.append((name.strip().upper(), value.strip()))
+        known = name.strip().upper()
+        known = _SHORT_NAMES.get(known, known)
+        if known not in ATTRIBUTES and not _OBJECT_ID.fullmatch(known):
+            raise members.wrong("subject", f"attributes of {', '.join(ATTRIBUTES)}", name.strip())
+        pairs.append((known, value.strip()))
+    if subject and not pairs:  # a rule that asks for nothing would mean every certificate
+        raise members.wrong("subject", "attributes such as CN=client-a, O=Example", subject)
     return tuple(pairs)
 
 
