@@ -189,8 +189,11 @@ def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
 
     client.send(post(b" " * LARGE, INFER, b"x-api-key: %b" % key.encode()))
 
+    (answer,) = client.answers()
+
     assert bool(asked) is has_right
-    assert client.answers()[0].status == (500 if has_right else 401)
+    assert answer.status == (500 if has_right else 401)
+    assert answer.headers.get(b"www-authenticate") == (None if has_right else b"Bearer")
     assert setting.access.refusals == ({} if has_right else {"unknown_key": 1})
 
 

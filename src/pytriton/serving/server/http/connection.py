@@ -66,6 +66,12 @@ class Expectation(NamedTuple):
 NO_CONTENT = 204
 UNAVAILABLE = 503
 RETRY_AFTER = b"Retry-After: 1\r\n"  # seconds; memory and connections become free at any time
+# Of requests that are refused before their bodies were read, by status.
+REFUSAL_HEADERS = {
+    401: b"WWW-Authenticate: Bearer\r\n",
+    429: RETRY_AFTER,
+    UNAVAILABLE: RETRY_AFTER,
+}
 JSON_TYPE = b"application/json"
 BINARY_TYPE = b"application/octet-stream"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -106,8 +112,7 @@ def error_body(message: str) -> bytes:
 def refusal(status: int, message: str, headers: bytes = b"") -> bytes:
     """Returns the last response on a connection; `headers` are whole lines."""
     body = error_body(message)
-    if status == UNAVAILABLE:
-        headers += RETRY_AFTER
+    headers += REFUSAL_HEADERS.get(status, b"")
     return b"%bContent-Type: %b\r\n%bConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (
         STATUS_LINES[status],
         JSON_TYPE,
