@@ -327,6 +327,44 @@ def test_body_that_is_announced_too_large_is_refused_with_its_head():
     assert client.reply(stream_id).reset == Http2ErrorCode.NO_ERROR
 
 
+FOREIGN = (b"origin", b"http://evil")
+
+
+@pytest.mark.parametrize("has_trailers", [False, True])
+def test_small_body_is_read_before_a_request_is_refused_so_that_its_stream_is_not_reset(
+    has_trailers,
+):
+    client = Http2Client()
+    fields = head(b"/a", (b"content-length", b"4"), FOREIGN, method=b"POST")
+    stream_id = client.open(fields)
+    before = client.reply(stream_id).is_ended
+    client.send_data(stream_id, b"body", end_stream=not has_trailers)
+    if has_trailers:
+        client.send(client.headers([(b"x", b"y")], stream_id, end_stream=True))
+
+    assert not before
+    assert client.answer(stream_id).status == 403
+    assert client.reply(stream_id).reset is None
+    assert client.handler.requests == []
+
+
+def test_client_that_waits_before_it_sends_a_body_is_refused_at_once():
+    client = Http2Client()
+    fields = (b"content-length", b"4"), (b"expect", b"100-continue"), FOREIGN
+    stream_id = client.open(head(b"/a", *fields, method=b"POST"))
+
+    assert client.answer(stream_id).status == 403
+
+
+def test_refused_request_whose_small_body_does_not_come_is_given_up():
+    client = Http2Client(body_stall_timeout_s=5.0)
+    fields = head(b"/a", (b"content-length", b"4"), FOREIGN, method=b"POST")
+    stream_id = client.open(fields)
+    client.loop.advance(20.0)
+
+    assert client.answer(stream_id).status == 408
+
+
 def test_body_that_grows_too_large_is_refused():
     client = Http2Client(http_max_input_bytes=1000)
     stream_id = client.open(head(b"/a", method=b"POST"))

@@ -193,7 +193,7 @@ def test_large_body_gets_memory_of_its_model_only_with_a_right(has_right):
 
     assert bool(asked) is has_right
     assert answer.status == (500 if has_right else 401)
-    assert answer.headers.get(b"www-authenticate") == (None if has_right else b"Bearer")
+    assert answer.headers.get(b"WWW-Authenticate") == (None if has_right else b"Bearer")
     assert setting.access.refusals == ({} if has_right else {"unknown_key": 1})
 
 

@@ -180,7 +180,7 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
                 head, "1.1", self.handler.limits, self.handler.origins
             )
             if refusal is not None:
-                self._begin(stream_id).refuse(head, *refusal)
+                self._refuse(event, head, refusal)
                 return
             received.memo = head
         large_refusal = self._large_refusal(head) if size > LARGE_BODY_BYTES else None
@@ -209,8 +209,30 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
                 self.http2.set_buffer(stream_id, body.rest)
         self.http2.acknowledge(stream_id, size)
         if event.end_stream:
-            del self._bodies[stream_id]
+            self._end_body(stream_id, body)
+
+    def _end_body(self, stream_id: int, body: RequestBody) -> None:
+        """Answer a request whose body is complete."""
+        del self._bodies[stream_id]
+        if body.refusal is None:
             self._on_complete(stream_id, body.complete())
+        else:
+            self._begin(stream_id).refuse(body.head, *body.refusal)
+
+    def _refuse(self, event: RequestReceived, head: RequestHead, refusal: tuple[int, str]) -> None:
+        """Refuse a request by its head, after a small body that follows.
+
+        Without that, the stream would be reset after the answer (RFC 9113, 8.1). Then curl 7.88
+        reports an error of the protocol, and does not show the answer.
+        """
+        most = min(LARGE_BODY_BYTES, self.handler.limits.http_max_input_bytes)
+        is_small = 0 < head.content_length <= most
+        if event.end_stream or not is_small or b"expect" in head.headers:
+            self._begin(event.stream_id).refuse(head, *refusal)
+            return
+        body = RequestBody(head, 0, self.handler.request_memory)
+        body.refusal = refusal
+        self._bodies[event.stream_id] = body
 
     def _has_room(self, body: RequestBody, event: DataReceived | DataBuffered, size: int) -> bool:
         """Provide for the next bytes of a body; returns False if it is refused."""
@@ -262,9 +284,9 @@ class Http2ServerConnection(Http2Transport, asyncio.BufferedProtocol):
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, TrailersReceived):  # their fields are ignored
-            body = self._bodies.pop(event.stream_id, None)
+            body = self._bodies.get(event.stream_id)
             if body is not None:
-                self._on_complete(event.stream_id, body.complete())
+                self._end_body(event.stream_id, body)
         elif isinstance(event, StreamReset):
             body = self._bodies.pop(event.stream_id, None)
             if body is not None:

@@ -21,8 +21,7 @@ from pytriton.runtime.transport.arena import forget
 from pytriton.serving.server.http.connection import (
     JSON_TYPE,
     NO_CONTENT,
-    RETRY_AFTER,
-    UNAVAILABLE,
+    REFUSAL_HEADERS,
     HttpConnection,
     body_headers,
 )
@@ -99,11 +98,12 @@ def field_refusal(head: RequestHead, limits: ClientLimits) -> tuple[int, str] | 
 class RequestBody:
     """The body of a request that is not complete."""
 
-    __slots__ = ("_budget", "_data", "_lease", "_memory", "began_ns", "head", "size")
+    __slots__ = ("_budget", "_data", "_lease", "_memory", "began_ns", "head", "refusal", "size")
 
     def __init__(self, head: RequestHead, began_ns: int, budget: RequestMemory) -> None:
         self.head = head
         self.began_ns = began_ns
+        self.refusal: tuple[int, str] | None = None  # the answer, if that is known already
         self.size = 0  # what has been received
         self._budget = budget
         self._lease: MemoryLease | None = None  # unless it is small and came at once
@@ -230,7 +230,7 @@ class Http2Stream(HttpConnection):
         self._current = HttpRequest(head)
         self._handler.count_refusal(status, message)
         self._handler.on_unread(head, status, message)
-        self.respond_error(status, message, RETRY_AFTER if status == UNAVAILABLE else b"")
+        self.respond_error(status, message, REFUSAL_HEADERS.get(status, b""))
 
     def respond(
         self,
