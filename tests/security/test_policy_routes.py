@@ -49,6 +49,9 @@ from tests.server.grpc_fakes import GrpcClient
 # How many requests with wrong credentials all ports get.
 COUNT = 20_000
 HTTP_COUNT = 15_000
+# The second if too many wrong signatures came to look at this one as well.
+REFUSED = {401, 429}
+REFUSED_CODES = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +237,8 @@ def test_http2_is_no_way_around_the_policy(policed, issuer, port):
         return {session.answers[stream_id].status for stream_id in streams}
 
     assert not session.is_closed
-    assert statuses(wrong) == statuses(without) == {401}
+    assert 401 in statuses(wrong) <= REFUSED
+    assert statuses(without) == {401}
     assert statuses(powerless) == {403}
 
 
@@ -292,8 +296,11 @@ def test_no_request_of_20000_with_wrong_credentials_is_let_in(policed, client, i
     codes = _flood_grpc(policed.grpc_port, headers, COUNT - HTTP_COUNT)
 
     assert sum(statuses.values()) + sum(codes.values()) == COUNT
-    assert statuses == {401: HTTP_COUNT}
-    assert codes == {grpc.StatusCode.UNAUTHENTICATED: COUNT - HTTP_COUNT}
+    assert statuses.keys() <= REFUSED
+    assert codes.keys() <= REFUSED_CODES
+    # Few of the credentials have a signature to look at.
+    assert statuses[401] > 0.9 * HTTP_COUNT
+    assert codes[grpc.StatusCode.UNAUTHENTICATED] > 0.9 * (COUNT - HTTP_COUNT)
     assert client.ask(KSERVE[0], good)[0] == 200
     values = [value for each in headers for value in each.values() if len(value) > 60]
     assert not [value for value in values if value[-30:] in policed.output]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import http.server
 import json
@@ -103,6 +104,104 @@ def test_claim_of_the_policy_names_the_subject(maker):
 )
 def test_token_that_is_wrong_is_refused(maker, make, reason):
     assert verify(maker, make(maker)) is reason
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda it: "a.b.c",
+        lambda it: it.token(exp=int(time.time()) - 100),
+        lambda it: it.token(nbf=int(time.time()) + 100),
+        lambda it: it.token(aud="other"),
+        lambda it: it.token(iss="https://other.example.com"),
+        lambda it: it.unsigned(),
+        lambda it: jwt.encode(it.claims("x"), it.keys["k1"], "RS256", headers={"kid": "k9"}),
+    ],
+)
+def test_signature_is_not_looked_at_if_something_else_is_wrong(maker, make):
+    checks = []
+
+    found = Tokens([issuer_of(maker)]).verify(make(maker), time.time(), checks.append)
+
+    assert not isinstance(found, Identity)
+    assert checks == []
+
+
+def test_signature_comes_before_whose_a_token_is(maker):
+    # Otherwise everybody could ask who has rights.
+    stranger = TokenMaker()
+
+    assert verify(maker, stranger.token("nobody@elsewhere.com")) is Reason.BAD_SIGNATURE
+    assert verify(maker, maker.token("nobody@elsewhere.com")) is Reason.UNKNOWN_SUBJECT
+
+
+def test_token_whose_signature_may_not_be_looked_at_is_not_accepted(maker):
+    found = Tokens([issuer_of(maker)]).verify(maker.token(), time.time(), lambda check: None)
+
+    assert found.reason is Reason.SIGNATURE_LIMIT
+
+
+def test_token_that_was_not_looked_at_for_each_issuer_is_not_called_wrong(maker):
+    stranger = TokenMaker()  # another table of the policy with the same issuer
+    answers = iter([False, None])
+    tokens = Tokens([issuer_of(stranger), issuer_of(maker)])
+
+    found = tokens.verify(maker.token(), time.time(), lambda check: next(answers))
+
+    assert found.reason is Reason.SIGNATURE_LIMIT
+
+
+def test_right_signature_alone_does_not_suffice(maker):
+    # PyJWT knows rules that nothing else here does: this token may not be used without x.
+    headers = {"kid": "k1", "crit": ["x"], "x": 1}
+    token = jwt.encode(maker.claims("alice@example.com"), maker.keys["k1"], "RS256", headers)
+
+    assert verify(maker, token) is Reason.MALFORMED
+
+
+def segment(text):
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "header,claims",
+    [
+        ("[]", "{}"),
+        ("{}", "[]"),
+        ("null", "null"),
+        ('{"alg": "RS256"', "{}"),
+        ("{}", "[" * 5000),
+        ('{"alg":' * 500, "{}"),
+        ("{}", '{"exp": 1e400}'),
+    ],
+)
+def test_token_that_is_no_token_is_refused(maker, header, claims):
+    token = f"{segment(header)}.{segment(claims)}.AAAA"
+
+    assert verify(maker, token) in (Reason.MALFORMED, Reason.FOREIGN)
+
+
+@pytest.mark.parametrize(
+    "claim,value,reason",
+    [
+        ("exp", [1], Reason.MALFORMED),
+        ("exp", {}, Reason.MALFORMED),
+        ("exp", "soon", Reason.MALFORMED),
+        ("exp", 10**400, Reason.MALFORMED),
+        ("nbf", [], Reason.MALFORMED),
+        ("aud", 7, Reason.FOREIGN),
+        ("aud", [[AUDIENCE]], Reason.FOREIGN),
+        ("aud", {AUDIENCE: 1}, Reason.FOREIGN),
+        ("aud", [], Reason.FOREIGN),
+        ("iss", [ISSUER], Reason.FOREIGN),
+    ],
+)
+def test_claim_of_another_kind_is_refused(maker, claim, value, reason):
+    claims = {**maker.claims("alice@example.com"), claim: value}
+    header = {"alg": "RS256", "kid": "k1"}
+    token = f"{segment(json.dumps(header))}.{segment(json.dumps(claims))}.AAAA"
+
+    assert verify(maker, token) is reason
 
 
 def test_token_with_an_unknown_key_of_a_file_is_refused(maker):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 
 import msgspec
 import pytest
@@ -14,7 +15,8 @@ from pytriton.serving.server.access.certificates import ClientCertificate, Peer
 from pytriton.serving.server.access.client_addresses import TrustedProxies
 from pytriton.serving.server.access.control import AccessControl
 from pytriton.serving.server.access.keys import make_key
-from pytriton.serving.server.access.policy import CertificateRule, Policy, Rights
+from pytriton.serving.server.access.policy import CertificateRule, Issuer, Policy, Rights
+from tests.access_policies import AUDIENCE, TokenMaker
 from tests.server.grpc_fakes import GrpcClient, infer_request
 from tests.server.http_fakes import Client, get, post
 from tests.server.http_models import INFER, InlineBackground, Service, infer_body
@@ -267,3 +269,39 @@ def test_clients_behind_a_proxy_are_told_apart_over_both_protocols():
     assert first == [401, "16"]
     assert throttled == [429, "8"]
     assert others == [401, "16"]
+
+
+def test_waits_are_told_over_both_protocols():
+    setting = Setting(max_failures_per_minute=1)
+    client, caller = setting.client(), GrpcClient(access=setting.access)
+    caller.connection.peer = Peer("10.0.0.1")
+    wrong = make_key("team", 0)[0]
+    status(client, request_of(wrong))
+
+    client.send(request_of(wrong))
+    answer = client.answers()[-1]
+    response = caller.response(caller.call("ServerMetadata", b"", ("x-api-key", wrong)))
+
+    assert (answer.status, answer.headers[b"Retry-After"]) == (429, b"1")
+    assert (response.status, response.trailers["retry-after"]) == ("8", "1")
+
+
+def test_token_that_nobody_has_time_for_is_refused_over_both_protocols():
+    issuer = TokenMaker()
+    record = Issuer(
+        issuer=issuer.issuer, audience=(AUDIENCE,), principals=(("*", "team"),), jwks=issuer.jwks()
+    )
+    setting = Setting(issuers=(record,))
+    setting.now_s = time.time()
+    setting.access._signatures.run = lambda is_known, now_s, check: None
+    client, caller = setting.client(), GrpcClient(access=setting.access)
+    caller.connection.peer = Peer("10.0.0.1")
+    bearer = f"Bearer {issuer.token()}"
+
+    client.send(get(b"/v2", b"authorization: %b" % bearer.encode()))
+    answer = client.answers()[-1]
+    response = caller.response(caller.call("ServerMetadata", b"", ("authorization", bearer)))
+
+    assert (answer.status, answer.headers[b"Retry-After"]) == (429, b"1")
+    assert (response.status, response.trailers["retry-after"]) == ("8", "1")
+    assert setting.access.refusals == {"signature_limit": 2}

@@ -15,6 +15,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytriton.base.lazy_module import LazyModule
@@ -32,7 +33,8 @@ from pytriton.serving.server.access.credentials import (
 )
 from pytriton.serving.server.access.decisions import Client, Denial, Reason, Scope
 from pytriton.serving.server.access.policy import EVERYTHING, HEALTH, Policy, Rights
-from pytriton.serving.server.access.throttle import Throttle
+from pytriton.serving.server.access.signature_budget import SignatureBudget
+from pytriton.serving.server.access.throttle import MAX_ADDRESSES, Throttle, address_group
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,6 +51,8 @@ _SILENT_S = 60.0  # between two lines about the same failure of an address
 _MAX_LINES = 1024  # addresses and failures that were logged
 _SHOWN_CHARACTERS = 200  # of the name of a model
 _UNAUTHENTICATED, _FORBIDDEN, _THROTTLED, _UNAVAILABLE = (401, 16), (403, 7), (429, 8), (503, 14)
+# Nobody knows yet whether these credentials are wrong: they do not count for their addresses.
+_UNDECIDED = {Reason.KEYS_UNAVAILABLE: _UNAVAILABLE, Reason.SIGNATURE_LIMIT: _THROTTLED}
 
 
 class Principal:
@@ -113,6 +117,7 @@ class AccessControl:
         own_key: of processes of the user who runs the server.
         clock: returns the seconds since the epoch.
         proxies: finds the clients behind proxies; None: there are none that are believed.
+        signatures: says whether there is time for signatures of tokens.
     """
 
     def __init__(
@@ -121,9 +126,13 @@ class AccessControl:
         own_key: str,
         clock: Callable[[], float] = time.time,
         proxies: TrustedProxies | None = None,
+        signatures: SignatureBudget | None = None,
     ) -> None:
         self._own_key = own_key
         self._proxies = proxies
+        self._signatures = SignatureBudget() if signatures is None else signatures
+        # Where credentials came from that were accepted; the last ones are at its end.
+        self._accepted_from: dict[str, None] = {}
         self._clock = clock
         self._generation = 0
         self.refusals: Counter[str] = Counter()  # by reason
@@ -224,7 +233,9 @@ class AccessControl:
             wait_s = self._throttle.wait_s(address, now_s)
             if wait_s:
                 return self._slow_down(wait_s, is_counted=is_counted)
-        found = self._authenticator.identify(credential, now_s)
+        group = address_group(address)
+        run_check = partial(self._signatures.run, group in self._accepted_from, now_s)
+        found = self._authenticator.identify(credential, now_s, run_check)
         if isinstance(found, Failure):
             return self._fail(found, address, now_s, is_counted=is_counted)
         grant = self._grant(found, None)
@@ -232,6 +243,10 @@ class AccessControl:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[digest] = grant
+            self._accepted_from.pop(group, None)
+            if len(self._accepted_from) >= MAX_ADDRESSES:
+                del self._accepted_from[next(iter(self._accepted_from))]
+            self._accepted_from[group] = None
         return grant
 
     def _grant(self, found: Identity, fingerprint: str | None) -> Grant:
@@ -242,25 +257,23 @@ class AccessControl:
         if is_counted:
             self.refusals[Reason.THROTTLED.value] += 1
         seconds = math.ceil(wait_s)
-        return Denial(
-            Reason.THROTTLED,
+        message = (
             "too many wrong credentials came from this address: a new one is looked at in "
-            f"{seconds} s",
-            *_THROTTLED,
-            b"Retry-After: %d\r\n" % seconds,
+            f"{seconds} s"
         )
+        return _later(Reason.THROTTLED, message, _THROTTLED, seconds)
 
     def _fail(self, failure: Failure, address: str, now_s: float, *, is_counted: bool) -> Denial:
         reason = failure.reason
         if is_counted:
             self.refusals[reason.value] += 1
             self._log(address, failure, now_s)
-            if reason is not Reason.KEYS_UNAVAILABLE and self._policy.max_failures_per_minute:
+            if reason not in _UNDECIDED and self._policy.max_failures_per_minute:
                 self._throttle.on_failure(address, now_s)
                 if self.on_failure is not None:
                     self.on_failure(address)
-        if reason is Reason.KEYS_UNAVAILABLE:
-            return Denial(reason, failure.message, *_UNAVAILABLE, b"Retry-After: 1\r\n")
+        if reason in _UNDECIDED:
+            return _later(reason, failure.message, _UNDECIDED[reason], 1)
         return _unauthenticated(reason, failure.message)
 
     def count_failures(self, counts: Mapping[str, int]) -> None:
@@ -277,9 +290,11 @@ class AccessControl:
     def _log(self, address: str, failure: Failure, now_s: float) -> None:
         """Log a failure, unless one of its kind was logged a short time ago.
 
-        Clients choose the ids of keys: another id is no reason for another line.
+        Clients choose the ids of keys: another id is no reason for another line. Nor is another
+        address, if many of them come together.
         """
-        key = (address, failure.reason.value)
+        is_of_all = failure.reason is Reason.SIGNATURE_LIMIT
+        key = ("" if is_of_all else address, failure.reason.value)
         logged_s, left_out = self._lines.get(key, (-math.inf, 0))
         if now_s - logged_s < _SILENT_S:
             self._lines[key] = (logged_s, left_out + 1)
@@ -337,6 +352,11 @@ class AccessControl:
 
 def _unauthenticated(reason: Reason, message: str) -> Denial:
     return Denial(reason, message, *_UNAUTHENTICATED, b"WWW-Authenticate: Bearer\r\n")
+
+
+def _later(reason: Reason, message: str, statuses: tuple[int, int], seconds: int) -> Denial:
+    line = b"Retry-After: %d\r\n" % seconds
+    return Denial(reason, message, *statuses, line, retry_after_s=seconds)
 
 
 def _peer(client: Client) -> Peer:

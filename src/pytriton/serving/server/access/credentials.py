@@ -17,6 +17,7 @@ from pytriton.serving.server.access.certificates import ClientCertificate, match
 from pytriton.serving.server.access.decisions import OWN_KEY_HEADER, Reason
 from pytriton.serving.server.access.keys import PREFIX, has_secret, split_key
 from pytriton.serving.server.access.policy import CertificateRule, Policy
+from pytriton.serving.server.access.signature_budget import RunCheck
 
 # Returns the value of a header by its lower-case name; None if the request has none.
 HeaderLookup = Callable[[bytes], bytes | None]
@@ -50,8 +51,8 @@ class Failure(NamedTuple):
 class TokenVerifier(Protocol):
     """Decides on tokens of issuers."""
 
-    def verify(self, token: str, now_s: float) -> Identity | Failure:
-        """Returns who a token is of, or why it is not valid."""
+    def verify(self, token: str, now_s: float, run_check: RunCheck) -> Identity | Failure:
+        """Returns who a token is of, or why it is not valid; see `RunCheck`."""
 
 
 class Credential(NamedTuple):
@@ -100,8 +101,10 @@ class Authenticator:
         self._own_key = own_key
         self._tokens = tokens
 
-    def identify(self, credential: Credential, now_s: float) -> Identity | Failure:
-        """Returns who a credential in a header is of."""
+    def identify(
+        self, credential: Credential, now_s: float, run_check: RunCheck
+    ) -> Identity | Failure:
+        """Returns who a credential in a header is of; `run_check` verifies signatures of tokens."""
         if credential.is_own:
             if self._own_key and hmac.compare_digest(
                 credential.text.encode("latin-1"), self._own_key.encode()
@@ -111,7 +114,7 @@ class Authenticator:
         if credential.text.startswith(PREFIX):
             return self._identify_key(credential.text, now_s)
         if credential.text.count(".") == 2 and self._tokens is not None:
-            return self._tokens.verify(credential.text, now_s)
+            return self._tokens.verify(credential.text, now_s, run_check)
         return Failure(Reason.MALFORMED, "the credential is not known")
 
     def _identify_key(self, key: str, now_s: float) -> Identity | Failure:

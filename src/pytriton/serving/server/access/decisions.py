@@ -40,6 +40,7 @@ class Reason(enum.Enum):
     UNKNOWN_PRINCIPAL = "unknown_principal"
     KEYS_UNAVAILABLE = "keys_unavailable"  # of an issuer that could not be asked yet
     THROTTLED = "throttled"
+    SIGNATURE_LIMIT = "signature_limit"  # too many tokens with wrong signatures came, of whomever
     FORBIDDEN_API = "forbidden_api"
     FORBIDDEN_MODEL = "forbidden_model"
     RESTRICTED = "restricted"  # it lacks the header of a restricted API
@@ -54,6 +55,12 @@ class Denial(NamedTuple):
     grpc_status: int
     headers: bytes = b""  # lines of an HTTP answer
     grant: Grant | None = None  # who it was, if that is known
+    retry_after_s: int = 0  # 0: it does not help to try again
+
+    @property
+    def retry_metadata(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The fields of the trailers of a call that say when to try again, as the headers do."""
+        return ((b"retry-after", b"%d" % self.retry_after_s),) if self.retry_after_s else ()
 
 
 class Client(Protocol):

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of issuers (JWT): verifies them, and fetches the keys of their issuers.
 
-PyJWT verifies signatures and times. Keys are fetched in a thread: at the start, every few minutes,
-and soon after a token named a key that is not known. If an issuer cannot be asked, its last keys
-stay. This module is imported by servers whose policy has issuers only.
+What costs little is looked at first: issuer, algorithm, audience, times and the id of the key. Only
+then comes the signature, and only if it is right PyJWT decides on the whole token: it takes 0.1 ms
+to read a small one, and 1 ms to read a large one, which nobody is to cause without a right
+signature. Keys are fetched in a thread: at the start, every few minutes, and soon after a token
+named a key that is not known. If an issuer cannot be asked, its last keys stay. This module is
+imported by servers whose policy has issuers only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import fnmatch
 import http.client
 import json
@@ -16,14 +20,16 @@ import logging
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jwt
+import msgspec
 
 from pytriton.base.background_tasks import BackgroundTasks
 from pytriton.serving.server.access.credentials import Failure, Identity
 from pytriton.serving.server.access.decisions import Reason
 from pytriton.serving.server.access.policy import ALGORITHMS, Issuer
+from pytriton.serving.server.access.signature_budget import RunCheck
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +46,60 @@ _OF_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _FETCH_ERRORS = (OSError, ValueError, http.client.HTTPException)
 
 Fetch = Callable[[Issuer], str]
+
+
+class _Header(msgspec.Struct):
+    """What counts of the header of a token, whatever a sender has written."""
+
+    alg: Any = None
+    kid: Any = None
+
+
+class _Claims(msgspec.Struct):
+    """What counts of its claims before its signature."""
+
+    iss: Any = None
+    aud: Any = None
+    exp: Any = None
+    nbf: Any = None
+
+
+class UnverifiedToken(NamedTuple):
+    """The parts of a token; nothing of it is proved."""
+
+    header: _Header
+    claims: _Claims
+    signed: bytes
+    signature: bytes
+
+
+_read_header = msgspec.json.Decoder(_Header).decode
+_read_claims = msgspec.json.Decoder(_Claims).decode
+
+
+def read_token(token: str) -> UnverifiedToken | None:
+    """Returns the parts of a token; None if it cannot be read."""
+    signed, _, signature = token.rpartition(".")
+    header, _, claims = signed.partition(".")
+    try:
+        return UnverifiedToken(
+            _read_header(_decoded(header)),
+            _read_claims(_decoded(claims)),
+            signed.encode("ascii"),
+            _decoded(signature),
+        )
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+
+
+def _run_now(check: Callable[[], bool]) -> bool | None:
+    return check()
+
+
 Keys = dict[str, dict[str, jwt.PyJWK]]  # by id, then by algorithm
 
 
@@ -203,47 +263,54 @@ class Tokens:
 
     # Tokens
 
-    def verify(self, token: str, now_s: float) -> Identity | Failure:
-        """Returns who a token is of, or why it is not valid."""
-        try:
-            header = jwt.get_unverified_header(token)
-            claims = jwt.decode_complete(token, options={"verify_signature": False})["payload"]
-        except (jwt.PyJWTError, ValueError, RecursionError):
+    def verify(
+        self, token: str, now_s: float, run_check: RunCheck = _run_now
+    ) -> Identity | Failure:
+        """Returns who a token is of, or why it is not valid.
+
+        `run_check` verifies a signature, unless that may not be done now.
+        """
+        read = read_token(token)
+        if read is None:
             return Failure(Reason.MALFORMED, "the token cannot be read")
-        name = claims.get("iss")
-        candidates = [each for each in self.issuers if each.issuer.issuer == name]
+        candidates = [each for each in self.issuers if each.issuer.issuer == read.claims.iss]
         if not candidates:
             return Failure(Reason.FOREIGN, "the token is of an issuer that is not accepted")
         failure = None
         for keys in candidates:
-            found = self._verify(token, header, keys, now_s)
-            if isinstance(found, Identity):
+            found = self._verify(token, read, keys, now_s, run_check)
+            # Nobody has looked: it may be right for this one, whatever is wrong for another.
+            if isinstance(found, Identity) or found.reason is Reason.SIGNATURE_LIMIT:
                 return found
             failure = failure or found
         assert failure is not None
         return failure
 
     def _verify(
-        self, token: str, header: Mapping[str, Any], keys: IssuerKeys, now_s: float
+        self,
+        token: str,
+        read: UnverifiedToken,
+        keys: IssuerKeys,
+        now_s: float,
+        run_check: RunCheck,
     ) -> Identity | Failure:
         issuer = keys.issuer
-        algorithm = header.get("alg")
         label = f"a token of {issuer.issuer}"
-        if algorithm not in issuer.algorithms:
+        key = self._find_key(read, keys, label, now_s)
+        if isinstance(key, Failure):
+            return key
+        is_right = run_check(lambda: _is_signed(read, key))
+        if is_right is None:
             return Failure(
-                Reason.ALGORITHM, "the token is signed by an algorithm that is not accepted", label
+                Reason.SIGNATURE_LIMIT, "too many tokens with wrong signatures are coming", label
             )
-        by_algorithm = self._key(keys, header.get("kid"))
-        if by_algorithm is None:
-            return self._on_unknown_key(keys, label)
-        key = by_algorithm.get(algorithm)
-        if key is None:
-            return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
+        if not is_right:
+            return Failure(Reason.BAD_SIGNATURE, "the token's signature is wrong", label)
         try:
             claims = jwt.decode(
                 token,
                 key,
-                algorithms=[algorithm],
+                algorithms=[key.algorithm_name],
                 audience=list(issuer.audience),
                 issuer=issuer.issuer,
                 options={
@@ -257,6 +324,32 @@ class Tokens:
         except jwt.PyJWTError as error:
             return _failure_of(error, label)
         return _check_claims(claims, issuer, label, now_s)
+
+    def _find_key(
+        self, read: UnverifiedToken, keys: IssuerKeys, label: str, now_s: float
+    ) -> jwt.PyJWK | Failure:
+        """Returns the key of a token, if all that costs little to look at is right.
+
+        Whose the token is comes after its signature: that would tell strangers who has rights.
+        """
+        issuer, algorithm = keys.issuer, read.header.alg
+        if algorithm not in issuer.algorithms:
+            return Failure(
+                Reason.ALGORITHM, "the token is signed by an algorithm that is not accepted", label
+            )
+        failure = _audience_failure(read.claims.aud, issuer, label)
+        if failure is None:
+            times = _read_times(read.claims.exp, read.claims.nbf, issuer, label, now_s)
+            failure = times if isinstance(times, Failure) else None
+        if failure is not None:
+            return failure
+        by_algorithm = self._key(keys, read.header.kid)
+        if by_algorithm is None:
+            return self._on_unknown_key(keys, label)
+        key = by_algorithm.get(algorithm)
+        if key is None:
+            return Failure(Reason.ALGORITHM, "the token and its key have other algorithms", label)
+        return key
 
     def _key(self, keys: IssuerKeys, kid: Any) -> dict[str, jwt.PyJWK] | None:
         if kid is None:  # allowed if there is no choice
@@ -278,20 +371,50 @@ class Tokens:
         )
 
 
-def _check_claims(
-    claims: Mapping[str, Any], issuer: Issuer, label: str, now_s: float
-) -> Identity | Failure:
-    """Returns who a token with a right signature is of, if it is valid now."""
+def _is_signed(read: UnverifiedToken, key: jwt.PyJWK) -> bool:
+    """Returns whether the signature of a token is right."""
+    algorithm = key.Algorithm
+    try:
+        prepared = algorithm.prepare_key(key.key)
+        return bool(algorithm.verify(read.signed, prepared, read.signature))
+    except (jwt.PyJWTError, ValueError, TypeError):  # of a key that is not for this algorithm
+        return False
+
+
+def _audience_failure(audience: Any, issuer: Issuer, label: str) -> Failure | None:
+    """Returns what is wrong with whom a token is for."""
+    if audience is None:
+        return Failure(Reason.MALFORMED, "the token has no audience", label)
+    listed = audience if isinstance(audience, list) else [audience]
+    if any(each in issuer.audience for each in listed):
+        return None
+    return Failure(Reason.FOREIGN, "the token is for another audience", label)
+
+
+def _read_times(
+    expires: Any, begins: Any, issuer: Issuer, label: str, now_s: float
+) -> float | Failure:
+    """Returns until when a token is valid, if it is now."""
     skew_s = issuer.clock_skew_s
     try:
-        until_s = float(claims["exp"]) + skew_s
-        from_s = float(claims.get("nbf", now_s)) - skew_s
+        until_s = float(expires) + skew_s
+        from_s = float(now_s if begins is None else begins) - skew_s
     except (TypeError, ValueError, OverflowError):
         return Failure(Reason.MALFORMED, "the token's times are no numbers", label)
     if not now_s < until_s < float("inf"):
         return Failure(Reason.EXPIRED, "the token has expired", label)
     if not now_s >= from_s:
         return Failure(Reason.NOT_YET_VALID, "the token is not valid yet", label)
+    return until_s
+
+
+def _check_claims(
+    claims: Mapping[str, Any], issuer: Issuer, label: str, now_s: float
+) -> Identity | Failure:
+    """Returns who a token with a right signature is of, if it is valid now."""
+    until_s = _read_times(claims["exp"], claims.get("nbf"), issuer, label, now_s)
+    if isinstance(until_s, Failure):
+        return until_s
     subject = claims.get(issuer.claim)
     if isinstance(subject, str):
         for pattern, principal in issuer.principals:

@@ -215,8 +215,8 @@ class GrpcApi:
         elif method.is_restricted and (denial := self._denial(connection, method, head)):
             if method.api == INFERENCE:
                 note_forbidden(self._engine, denial.message)
-            status = GrpcStatus(denial.grpc_status)
-            return RefusedGrpcCall(status, denial.message, connection, stream_id, head)
+            status, metadata = GrpcStatus(denial.grpc_status), denial.retry_metadata
+            return RefusedGrpcCall(status, denial.message, connection, stream_id, head, metadata)
         else:
             return method.make_call(connection, stream_id, head)
         connection.refuse(stream_id, block)

@@ -429,9 +429,10 @@ class RefusedGrpcCall(GrpcCall):
         connection: CallConnection,
         stream_id: int,
         head: CallHead,
+        metadata: Sequence[Field] = (),
     ) -> None:
         super().__init__(connection, stream_id, head)
-        self._refusal = (status, message)
+        self._refusal = (status, message, metadata)
         connection.call_later(_REFUSAL_DELAY_S, self._refuse)
 
     def on_data(self, data: Buffer, *, end_stream: bool) -> None:
