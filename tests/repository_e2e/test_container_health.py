@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server with the arguments of the manifest answers the probes, and ends on SIGTERM."""
+"""A server answers the probes of the manifest and the health check of the image, and ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from tests.certificates import CertificateFolder
 from tests.test_containers import argument_of, pod_of_manifest
+
+
+def check_health(server) -> int:
+    """The exit code of the health check of the image, at the port of this server."""
+    python, *arguments = json.loads(argument_of("HEALTHCHECK").partition("CMD ")[2])
+    port = str(server.ports[0])
+    command = [sys.executable, *(each.replace("8000", port) for each in arguments)]
+
+    assert python == "python"
+    assert any(port in each for each in command)
+    return subprocess.run(command, check=False, timeout=60).returncode
 
 
 def test_probes_and_signals_of_the_manifest_reach_the_server(start_server):
@@ -19,14 +33,25 @@ def test_probes_and_signals_of_the_manifest_reach_the_server(start_server):
     server = start_server({}, flags=flags).await_ready()
     probes = [container[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
     statuses = [server.get(probe["httpGet"]["path"]).status for probe in probes]
-    command = json.loads(argument_of("HEALTHCHECK").partition("CMD ")[2])
-    script = command[2].replace("127.0.0.1:8000", f"127.0.0.1:{server.ports[0]}")
-    check = subprocess.run([sys.executable, "-c", script], check=False)
+    health = check_health(server)
     is_ended = server.end()
 
     assert statuses == [200, 200, 200]
-    assert check.returncode == 0
+    assert health == 0
     assert is_ended == 0
-    assert subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, check=False
-    ).returncode
+    assert check_health(server) != 0
+
+
+@pytest.mark.parametrize("wants_certificates", [False, True])
+def test_image_with_encrypted_ports_is_healthy(start_server, tmp_path, wants_certificates):
+    certificates = CertificateFolder(tmp_path)
+    files = certificates.server_files
+    flags = [f"--tls-cert={files['tls_cert']}", f"--tls-key={files['tls_key']}"]
+    if wants_certificates:
+        flags.append(f"--tls-client-ca={certificates.ca}")
+    server = start_server({}, flags=flags).await_ports()
+    health = check_health(server)
+    server.end()
+
+    assert health == 0
+    assert check_health(server) != 0

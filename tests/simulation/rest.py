@@ -28,6 +28,7 @@ from pytriton.serving.engine.rate_limiter import ResourceLimiter
 from pytriton.serving.server.frontend.core_link import CoreLink
 from pytriton.serving.server.frontend.session import FrontEndSession
 from pytriton.serving.server.grpc.connection import GrpcConnection
+from pytriton.serving.server.http.http2_connection import Http2ServerConnection
 from pytriton.serving.server.shared_memory.region_request import ReadBudget
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.machine import Machine, SimulatedProcess
@@ -64,7 +65,8 @@ class Books:
         """Take note of every owner that is made meanwhile."""
         noted = [(each, self._owners) for each in _classes_with_books() if "__init__" in vars(each)]
         noted += [(each, self._users) for each in UNDER_WAY]
-        noted += [(GrpcConnection, self._connections), (SimulatedLoop, self.loops)]
+        noted += [(each, self._connections) for each in (GrpcConnection, Http2ServerConnection)]
+        noted.append((SimulatedLoop, self.loops))
         with contextlib.ExitStack() as stack:
             for each, into in noted:
                 had_own, original = "__init__" in vars(each), each.__init__
@@ -125,7 +127,7 @@ class Books:
         return found
 
     def check_connections(self) -> list[str]:
-        """Returns what is wrong with the streams and windows of open gRPC connections."""
+        """Returns what is wrong with the streams and windows of open connections of HTTP/2."""
         wrong = []
         for reference, process in self._connections:
             connection = reference()
@@ -165,10 +167,15 @@ def _check_connection(connection: Any) -> None:
     if core.is_terminated:
         return
     windows, streams = core.receive_windows, core.streams.open.values()
+    served = (
+        {**connection._bodies, **connection._streams}
+        if isinstance(connection, Http2ServerConnection)
+        else connection._calls
+    )
     for stream in streams:
-        has_call = connection.has_call(stream.id)
+        has_call = stream.id in served
         assert has_call or stream.queue, f"stream {stream.id} is open, and nobody serves it"
-    for stream_id in connection._calls:
+    for stream_id in served:
         assert stream_id in core.streams.open, f"stream {stream_id} has ended, and is still served"
     unread = sum(stream.unacknowledged for stream in streams)
     known = windows._window + windows._credit + unread

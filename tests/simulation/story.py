@@ -106,7 +106,8 @@ def _of_clients(result: Result) -> Iterator[tuple[float, str]]:
             if begin_s is None:
                 yield 0.0, f"client {client.number} never sends call {call.number}"
                 continue
-            yield begin_s - began_s, f"client {client.number} sends {_describe(call)}"
+            version = "/2" if client.is_http2 else ""
+            yield begin_s - began_s, f"client {client.number} sends {_describe(call, version)}"
             if outcome.ended_s is None:
                 yield result.ended_ns / SECOND_NS - began_s, f"call {call.number} has not ended"
             else:
@@ -115,8 +116,8 @@ def _of_clients(result: Result) -> Iterator[tuple[float, str]]:
         yield 0.0, f"{left_out} calls of polite clients, which were answered, are not told"
 
 
-def _describe(call: Call) -> str:
-    words = [f"call {call.number} over {_PORTS[call.port]}: {call.kind.value}"]
+def _describe(call: Call, version: str = "") -> str:
+    words = [f"call {call.number} over {_PORTS[call.port]}{version}: {call.kind.value}"]
     if call.model:
         words.append(f"of '{call.model}'")
     if call.sequence is not None:

@@ -197,8 +197,8 @@ class Conduct:
     Args:
         piece_bytes: size of the pieces in which it sends; 0 sends the whole.
         piece_pause_s: time between two pieces.
-        cancel_after_s: gives up that long after it began: over gRPC it resets the call (or, on a
-            ModelStreamInfer, the whole stream), over HTTP it ends its connection.
+        cancel_after_s: gives up that long after it began: over HTTP/2 it resets the call (or, on a
+            ModelStreamInfer, the whole stream), over HTTP/1.1 it ends its connection.
         cut_after_sent_bytes: ends its connection when it has sent this much of the request.
         cut_after_received_bytes: ends its connection when it has this much of answers to the call.
         cut: how it ends its connection.
@@ -291,8 +291,9 @@ class Call:
         coding: how its body or message is compressed, if it is.
         accepts: what its client says of the compression of the answer.
         text: the words of a chat, or the name of a region.
-        payload: of an invalid call, the bytes that follow whatever its client does at first; of
-            another one over gRPC, entries of SETTINGS that its client sends before it.
+        payload: of an invalid call, the bytes that follow whatever its client does at first; a
+            request of HTTP/1.1 becomes one of HTTP/2 if its client speaks that. Of another call
+            over gRPC, entries of SETTINGS that its client sends before it.
         deadline_s: the time limit that the server is told over gRPC.
         timeout_us: queue timeout of the request, 0 for none.
         priority: queue priority of the request, 0 for none.

@@ -29,7 +29,14 @@ from tests.workload.calls import (
     Region,
     SequenceStep,
 )
-from tests.workload.invalid import GRPC_CALLS, GRPC_FRAMES, HTTP_REQUESTS, WRONG_CODINGS
+from tests.workload.http2_client import FRAMES
+from tests.workload.invalid import (
+    GRPC_CALLS,
+    GRPC_FRAMES,
+    HTTP2_REQUESTS,
+    HTTP_REQUESTS,
+    WRONG_CODINGS,
+)
 from tests.workload.sessions import ClientPlan
 
 T = TypeVar("T")
@@ -161,6 +168,9 @@ PROFILES = {
         longest_work_s=0.1,
     ),
 }
+# Which clients of the HTTP port speak HTTP/2. Their calls are made as before, so that seeds make
+# the same of all others.
+_HTTP2_EVERY = 3
 _LONG_STREAM = 200
 _RESIZED_STREAMS = 60
 _WINDOW_ENTRIES = b"".join(struct.pack(">HI", 4, 1 << 16 | number) for number in range(40 * 31))
@@ -185,6 +195,19 @@ class _Slots:
         place = Place(region, self.used + gap, size)
         self.used = place.offset + size
         return place
+
+
+def _speak_http2(plan: ClientPlan) -> None:
+    """Let a client speak HTTP/2 on the HTTP port."""
+    plan.is_http2 = True
+    invalid = itertools.count()
+    for call in plan.calls:
+        # Requests on different streams may overtake one another, so their client waits.
+        call.waits |= call.sequence is not None
+        is_request = call.payload in HTTP2_REQUESTS or call.payload in WRONG_CODINGS
+        if call.kind is Kind.INVALID and (next(invalid) % 2 or not is_request):
+            call.text = FRAMES
+            call.payload = GRPC_FRAMES[call.number % len(GRPC_FRAMES)]
 
 
 class Generator:
@@ -236,7 +259,10 @@ class Generator:
         for call in made:
             self._give_manners(call)
         window = self.dice.choose((1 << 20, 1 << 16, 1 << 12))
-        return ClientPlan(next(self._clients), port, start_s, made, window)
+        plan = ClientPlan(next(self._clients), port, start_s, made, window)
+        if port is Port.HTTP and plan.number % _HTTP2_EVERY == 0:
+            _speak_http2(plan)
+        return plan
 
     # Calls of one kind
 

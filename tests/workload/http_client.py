@@ -361,6 +361,105 @@ def _raw(datatype: str, values: list[Any]) -> bytes:
     return struct.pack(f"<{len(values)}{STRUCT_CODES[datatype]}", *values)
 
 
+class Events:
+    """Reads the server-sent events of one answer."""
+
+    __slots__ = ("_is_done", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._is_done = False  # an OpenAI stream has said so
+
+    def take(self, call: Call, text: bytes, now: float) -> None:
+        """Read a part of the body."""
+        text = self._rest + text
+        at = 0
+        while (end := text.find(b"\n\n", at)) >= 0:
+            if self._is_done:
+                raise ViolationError(f"an event came after [DONE]: {text[at:end]!r}")
+            if text[at : at + 6] != b"data: " or b"\n" in text[at:end]:
+                raise ViolationError(f"an event is {text[at:end][:200]!r}")
+            data = text[at + 6 : end]
+            at = end + 2
+            if data == b"[DONE]" and call.kind in OPENAI_STREAMS:
+                self._is_done = True
+            else:
+                self._take_event(call, _load(data), now)
+        self._rest = text[at:]
+
+    @staticmethod
+    def _take_event(call: Call, document: Any, now: float) -> None:
+        outcome = call.outcome
+        if outcome.error:
+            raise ViolationError(f"an event came after an error: {document!r:.200}")
+        if outcome.first_s is None:
+            outcome.first_s = now
+        outcome.last_s = now
+        if "error" in document:
+            outcome.error = _error_text(document, call.kind)
+        elif call.kind is Kind.EVENTS:
+            outcome.responses.append(read_infer_response(document, b"", now))
+        else:
+            outcome.responses.append(Response(now, document.get("id", ""), document=document))
+
+    def end(self, call: Call, head: Head) -> None:
+        """The answer has ended."""
+        if self._rest:
+            raise ViolationError(f"the events end with {self._rest[:200]!r}")
+        is_chat = call.kind in OPENAI_STREAMS
+        if is_chat and not self._is_done and not call.outcome.error:
+            raise ViolationError("the chat ended without [DONE]")
+        if head.status != 200 and not call.outcome.error:
+            raise ViolationError(f"events with the status {head.status} have no error")
+
+
+def end_answer(call: Call, head: Head, body: bytes, events: Events, now: float) -> End:
+    """Note a whole answer in the outcome of its call; how the call ends."""
+    outcome = call.outcome
+    outcome.status = head.status
+    if outcome.sent_s is None and head.status < 300:
+        raise ViolationError("the answer came before the whole request was sent")
+    if b"content-encoding" in head.fields or (call.accepts and head.status == 200):
+        body = _plain_body(call, head, body)
+    if head.is_events:
+        events.end(call, head)
+    elif head.status == 200:
+        _take_answer(call, head, body, now)
+    elif call.kind is Kind.INVALID:
+        outcome.error = body.decode("latin-1") or f"status {head.status}"
+    else:
+        outcome.error = _error_text(_load(body), call.kind)
+    outcome.last_s = now
+    if outcome.first_s is None:
+        outcome.first_s = now
+    return End.ERROR if head.status != 200 or outcome.error else End.ANSWERED
+
+
+def _take_answer(call: Call, head: Head, body: bytes, now: float) -> None:
+    kind = call.kind
+    responses = call.outcome.responses
+    if kind is Kind.INFER:
+        split = len(body) if head.json_bytes is None else head.json_bytes
+        if split > len(body):
+            raise ViolationError(f"the JSON has {split} bytes of {len(body)}")
+        document = _load(body[:split])
+        responses.append(read_infer_response(document, body[split:], now, call.places))
+    elif kind in _WITHOUT_BODY:
+        if body:
+            raise ViolationError(f"the answer has a body: {body[:200]!r}")
+        responses.append(Response(now))
+    elif kind is Kind.METRICS:
+        responses.append(Response(now, document=body.decode()))
+    elif kind is Kind.INVALID:
+        responses.append(Response(now, document=body))
+    elif kind in (Kind.STREAM, Kind.EVENTS, *OPENAI_STREAMS):
+        raise ViolationError(f"a stream was answered with {head.fields!r}")
+    else:
+        document = _load(body)
+        named = document.get("id", "") if isinstance(document, dict) else ""
+        responses.append(Response(now, named, document=document))
+
+
 class HttpClient(ClientConnection):
     """One connection to the HTTP port, or to the port of metrics; calls are pipelined.
 
@@ -391,8 +490,7 @@ class HttpClient(ClientConnection):
         self._parts: list[bytes] = []
         self._missing = 0  # bytes of the body, or of the chunk and its end
         self._in_chunk = False
-        self._events = b""
-        self._is_done = False  # an OpenAI stream has said so
+        self._events = Events()
 
     @property
     def is_usable(self) -> bool:
@@ -524,39 +622,7 @@ class HttpClient(ClientConnection):
         if chunk[-2:] != b"\r\n":
             raise ViolationError(f"a chunk ends with {chunk[-2:]!r}")
         if head.is_events:
-            self._take_events(chunk[:-2])
-
-    def _take_events(self, text: bytes) -> None:
-        text = self._events + text
-        call = self._open[0]
-        now = self._now()
-        at = 0
-        while (end := text.find(b"\n\n", at)) >= 0:
-            if self._is_done:
-                raise ViolationError(f"an event came after [DONE]: {text[at:end]!r}")
-            if text[at : at + 6] != b"data: " or b"\n" in text[at:end]:
-                raise ViolationError(f"an event is {text[at:end][:200]!r}")
-            data = text[at + 6 : end]
-            at = end + 2
-            if data == b"[DONE]" and call.kind in OPENAI_STREAMS:
-                self._is_done = True
-            else:
-                self._take_event(call, _load(data), now)
-        self._events = text[at:]
-
-    def _take_event(self, call: Call, document: Any, now: float) -> None:
-        outcome = call.outcome
-        if outcome.error:
-            raise ViolationError(f"an event came after an error: {document!r:.200}")
-        if outcome.first_s is None:
-            outcome.first_s = now
-        outcome.last_s = now
-        if "error" in document:
-            outcome.error = _error_text(document, call.kind)
-        elif call.kind is Kind.EVENTS:
-            outcome.responses.append(read_infer_response(document, b"", now))
-        else:
-            outcome.responses.append(Response(now, document.get("id", ""), document=document))
+            self._events.take(self._open[0], chunk[:-2], self._now())
 
     def _end_response(self) -> None:
         head = self._head
@@ -565,65 +631,14 @@ class HttpClient(ClientConnection):
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts = []
         call = self._open[0]
-        outcome = call.outcome
-        outcome.status = head.status
-        now = self._now()
-        if outcome.sent_s is None and head.status < 300:
-            raise ViolationError("the answer came before the whole request was sent")
-        if b"content-encoding" in head.fields or (call.accepts and head.status == 200):
-            body = _plain_body(call, head, body)
+        end = end_answer(call, head, body, self._events, self._now())
         if head.is_events:
-            self._end_events(call, head)
-        elif head.status == 200:
-            self._take_answer(call, head, body, now)
-        elif call.kind is Kind.INVALID:
-            outcome.error = body.decode("latin-1") or f"status {head.status}"
-        else:
-            outcome.error = _error_text(_load(body), call.kind)
-        outcome.last_s = now
-        if outcome.first_s is None:
-            outcome.first_s = now
+            self._events = Events()
         self._expects_close = head.is_last
         self._open.popleft()
-        failed = head.status != 200 or bool(outcome.error)
-        self._finish(call, End.ERROR if failed else End.ANSWERED)
+        self._finish(call, end)
         if self._expects_close and (self._waiting or not head.is_last):
             self.cut(Cut.CLOSE)
-
-    def _end_events(self, call: Call, head: Head) -> None:
-        if self._events:
-            raise ViolationError(f"the events end with {self._events[:200]!r}")
-        is_chat = call.kind in OPENAI_STREAMS
-        if is_chat and not self._is_done and not call.outcome.error:
-            raise ViolationError("the chat ended without [DONE]")
-        if head.status != 200 and not call.outcome.error:
-            raise ViolationError(f"events with the status {head.status} have no error")
-        self._is_done = False
-
-    @staticmethod
-    def _take_answer(call: Call, head: Head, body: bytes, now: float) -> None:
-        kind = call.kind
-        responses = call.outcome.responses
-        if kind is Kind.INFER:
-            split = len(body) if head.json_bytes is None else head.json_bytes
-            if split > len(body):
-                raise ViolationError(f"the JSON has {split} bytes of {len(body)}")
-            document = _load(body[:split])
-            responses.append(read_infer_response(document, body[split:], now, call.places))
-        elif kind in _WITHOUT_BODY:
-            if body:
-                raise ViolationError(f"the answer has a body: {body[:200]!r}")
-            responses.append(Response(now))
-        elif kind is Kind.METRICS:
-            responses.append(Response(now, document=body.decode()))
-        elif kind is Kind.INVALID:
-            responses.append(Response(now, document=body))
-        elif kind in (Kind.STREAM, Kind.EVENTS, *OPENAI_STREAMS):
-            raise ViolationError(f"a stream was answered with {head.fields!r}")
-        else:
-            document = _load(body)
-            named = document.get("id", "") if isinstance(document, dict) else ""
-            responses.append(Response(now, named, document=document))
 
 
 _HEADS: dict[bytes, Head] = {}

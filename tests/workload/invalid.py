@@ -7,14 +7,14 @@ Each is complete: the server needs no further byte to see what is wrong, so nobo
 from __future__ import annotations
 
 from tests.workload.calls import compress
-from tests.workload.grpc_client import (
+from tests.workload.grpc_client import SERVICE
+from tests.workload.http2_connection import (
     CONTINUATION,
     DATA,
     END_HEADERS,
     HEADERS,
     PING,
     RST_STREAM,
-    SERVICE,
     SETTINGS,
     WINDOW_UPDATE,
     frame,
@@ -60,6 +60,9 @@ HTTP_REQUESTS = (
     _post(b"/v2/nothing", b"{}"),
     _post(b"/v2/models/stream/infer", _TENSOR % (b"COUNT", b"[1]", b"INT32", b"[1]")),
 )
+
+# Those that make no more sense over HTTP/2: their lines become fields, and the version is gone.
+HTTP2_REQUESTS = HTTP_REQUESTS[3:]
 
 # Calls with a method and a message, which have to fail by their status.
 GRPC_CALLS = (

@@ -9,13 +9,13 @@ from pytriton.base.protos import service_pb2 as pb
 from tests.fake_network import FakeTransport
 from tests.fakes import FakeLoop
 from tests.workload.calls import Call
-from tests.workload.grpc_client import (
+from tests.workload.grpc_client import GrpcClient
+from tests.workload.http2_connection import (
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
     SETTINGS,
-    GrpcClient,
     frame,
 )
 from tests.workload.http_client import HttpClient

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tests.workload.calls import Call, End, Kind, Outcome, Port
 from tests.workload.grpc_client import GrpcClient, GrpcWriter
+from tests.workload.http2_client import Http2Client
 from tests.workload.http_client import HttpClient, RequestWriter
 from tests.workload.regions import Memory
 
@@ -73,7 +74,8 @@ class ClientPlan:
         port: the protocol of all its calls.
         start_s: how long after the start of the run it begins.
         calls: what it sends; `pause_s` and `waits` of each say when.
-        window_bytes: over gRPC, how much the client lets each stream of the server send at once.
+        window_bytes: over HTTP/2, how much the client lets each stream of the server send at once.
+        is_http2: whether it speaks HTTP/2 on the HTTP port.
     """
 
     number: int
@@ -81,6 +83,7 @@ class ClientPlan:
     start_s: float
     calls: list[Call]
     window_bytes: int = 1 << 20
+    is_http2: bool = False
 
 
 class Writers:
@@ -200,9 +203,11 @@ class Session:
     def _make_client(self) -> Any:
         common = (self._world.now, self._world.call_later, self._on_end)
         told = {"on_lost": self._lost, "on_violation": self._judge.violate}
+        window = self.plan.window_bytes
         if self.plan.port is Port.GRPC:
-            window = self.plan.window_bytes
             return GrpcClient(*common, **told, writer=self._writers.grpc, window_bytes=window)
+        if self.plan.is_http2:
+            return Http2Client(*common, **told, writer=self._writers.http, window_bytes=window)
         return HttpClient(*common, **told, writer=self._writers.http)
 
     # What connections say

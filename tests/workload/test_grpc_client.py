@@ -22,7 +22,8 @@ from tests.workload.calls import (
     SequenceStep,
     decompress,
 )
-from tests.workload.grpc_client import (
+from tests.workload.grpc_client import GrpcClient
+from tests.workload.http2_connection import (
     ACK,
     CONTINUATION,
     DATA,
@@ -34,7 +35,6 @@ from tests.workload.grpc_client import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    GrpcClient,
     frame,
 )
 from tests.workload.scripted import HEAD, Scripted, data, head, infer_response, trailers

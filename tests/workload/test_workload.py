@@ -21,8 +21,15 @@ from tests.workload.asyncio_world import AsyncioWorld, run_sessions
 from tests.workload.calls import Call, End, Kind, Port
 from tests.workload.generator import PROFILES, Generator
 from tests.workload.grpc_client import GrpcClient
+from tests.workload.http2_client import FRAMES, Http2Client
 from tests.workload.http_client import HttpClient
-from tests.workload.invalid import GRPC_CALLS, GRPC_FRAMES, HTTP_REQUESTS
+from tests.workload.invalid import (
+    GRPC_CALLS,
+    GRPC_FRAMES,
+    HTTP2_REQUESTS,
+    HTTP_REQUESTS,
+    WRONG_CODINGS,
+)
 from tests.workload.oracle import Oracle
 from tests.workload.sessions import ClientPlan
 
@@ -129,6 +136,18 @@ def test_http_request_that_makes_no_sense_is_refused(bound, payload):
     assert plan.calls[0].outcome.end is End.ERROR
 
 
+@pytest.mark.parametrize(
+    "payload", [*HTTP2_REQUESTS, *WRONG_CODINGS], ids=lambda payload: repr(payload[:60])
+)
+def test_http2_request_that_makes_no_sense_is_refused(bound, payload):
+    plan = single(100_001, Port.HTTP, payload=payload)
+    plan.is_http2 = True
+    oracle = bound.run([plan])
+
+    assert [str(finding) for finding in oracle.findings] == []
+    assert plan.calls[0].outcome.end in (End.ERROR, End.RESET)
+
+
 @pytest.mark.parametrize("text, payload", GRPC_CALLS)
 def test_grpc_call_that_makes_no_sense_is_refused(bound, text, payload):
     plan = single(100_001, Port.GRPC, text=text, payload=payload)
@@ -138,9 +157,12 @@ def test_grpc_call_that_makes_no_sense_is_refused(bound, text, payload):
     assert plan.calls[0].outcome.end is End.ERROR
 
 
+@pytest.mark.parametrize("port", [Port.GRPC, Port.HTTP])
 @pytest.mark.parametrize("payload", GRPC_FRAMES, ids=repr)
-def test_frames_that_make_no_sense_end_the_connection(bound, payload):
-    plan = single(100_001, Port.GRPC, payload=payload)
+def test_frames_that_make_no_sense_end_the_connection(bound, payload, port):
+    plan = single(100_001, port, payload=payload)
+    if port is Port.HTTP:
+        plan.is_http2, plan.calls[0].text = True, FRAMES
     oracle = bound.run([plan])
 
     assert [str(finding) for finding in oracle.findings] == []
@@ -157,7 +179,7 @@ def test_metrics_have_a_port_of_their_own(bound):
     assert "nv_inference_request_success" in plan.calls[0].outcome.responses[0].document
 
 
-@pytest.mark.parametrize("client_type", [HttpClient, GrpcClient])
+@pytest.mark.parametrize("client_type", [HttpClient, Http2Client, GrpcClient])
 def test_clients_do_not_know_asyncio_or_the_clock(client_type):
     module = __import__(client_type.__module__, fromlist=["_"])
 
