@@ -53,6 +53,7 @@ OWN_VALUES = {
     "tls-client-auth": "optional",
     "tls-min-version": "1.3",
     "trace-config": "rate=5",
+    "trusted-proxies": "10.0.0.0/8,127.0.0.1",
 }
 PORTS = ["--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 # They contradict others, or need some.
