@@ -158,7 +158,7 @@ def test_bound_server_has_a_policy(tmp_path):
     assert [refusal.status() for refusal in refusals] == ["403", "401", "401"]
     assert page.status == 401
     principals = [line.rpartition(" ")[2] for line in access.read_text().splitlines()]
-    assert sorted(principals) == ["-", "-", "a", "a"]
+    assert sorted(principals) == ["-", "@probe", "a", "a"]  # a wrong key, no key, and the right one
     assert key not in access.read_text()
 
 
