@@ -106,7 +106,7 @@ def test_panels_do_not_overlap():
 
 
 def test_page_names_every_family_and_no_other():
-    named = set(re.findall(r"`(nv_\w+)`", PAGE.read_text()))
+    named = set(re.findall(r"`((?:nv|pytriton)_\w+)`", PAGE.read_text()))
 
     assert named == server_family_names()
 
