@@ -174,8 +174,7 @@ def test_instances_are_where_their_resources_are(server):
     nodes = {name: [node for (node, _), *_ in server.places(name).values()] for name in MODELS}
     devices = [environment_of(pid) for ((_, pid),) in server.places("again").values()]
 
-    assert len(nodes["calc"]) == 3
-    assert len(set(nodes["calc"])) >= 2  # a node that is slow to start one is left out
+    assert len(nodes["calc"]) == 3  # on any nodes: those that are slow to start one are left out
     assert nodes["again"] == ["gpus", "gpus"]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in devices] == ["0", "0"]
     assert nodes["scaled"] == ["gpus"]
