@@ -254,6 +254,36 @@ def test_client_that_reads_no_answers_of_openssl_is_not_read_either(run):
     run(test)
 
 
+def test_answer_of_openssl_is_sent_although_data_came_with_the_question(run):
+    async def test(rig):
+        client = await asyncio.to_thread(rig.connect)
+        peer = await rig.peer()
+        transport = peer.transport
+
+        def decrypt(_size, buffer=None):
+            if not transport._incoming.read():
+                raise ssl.SSLWantReadError
+            transport._outgoing.write(b"answer")
+            if buffer is None:
+                return b"data"
+            buffer[:4] = b"data"
+            return 4
+
+        transport._decrypt = decrypt
+        with socket.socket(fileno=client.detach()) as raw:
+            raw.settimeout(DEADLINE_S)
+            await asyncio.to_thread(raw.send, b"question")
+            found = b""
+            while not found.endswith(b"answer"):  # after the tickets of the session
+                part = await asyncio.to_thread(raw.recv, 1 << 16)
+                assert part
+                found += part
+
+            assert bytes(peer.heard) == b"data"
+
+    run(test)
+
+
 def test_nothing_is_passed_on_while_reading_is_paused(run):
     async def test(rig):
         client = await asyncio.to_thread(rig.connect)
