@@ -8,6 +8,7 @@ import pytest
 import tritonclient.http as triton_http
 
 from tests.e2e.http_client import InferFailedError, infer, infer_json
+from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model
 
 LABELLED = config().replace(
@@ -166,7 +167,7 @@ def test_parameters_reach_the_model_and_clients(server):
     parameters = server.get("/v2/models/parameters/config").json["parameters"]
 
     assert parameters == {"colour": {"string_value": "blue"}}
-    assert '\\"colour\\"' in server.stdout
+    assert eventually(lambda: '\\"colour\\"' in server.stdout)
 
 
 def test_model_completes_its_configuration(server):

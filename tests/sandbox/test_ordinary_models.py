@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.http_client import infer
+from tests.e2e.waiting import eventually
 from tests.framework_backends.tree_models import ROWS, THIRDS, make_model, xgboost_model
 from tests.native_backend.building import backend_directory
 from tests.native_backend.building import missing as no_compiler
@@ -124,7 +125,7 @@ def test_model_in_a_sandbox_can_use(server, name):
 def test_output_of_a_model_in_a_sandbox_is_printed_by_the_server(server):
     server.infer("printer", 1.0)
 
-    assert "printed by a model" in server.stdout
+    assert eventually(lambda: "printed by a model" in server.stdout)
 
 
 @pytest.mark.skipif(bool(no_compiler()), reason=no_compiler() or "-")

@@ -15,6 +15,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from pytriton.base.dtypes import from_numpy
+from tests.e2e.waiting import eventually
 from tests.framework_backends.pytorch.torch_models import (
     config,
     files,
@@ -224,7 +225,8 @@ def test_modules_in_python_run_with_one_thread(server, client):
     document = server.get("/v2/models/module/config").json
     assert document["runtime"] == "model.py"
     assert document["default_model_filename"] == ""
-    assert "Torch parallelism settings for 'module': NUM_THREADS = 1;" in server.output
+    expected = "Torch parallelism settings for 'module': NUM_THREADS = 1;"
+    assert eventually(lambda: expected in server.output)
 
 
 def test_states_are_kept_between_requests(client):
@@ -247,7 +249,7 @@ def test_states_are_kept_between_requests(client):
 def test_missing_auto_complete_is_warned_of(server):
     text = "skipping model configuration auto-complete for 'add': not supported for pytorch backend"
 
-    assert text in server.output
+    assert eventually(lambda: text in server.output)
 
 
 @pytest.mark.parametrize(
