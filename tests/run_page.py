@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-SERVE_TIMEOUT_S = 60.0
+SERVE_TIMEOUT_S = 180.0
 DEFAULT_PORTS = {8000: "HTTP_PORT", 8001: "GRPC_PORT", 8002: "METRICS_PORT"}
 
 

@@ -14,7 +14,7 @@ from tests.fake_network import DELIVERIES, HIGH_WATER_BYTES, byte_by_byte, conne
 from tests.fakes import FakeLoop
 from tests.server.http_fakes import ScriptedHandler, get, post
 
-ANSWER_TIMEOUT_S = 60
+ANSWER_TIMEOUT_S = 180
 
 
 class Peer(asyncio.Protocol):

@@ -15,8 +15,8 @@ from pytriton.exceptions import PyTritonInvalidOperationError
 from pytriton.model_config import Tensor
 from pytriton.runtime.transport.control import Started
 from pytriton.triton import RemoteTriton, Triton, TritonConfig
+from tests.e2e.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 X = Tensor(name="x", dtype=np.float32, shape=(1,))
 
 

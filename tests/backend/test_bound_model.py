@@ -9,9 +9,7 @@ import pytest
 from pytriton.model_config import Tensor
 from pytriton.runtime.functions import bound_model
 from pytriton.runtime.functions.bound_model import BoundModel
-from tests.e2e.waiting import eventually
-
-DEADLINE_S = 60.0
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import BatchFailure, Execute, ResponsesFrame
 from pytriton.runtime.transport.link import Link
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from tests.e2e.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 LONG = "x" * 300_000
 LARGE = [{"x": np.zeros(20_000, np.float32)}]
 

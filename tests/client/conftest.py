@@ -26,7 +26,7 @@ from tests.free_ports import first_of_free_ports
 MODELS = pathlib.Path(__file__).with_name("models.py")
 LAST_MODEL = "PlainCounter"
 START_TIMEOUT_S = 240.0  # for NVIDIA PyTriton on a busy machine
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 180.0
 
 _numbers = itertools.count()
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 FORK = """
 import os, sys, warnings

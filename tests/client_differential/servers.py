@@ -22,7 +22,7 @@ from tests.free_ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 180.0
 ASK_TIMEOUT_S = 600.0
 PROTOCOLS = ("http", "grpc", "metrics")
 

@@ -16,7 +16,7 @@ import sys
 import time
 
 from tests.cluster.loads import Load
-from tests.cluster.ray_cluster import ATTEMPTS, OBJECT_STORE_BYTES, SETTINGS
+from tests.cluster.ray_cluster import OBJECT_STORE_BYTES, SETTINGS
 from tests.cluster.ray_server import RayServer, Watch, is_running
 from tests.e2e.waiting import eventually
 from tests.repository_e2e.model_files import code, config, model, write_model
@@ -76,9 +76,7 @@ def start_node(name, address, resources, *options, before=()):
     return subprocess.Popen(
         [
             *before,
-            # Ray itself gives a node 30 s to start, which is too little for a busy machine.
-            *("bash", "-c", f'for _ in {{1..{ATTEMPTS}}}; do "$@" && break; done', "start"),
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+            *(sys.executable, "-m", "tests.cluster.patient_ray", "start", "--block"),
             *(f"--node-name={name}", f"--node-ip-address={address}", "--num-cpus=2"),
             *(f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
             *(f"--resources={json.dumps(resources)}", *options),

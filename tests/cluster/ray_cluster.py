@@ -50,7 +50,7 @@ class RayNodes:
         self._process = None
 
     def start(self) -> RayNodes:
-        # Ray gives a node 30 s to start, which a busy machine may exceed.
+        # Ray has several limits of 30 s for a start, which a busy machine may exceed.
         for _ in range(ATTEMPTS):
             line = self._try_start()
             if line:
@@ -111,8 +111,12 @@ class RayNodes:
 
 def main():
     import ray  # noqa: PLC0415  tests import no Ray
+
+    # A program finds what is in its folder, and no other module of the tests.
+    from patient_ray import wait_longer_for_nodes  # noqa: PLC0415
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
+    wait_longer_for_nodes()
     arguments = json.loads(sys.argv[1])
     # Ray writes the address there of the cluster that was started last.
     (pathlib.Path(os.environ["RAY_TMPDIR"]) / "ray").mkdir()

@@ -19,9 +19,9 @@ from pytriton.runtime.executor.inference import Inference, ModelLabels, burst_ou
 from pytriton.runtime.functions.bound_model import BoundModel
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.memory_channel import MemoryChannel
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import RecordingSink
 
-DEADLINE_S = 60.0
 _POLL_S = 0.001
 
 Arrays = dict[str, np.ndarray]

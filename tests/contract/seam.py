@@ -47,9 +47,9 @@ from pytriton.serving.server.tracing.tracing import Tracing
 from tests.chunks import JoinedChunk, PiecesChunk
 from tests.column_rig import NAMES, WIDTH, DoublingInstance, Ends, values_of
 from tests.contract.benches import to_tensor
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import FakeInstance, RecordingSink
 
-DEADLINE_S = 30.0
 _POLL_S = 0.0005
 
 

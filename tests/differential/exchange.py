@@ -7,10 +7,11 @@ import dataclasses
 import socket
 from typing import TYPE_CHECKING
 
+from tests.e2e.waiting import DEADLINE_S
+
 if TYPE_CHECKING:
     from io import BufferedReader
 
-DEADLINE_S = 60.0
 ACCESS_TOKEN = "compared"  # opens what bound models restrict; the real Triton ignores it
 
 

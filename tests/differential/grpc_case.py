@@ -13,8 +13,8 @@ import numpy as np
 from google.protobuf import json_format
 
 from pytriton.base.protos import service_pb2
+from tests.e2e.waiting import DEADLINE_S
 
-DEADLINE_S = 60.0
 SERVICE = "/inference.GRPCInferenceService"
 MAX_BYTES = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

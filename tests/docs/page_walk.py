@@ -34,8 +34,8 @@ NAMES = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
 SERVING = ("pytriton serve ", "tritonserver ")
 PROGRAMS = pathlib.Path(__file__).with_name("programs")
 OPENED = "address"  # the language of what a reader opens in a browser
-START_S = 3 * DEADLINE_S  # instances on Ray start slowly on a busy machine
-END_S = 60
+START_S = 2 * DEADLINE_S  # instances on Ray start slowly on a busy machine
+END_S = 180
 
 
 @dataclasses.dataclass
@@ -146,7 +146,7 @@ class PageWalk:
         elif step.shown is None:
             self._run(step)
         else:  # until a file that was changed is served
-            eventually(lambda: self._run(step).fits, DEADLINE_S / 2)
+            eventually(lambda: self._run(step).fits)
 
     def _serves(self, command: str) -> bool:
         program, _, file = command.strip().partition(" ")

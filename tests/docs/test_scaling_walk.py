@@ -15,7 +15,7 @@ from tests.e2e.waiting import remove_folder
 from tests.free_ports import free_ports
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/scaling.md"
-END_S = 60
+END_S = 180
 
 
 @pytest.fixture
@@ -62,4 +62,4 @@ def test_page_goes_as_it_says(tmp_path, ray_folder):
     walk.run()
 
     assert [step.command.split()[0] for step in walk.steps].count("ray") == 4
-    assert walk.misfits() == []
+    assert not walk.misfits(), "\n".join(walk.misfits())

@@ -22,4 +22,4 @@ def test_page_goes_as_it_says(tmp_path):
     walk.run()
 
     assert [step.command.split()[0] for step in walk.steps][:2] == ["openssl", "pytriton"]
-    assert walk.misfits() == []
+    assert not walk.misfits(), "\n".join(walk.misfits())

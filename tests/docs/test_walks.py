@@ -34,7 +34,7 @@ def test_page_goes_as_it_says(page, tmp_path):
     walk.run()
 
     assert walk.steps
-    assert walk.misfits() == []
+    assert not walk.misfits(), "\n".join(walk.misfits())
     if page.endswith("tutorial.md"):
         keep("tutorial_perf.png", walk.folder / "mood.png")
 

@@ -13,11 +13,11 @@ import pytest
 
 from pytriton.protocol.http2 import frames
 from tests.e2e.grpc_server import GrpcServer, grpc_server
+from tests.e2e.waiting import DEADLINE_S
 
 # More than all buffers on the way and the server's own bounds can hold together.
 MAX_SENT_BYTES = 64 << 20
 QUIET_S = 2.0
-DEADLINE_S = 60.0
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0, b"")
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from tritonclient.utils import triton_to_np_dtype
 
+from tests.e2e.waiting import DEADLINE_S
 from tests.python_backend_differential import clients
 from tests.python_backend_differential.clients import Arrays, Observation, normalised
 from tests.python_backend_differential.servers import Server
 
-DEADLINE_S = 60
 POLL_FAILED = re.compile(r'Poll failed for model directory (.*?)"?$', re.MULTILINE)
 
 

@@ -12,7 +12,7 @@ from tests.e2e.waiting import eventually
 from tests.guides import http_calls
 
 START_S = 120  # torch and jax take their time, and more on a busy machine
-END_S = 60
+END_S = 180
 
 
 def port_options(ports: Sequence[int]) -> list[str]:

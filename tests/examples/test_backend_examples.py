@@ -15,7 +15,7 @@ from tests.free_ports import free_ports
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "backends" / "own_backend"
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 pytestmark = pytest.mark.e2e
 

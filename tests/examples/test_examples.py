@@ -25,7 +25,7 @@ SERVERS = sorted(EXAMPLES.glob("*/server.py"))
 ELSEWHERE = ("ray",)
 DEMO_MODELS = ("AddSub", "Identity", "Linear")
 PORT_NAMES = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT")
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 NEEDED = re.compile(r"`pip install (\w+)`")
 
 pytestmark = pytest.mark.e2e

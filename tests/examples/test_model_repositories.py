@@ -26,7 +26,7 @@ EXAMPLES = sorted(
     for found in (REPOSITORY / "examples" / folder).glob("*/model_repository")
     if any(command.serves for command in commands(found.with_name("README.md")))
 )
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 NEEDED = re.compile(r"`pip install (\w+)`")
 
 pytestmark = pytest.mark.e2e

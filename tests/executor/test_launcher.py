@@ -35,9 +35,9 @@ from pytriton.runtime.executor.worker import (
 )
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.serving.server.process.resources import lowest_free
+from tests.e2e.waiting import DEADLINE_S
 from tests.executor.worker_rig import until
 
-DEADLINE_S = 60
 REFUSING_ZYGOTE = """
 import contextlib, socket, sys
 sys.path[0] = sys.argv[1]

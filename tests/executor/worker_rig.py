@@ -19,9 +19,9 @@ from pytriton.runtime.transport.frames import Initialize, Initialized
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import inference
 
-DEADLINE_S = 60
 INITIALIZE = Initialize("/models/m/1/model.py", "1", {}, ["y"])
 
 

@@ -28,7 +28,7 @@ STREAMS = 24
 WORK_BURST = 300
 # What the budget of a connection pays for, beside what its bytes do.
 FIXED_WORK = 10_000
-PATIENCE_S = 60
+PATIENCE_S = 180
 _MAX_PROBED_ID = 2**31 - 100
 _MIN_PROBE_WINDOW = 1000
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-DEADLINE_S = 60.0
+from tests.e2e.waiting import DEADLINE_S
+
 DATATYPES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
 
 

@@ -13,7 +13,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.ensemble_differential.text_format import Step, ensemble, tensor
 from tests.guides.conftest import guides_folder
 from tests.repository_e2e.conftest import starter
@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.guide, pytest.mark.e2e]
 
 PAGE = guides_folder() / "decoupled_models.zh.md"
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "decoupled"
-DEADLINE_S = 60
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 IDENTITY = textwrap.dedent(
     """

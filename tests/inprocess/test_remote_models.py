@@ -18,6 +18,7 @@ import pytest
 
 import tritonserver
 from pytriton.serving.server import core as core_module
+from tests.e2e.waiting import DEADLINE_S
 from tests.executor.remote.plain_cluster import PlainCluster
 from tests.executor.remote.plain_starter import NODE
 from tests.framework_backends.onnxruntime import onnx_models
@@ -31,7 +32,6 @@ from tests.repository_e2e.model_files import (
     write_model,
 )
 
-DEADLINE_S = 60.0
 LOCAL = 'parameters { key: "EXECUTOR" value { string_value: "local" } }\n'
 ON_RAY = LOCAL.replace('"local"', '"ray"')
 TWO = "instance_group [ { count: 2 } ]\n"

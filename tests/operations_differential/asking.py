@@ -17,10 +17,8 @@ import tritonclient.grpc as grpc_client
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.operations_differential.server import Observation, Server
-
-DEADLINE_S = 60
 
 
 def over_http(

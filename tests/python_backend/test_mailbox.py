@@ -13,9 +13,7 @@ from pytriton.runtime.transport.arena import Arena
 from pytriton.runtime.transport.frames import Cancel, CheckReady, Execute, ServiceReply
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
-from tests.e2e.waiting import eventually
-
-DEADLINE_S = 60.0
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 
 class Waiting(threading.Thread):

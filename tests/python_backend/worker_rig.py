@@ -35,9 +35,9 @@ from pytriton.runtime.transport.link import socket_pair, stream_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.zygote import Exited, Forked, ForkWorker, ZygoteLink
+from tests.e2e.waiting import DEADLINE_S
 from tests.response_rows import with_items_only
 
-DEADLINE_S = 60.0
 ANSWERS = (BatchResult, ResponsesFrame, BatchFailure)
 HEADER = """
 import asyncio, os, sys, threading, time

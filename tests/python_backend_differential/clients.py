@@ -16,10 +16,9 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.differential import grpc_case
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.python_backend_differential.servers import Server
 
-DEADLINE_S = 60
 Observation = Any  # plain JSON
 Arrays = dict[str, np.ndarray[Any, Any]]
 

@@ -21,9 +21,9 @@ from pytriton.serving.repository.loading.plans import VersionPlan
 from pytriton.serving.repository.model_repositories import ModelRepositories
 from pytriton.serving.repository.reading.config_files import check_model_files
 from pytriton.serving.repository.settings import ControlMode, RepositorySettings
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import FakeInstance, RecordingSink, model_spec, request
 
-DEADLINE_S = 60.0
 CODE = "class TritonPythonModel:\n    def execute(self, requests): ...\n"
 CONFIG = 'backend: "python"\n'
 ALL_VERSIONS = CONFIG + "version_policy { all { } }"

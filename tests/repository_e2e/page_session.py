@@ -80,7 +80,7 @@ class PageSession:
             if any(change in step.command for change in _CHANGES):
                 self._run(step)
             else:
-                eventually(lambda step=step: self._run(step).fits, DEADLINE_S / 2)
+                eventually(lambda step=step: self._run(step).fits)
 
     def status(self, path: str) -> int:
         return call(self.ports[0], path).status

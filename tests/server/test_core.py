@@ -20,11 +20,10 @@ from pytriton.serving.server import repository_core
 from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.repository_core import make_core
+from tests.e2e.waiting import DEADLINE_S
 from tests.executor.worker_rig import until
 from tests.fakes import RecordingSink, request
 from tests.repository_e2e.model_files import code, config, model, write_model
-
-DEADLINE_S = 60.0
 
 
 def listening():

@@ -14,7 +14,7 @@ from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 pytestmark = pytest.mark.e2e
 
 QUIET = {"http_port": 0, "allow_grpc": False, "allow_metrics": False}
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 
 
 @pytest.fixture

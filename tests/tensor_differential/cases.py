@@ -14,10 +14,10 @@ import numpy as np
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.e2e.waiting import DEADLINE_S
 from tests.tensor_differential.models import ENSEMBLES, GOOD, REFUSED, STRATEGY
 from tests.tensor_differential.servers import Server
 
-DEADLINE_S = 60
 Observation = Any  # plain JSON
 Ask = Callable[[Server], Observation]
 Tensor = dict[str, Any]

@@ -16,12 +16,12 @@ from pytriton.base.dtypes import BYTES, FP32, encode_bytes
 from pytriton.runtime.transport.frames import Cancel, Execute, WorkerLogLine
 from pytriton.runtime.transport.refs import TensorRef
 from pytriton.runtime.transport.stream_channel import StreamChannel
+from tests.e2e.waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from pytriton.runtime.transport.channel import Channel
 
 MIB = 1 << 20
-DEADLINE_S = 30.0
 
 
 def send_array(channel: Channel, array: np.ndarray) -> None:

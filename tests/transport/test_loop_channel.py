@@ -17,8 +17,7 @@ from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.frames import BatchResult, Cancel, Execute, WorkerLogLine
 from pytriton.runtime.transport.loop_channel import LoopChannel, ProtocolError
 from pytriton.runtime.transport.refs import TensorRef
-
-DEADLINE_S = 30.0
+from tests.e2e.waiting import DEADLINE_S
 
 
 class Rig:

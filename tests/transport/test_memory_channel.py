@@ -22,6 +22,7 @@ from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.refs import PartRef, TensorRef
+from tests.e2e.waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIB = 1 << 20
-DEADLINE_S = 30.0
 Ends = tuple[MemoryChannel, MemoryChannel]
 
 

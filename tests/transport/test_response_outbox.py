@@ -21,8 +21,7 @@ from pytriton.runtime.transport.frames import (
 from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
-
-DEADLINE_S = 60.0
+from tests.e2e.waiting import DEADLINE_S
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pytriton.runtime.transport.link import socket_pair
 from pytriton.runtime.transport.memory_channel import MemoryChannel
 from pytriton.runtime.transport.response_outbox import MAX_HELD, ResponseOutbox
 from pytriton.runtime.transport.response_rows import HeldRows
+from tests.e2e.waiting import DEADLINE_S
 from tests.response_rows import with_items_only
 
-DEADLINE_S = 60.0
 NUMBER = (("y", UINT8.number, (1,)),)
 TEXT = (("y", BYTES.number, (1,)),)
 PAIR = (("y", UINT8.number, (1,)), ("z", BYTES.number, (2,)))

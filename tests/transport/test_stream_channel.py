@@ -39,9 +39,9 @@ from pytriton.runtime.transport.stream_channel import (
     StreamChannel,
     tune_stream,
 )
+from tests.e2e.waiting import DEADLINE_S
 from tests.transport.tcp import tcp_pair
 
-DEADLINE_S = 60.0
 MIB = 1 << 20
 
 

@@ -16,7 +16,7 @@ import threading
 import urllib.error
 import urllib.request
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 PROGRAM = str(pathlib.Path(sys.executable).with_name("pytriton"))
 FREE_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 

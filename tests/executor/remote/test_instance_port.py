@@ -22,9 +22,9 @@ from pytriton.runtime.transport.handshake import ClientHandshake, HandshakeError
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from pytriton.runtime.transport.rendezvous import connect_to_address, tcp_address
 from pytriton.testing import FakeClock
+from tests.e2e.waiting import DEADLINE_S
 from tests.executor.worker_rig import until
 
-DEADLINE_S = 60
 TOKEN = "the secret of this start"
 HERE = ProcessPlace("node-a", "n1", 10)
 

@@ -12,9 +12,9 @@ from pytriton.serving.repository.loading.instance_scaler import FIRST_RETRY_S, S
 from pytriton.serving.repository.loading.plans import InstancePlan
 from pytriton.serving.repository.loading.python_version import PythonVersion
 from pytriton.testing import FakeClock
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
-DEADLINE_S = 60.0
 SETTINGS = ScalingSettings(minimum=1, maximum=4, up_after_s=2.0, down_after_s=120.0)
 
 

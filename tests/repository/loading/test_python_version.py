@@ -23,9 +23,9 @@ from pytriton.serving.repository.loading import python_version
 from pytriton.serving.repository.loading import python_version as module
 from pytriton.serving.repository.loading.plans import InstancePlan, LoadTimeoutError
 from pytriton.serving.repository.loading.python_version import PythonVersion, Restart, RestartPolicy
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import FakeInstance, RecordingSink, inference, model_spec
 
-DEADLINE_S = 60.0
 NOW_NS = 1
 
 

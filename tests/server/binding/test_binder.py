@@ -32,9 +32,8 @@ from pytriton.serving.engine.model import VersionState
 from pytriton.serving.engine.rate_limiter import ResourceLimiter, Turns
 from pytriton.serving.server.binding import binder
 from pytriton.serving.server.binding.binder import BinderSession
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import RecordingSink
-
-DEADLINE_S = 60.0
 
 
 class Binder:

@@ -28,9 +28,9 @@ from pytriton.serving.server.binding import binder_port
 from pytriton.serving.server.binding.binder_port import BinderPort
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.server import authorizations
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 
-DEADLINE_S = 60.0
 TOKEN = "secret"
 
 

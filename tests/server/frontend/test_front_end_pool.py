@@ -42,9 +42,8 @@ from pytriton.serving.server.process.logs import LogControl
 from pytriton.serving.server.tracing.settings import TraceSettings
 from pytriton.testing import FakeEventLoop
 from tests.contract.seam import Control
+from tests.e2e.waiting import DEADLINE_S
 from tests.fakes import model_spec
-
-DEADLINE_S = 30.0
 
 
 class FakeFrontEnd:

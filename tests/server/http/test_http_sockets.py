@@ -16,9 +16,8 @@ import uvloop
 
 from pytriton.serving.server.options.server_options import ClientLimits
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
+from tests.e2e.waiting import DEADLINE_S
 from tests.server.http_fakes import ScriptedHandler, get, post, read_answer
-
-DEADLINE_S = 60.0
 
 
 class LiveServer:

@@ -26,9 +26,8 @@ from pytriton.serving.server.process.clients import (
     keepalive_options,
 )
 from pytriton.serving.server.process.resources import lowest_free
+from tests.e2e.waiting import DEADLINE_S
 from tests.server.http_fakes import FakeLoop
-
-DEADLINE_S = 30.0
 
 
 class Greeter(asyncio.Protocol):

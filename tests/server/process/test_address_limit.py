@@ -18,8 +18,7 @@ from pytriton.serving.server.process.clients import (
     ConnectionSet,
     address_key,
 )
-
-DEADLINE_S = 30.0
+from tests.e2e.waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize(

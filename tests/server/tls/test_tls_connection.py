@@ -20,8 +20,8 @@ from pytriton.serving.server.process import tls_connection as module
 from pytriton.serving.server.process.clients import Acceptor, ClientOpener
 from pytriton.serving.server.process.tls import TlsPorts
 from tests.certificates import CertificateFolder
+from tests.e2e.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 LARGE = bytes(range(256)) * (24 << 10)  # 6 MiB
 MAKERS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -24,8 +24,7 @@ from pytriton.serving.server.process.tls import (
     load_context,
 )
 from tests.certificates import DAY, Authority, CertificateFolder
-
-DEADLINE_S = 30.0
+from tests.e2e.waiting import DEADLINE_S
 
 
 @pytest.fixture
