@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
 
 BUCKET = "bucket"
@@ -138,7 +138,7 @@ class S3Server:
         return False
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         try:
             connection.request(method, path, body)
             return connection.getresponse().status

@@ -27,6 +27,7 @@ from pytriton.base.announcement import (
 from pytriton.base.openai_routes import as_openai
 from pytriton.model_config import DirectStrategy, SequenceBatcher
 from pytriton.model_config.triton_model_config import TensorSpec, TritonModelConfig
+from tests.e2e.waiting import DEADLINE_S
 
 BOTH = Addresses("http://127.0.0.1:8000", "grpc://127.0.0.1:8001", "http://127.0.0.1:8002")
 A, B = (TensorSpec(name, (1,), np.float32) for name in "ab")
@@ -245,7 +246,7 @@ def test_slow_end_says_what_it_waits_for(monkeypatch):
     monkeypatch.setattr(announcements, "say", lambda lines: (told.extend(lines), said.set()))
 
     with slow_end_is_told(patience_s=0):
-        assert said.wait(60)
+        assert said.wait(DEADLINE_S)
 
     (line,) = told
     assert line.startswith("Waiting for requests that are under way. To end it at once: ")

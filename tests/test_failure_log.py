@@ -9,6 +9,7 @@ import pytest
 
 from pytriton.base import failure_log
 from pytriton.base.failure_log import FailureLog, RepeatedFailures
+from tests.e2e.waiting import DEADLINE_S
 
 
 def raised(file, line, error):
@@ -121,7 +122,7 @@ def test_log_writes_a_count_that_nothing_follows():
     log.add("model 'scale'", too_small())
     now[0] = 10.0
 
-    assert has_count.wait(30)
+    assert has_count.wait(DEADLINE_S)
     assert [each.error is None for each in written] == [False, True]
     log.close()
 

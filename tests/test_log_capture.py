@@ -26,6 +26,7 @@ from pytriton.base.log_capture import (
 from pytriton.base.log_lines import SentLine
 from pytriton.base.log_outbox import LogOutbox
 from pytriton.base.request_ids import add_to_log_records, request_ids
+from tests.e2e.waiting import DEADLINE_S
 
 
 class KeptLines:
@@ -215,7 +216,7 @@ def test_slow_server_costs_lines_and_no_time():
     taken = []
 
     def take(sent):
-        is_open.wait(30)
+        is_open.wait(DEADLINE_S)
         taken.append(sent)
 
     outbox = LogOutbox(take)
@@ -243,7 +244,7 @@ def test_outbox_ends_with_its_server():
 
     outbox = LogOutbox(refuse)
     outbox.add(SentLine(0.0, logging.INFO, "stdout", "first"))
-    outbox._thread.join(30)
+    outbox._thread.join(DEADLINE_S)
 
     assert not outbox._thread.is_alive()
     assert not outbox.has_room()

@@ -17,6 +17,7 @@ import h2.settings
 import pytest
 
 from benchmarks.large_grpc_client import LargeCallClient
+from tests.e2e.waiting import DEADLINE_S
 
 MEBIBYTE = 2**20
 CONNECTION_CREDIT = 2 * MEBIBYTE
@@ -123,7 +124,7 @@ def connected(
         with near:
             client = LargeCallClient(near, answer_bytes)
             client.open()
-            assert server.is_settled.wait(timeout=60)
+            assert server.is_settled.wait(timeout=DEADLINE_S)
             yield client, server
     finally:
         thread.join()

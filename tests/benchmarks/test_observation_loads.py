@@ -13,7 +13,7 @@ import pytest
 from benchmarks import http_loads, loads, observation_loads, processes, servers
 from benchmarks.http_loads import WrkReport
 from benchmarks.servers import RunningServer, System
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import first_of_free_ports
 
 OURS = System("ours", "ours", ["serve"])
@@ -111,7 +111,7 @@ def test_traces_are_recorded():
 def test_collector_takes_spans():
     with observation_loads.collector() as url:
         request = urllib.request.Request(url, b"spans")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             status = answer.status
 
     assert status == 200

@@ -14,7 +14,7 @@ import pytest
 from pytriton import __main__
 from pytriton.tools.check import command
 from pytriton.tools.check.report import Finding, State
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.snippets import snippets
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -360,7 +360,7 @@ def end_amid(name, number):
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
         process.send_signal(signal.SIGCONT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=DEADLINE_S)
     return process, children
 
 

@@ -16,6 +16,7 @@ from pytriton.tools.check.utils import (
     ProcessMonitoringThread,
     TestMonitoringContext,
 )
+from tests.e2e.waiting import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def _no_py_spy(monkeypatch):
 def child():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
-    process.communicate(b"\n", timeout=30)
+    process.communicate(b"\n", timeout=DEADLINE_S)
 
 
 def _args(*options):
@@ -97,7 +98,7 @@ def test_thread_dumps_again_and_again_until_stopped():
             dumps.release()
 
     with ProcessMonitoringThread(Monitoring(), interval=0.001) as thread:
-        assert all(dumps.acquire(timeout=30) for _ in range(3))
+        assert all(dumps.acquire(timeout=DEADLINE_S) for _ in range(3))
 
     assert thread._thread is None
 

@@ -14,7 +14,7 @@ from pytriton.tools.check.utils import (
     search_warning_on_too_verbose_log_level,
     verify_docker_image_in_readme_same_as_tested,
 )
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 
 def _python(script):
@@ -61,14 +61,14 @@ def test_script_that_is_started_by_hand_is_stopped_without_waiting():
     thread = ScriptThread(_python("import signal; print('up'); signal.pause()"), name="script")
     is_there = threading.Event()
     thread.start(is_there)
-    assert is_there.wait(60)
+    assert is_there.wait(DEADLINE_S)
     assert thread.process is not None
     assert eventually(lambda: "up" in thread.output)
 
     thread.stop()
     assert thread.is_alive()
     thread.process.send_signal(signal.SIGTERM)
-    thread.join(60)
+    thread.join(DEADLINE_S)
 
     assert thread.returncode == -signal.SIGTERM
 

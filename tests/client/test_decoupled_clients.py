@@ -276,7 +276,11 @@ stream = client.infer_sample(np.array({gate.pause.tolist()}, np.int32))
 print(next(stream)["value"])
 """
     process = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
     )
 
     assert (process.stdout.strip(), process.stderr) == ("[0]", "")

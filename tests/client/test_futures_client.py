@@ -221,7 +221,11 @@ client = FuturesModelClient({our_server.urls["http"]!r}, "AddSub")
 print(client.infer_sample(np.ones(1, np.float32), np.ones(1, np.float32)).result()["add"])
 """
     process = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
     )
 
     assert (process.stdout.strip(), process.stderr) == ("[2.]", "")

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from pytriton.runtime.cluster.child import InstanceProcess
+from tests.e2e.waiting import DEADLINE_S
 
 
 class Ends:
@@ -22,7 +23,7 @@ class Ends:
         self._reasons.put(reason)
 
     def reason(self):
-        return self._reasons.get(timeout=60)
+        return self._reasons.get(timeout=DEADLINE_S)
 
 
 def python(source, on_end, **variables):

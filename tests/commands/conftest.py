@@ -21,6 +21,7 @@ from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 from tests import peers
 from tests.collected import items_in
 from tests.commands import models
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import first_of_free_ports
 
 FOLDER = pathlib.Path(__file__).parent
@@ -98,7 +99,7 @@ def started(command, port, last_model):
             yield Asked(port)
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(DEADLINE_S)
 
 
 @pytest.fixture(scope="session")

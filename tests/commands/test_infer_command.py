@@ -27,7 +27,7 @@ from pytriton.tools.commands.model_cards import ModelCard
 from tests.commands import models
 from tests.commands.conftest import TOKEN
 from tests.commands.scripted_metrics import ScriptedServer
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
 
 
@@ -225,7 +225,7 @@ def test_ctrl_c_cancels_a_stream(server, address):
     ) as process:
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=DEADLINE_S)
 
     assert first.startswith("#1 ")
     assert (process.returncode, error) == (130, "Interrupted\n")

@@ -24,7 +24,7 @@ from pytriton.tools.commands import record
 from pytriton.tools.perf.data.recorded import read_recording
 from pytriton.triton import TritonSecurityConfig
 from tests.commands.conftest import TOKEN, serving
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 
 BOTH = pytest.mark.parametrize("scheme", ["http", "grpc"])
 
@@ -65,7 +65,7 @@ def recorded(server, path, *options):
         yield result
     finally:
         stop(server)
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
@@ -311,7 +311,7 @@ def test_interrupted_recording_is_whole(server, tmp_path):
             with client_of(server.http) as http:
                 http.infer(sums(1))
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=DEADLINE_S)
         finally:
             process.kill()
 

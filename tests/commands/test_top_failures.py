@@ -16,6 +16,7 @@ from pytriton.tools.commands.top.samples import MetricsSample, add_page_numbers,
 from pytriton.tools.commands.top.source import ReadingThread, ServerReader, ServerReading
 from pytriton.tools.commands.top.state import ESCAPE, TopScreen, ViewState
 from pytriton.tools.commands.top.view import Shown, draw
+from tests.e2e.waiting import DEADLINE_S
 
 METRICS = """
 nv_inference_request_success{{model="m",version="1"}} {ok}
@@ -175,9 +176,9 @@ class Source:
 def test_failures_are_read_while_somebody_looks_at_them():
     thread = ReadingThread(Source(), 60.0)
     thread.start()
-    first = thread.readings.get(timeout=30)
+    first = thread.readings.get(timeout=DEADLINE_S)
     thread.tell_failures(is_wanted=True)
-    second = thread.readings.get(timeout=30)
+    second = thread.readings.get(timeout=DEADLINE_S)
     thread.stop()
 
     assert (first.failures, first.problem) == (None, "nothing")

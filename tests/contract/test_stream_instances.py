@@ -378,7 +378,7 @@ def test_slow_step_does_not_hold_back_what_came_before(serve):
     def steps(requests):
         yield answers(requests, 1)
         yield answers(requests, 2)
-        assert go_on.wait(30)
+        assert go_on.wait(DEADLINE_S)
         yield answers(requests, 3)
 
     bench = serve(steps)

@@ -12,6 +12,7 @@ from pytriton.runtime.transport.credit import RESPONSE_WINDOW
 from pytriton.runtime.transport.memory import PORTABLE_SETTING
 from tests.contract.benches import floats
 from tests.contract.worker_bench import STREAMS, WorkerBench
+from tests.e2e.waiting import DEADLINE_S
 
 ENDLESS = 1_000_000
 
@@ -95,7 +96,7 @@ def test_first_response_does_not_wait_for_others(serve):
 
     def steps(request):
         yield np.zeros((1, 1), np.float32)
-        assert go_on.wait(30)
+        assert go_on.wait(DEADLINE_S)
 
     bench = serve(steps)
     (call,) = bench.execute(number(0))

@@ -22,6 +22,7 @@ import pytest
 import tritonserver
 from pytriton.inprocess import shared_loop
 from pytriton.inprocess.shared_loop import SharedLoop
+from tests.e2e.waiting import DEADLINE_S
 from tests.inprocess import models
 from tests.repository_e2e.model_files import write_model
 from tritonserver import Server
@@ -62,7 +63,11 @@ def run_program(text: str, repository) -> subprocess.CompletedProcess[str]:
     """
     program = textwrap.dedent(start) + textwrap.dedent(text)
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
 
 
@@ -160,8 +165,8 @@ def test_what_is_posted_when_the_loop_ends_is_called():
     shared = SharedLoop()
     shared.start()
     begun, first, second, called = (threading.Event() for _ in range(4))
-    shared.post(lambda: begun.set() or first.wait(20))
-    assert begun.wait(20)
+    shared.post(lambda: begun.set() or first.wait(DEADLINE_S))
+    assert begun.wait(DEADLINE_S)
     shared.end()
     shared.post(second.wait, 20)  # the loop has been told to stop when it calls this
     first.set()
@@ -173,7 +178,7 @@ def test_what_is_posted_when_the_loop_ends_is_called():
 
     assert called.is_set()
     with pytest.raises(concurrent.futures.CancelledError):
-        never.result(20)
+        never.result(DEADLINE_S)
     with pytest.raises(RuntimeError, match="closed"):
         shared.post(called.set)
 
@@ -389,8 +394,8 @@ def test_caller_gets_the_turn_of_a_keeper_that_is_about_to_leave(monkeypatch):
     shared = SharedLoop()
     shared.start()
     begun, leave, called = (threading.Event() for _ in range(3))
-    shared.post(lambda: begun.set() or leave.wait(60))
-    assert begun.wait(20)
+    shared.post(lambda: begun.set() or leave.wait(DEADLINE_S))
+    assert begun.wait(DEADLINE_S)
     for _ in range(3):  # as many requests as make a caller a lone one
         assert not shared.call_in_turn(called.set)
     shared.park_soon()

@@ -13,6 +13,7 @@ import pytest
 
 import tritonserver
 from pytriton.inprocess.metrics import shared_families
+from tests.e2e.waiting import DEADLINE_S
 from tests.inprocess import models
 from tests.repository_e2e.model_files import write_model
 from tritonserver import Metric, MetricFamily, MetricKind, ModelControlMode, Options, Server
@@ -190,7 +191,7 @@ def test_metric_may_be_freed_while_metrics_are_read():
     for _ in range(2):
         reading = threading.Thread(target=read, daemon=True)
         reading.start()
-        reading.join(20)
+        reading.join(DEADLINE_S)
 
     assert "freed" in names[0]
     assert "freed" not in names[1]

@@ -23,6 +23,7 @@ import tritonserver
 from pytriton.inprocess import ResponseIterator
 from pytriton.inprocess.responses import InprocessExchange
 from pytriton.runtime.executor.inference import Inference
+from tests.e2e.waiting import DEADLINE_S
 from tritonserver import DataType, ModelBatchFlag, ModelTxnPropertyFlag
 
 
@@ -168,7 +169,7 @@ def test_iterator_is_over_after_outputs_that_cannot_be_had(server):
         with pytest.raises(tritonserver.UnsupportedError):
             next(responses)
         assert list(responses) == []
-    assert isinstance(fetched.get(timeout=20).error, tritonserver.UnsupportedError)
+    assert isinstance(fetched.get(timeout=DEADLINE_S).error, tritonserver.UnsupportedError)
 
 
 def test_decoupled_model_sends_many_responses_and_an_empty_one(server):
@@ -239,7 +240,7 @@ def test_queue_gets_all_responses_as_well(server):
     )
 
     assert numbers(responses) == list(range(40))
-    assert numbers(fetched.get(timeout=20) for _ in range(41)) == list(range(40))
+    assert numbers(fetched.get(timeout=DEADLINE_S) for _ in range(41)) == list(range(40))
 
 
 def test_two_threads_cannot_wait_for_the_same_response(server):
@@ -253,7 +254,7 @@ def test_two_threads_cannot_wait_for_the_same_response(server):
     with pytest.raises(tritonserver.InvalidArgumentError, match="concurrently"):
         next(responses)
     responses.cancel()
-    waiting.join(20)
+    waiting.join(DEADLINE_S)
 
 
 def test_many_threads_are_answered(server):

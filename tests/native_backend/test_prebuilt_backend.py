@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests import peers
+from tests.e2e.waiting import DEADLINE_S
 from tests.free_ports import free_ports
 from tests.native_backend import building
 from tests.python_backend_differential import clients
@@ -93,7 +94,7 @@ def server(tmp_path_factory):
         yield running
     finally:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_prebuilt_backend_runs_a_model(server):

@@ -7,7 +7,7 @@ import http.client
 
 import numpy as np
 
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.operations_differential.asking import int32_request, metrics, over_grpc, over_http
 from tests.operations_differential.metrics_models import heads, page, series, without_values
 from tests.operations_differential.server import Observation, Server
@@ -24,7 +24,9 @@ def ask_model(server: Server, model: str, values: tuple[int, ...] = (1, 2, 3)) -
 
 def answered_as(server: Server, path: str, method: str = "GET") -> Observation:
     """The status and the type of an answer of the metrics port, and whether it has a body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.ports["metrics"], timeout=30)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", server.ports["metrics"], timeout=DEADLINE_S
+    )
     try:
         connection.request(method, path)
         answer = connection.getresponse()

@@ -22,7 +22,7 @@ from pytriton.serving.server.core import Core
 from pytriton.serving.server.options.endpoints import EndpointOptions
 from pytriton.serving.server.options.server_options import ServerOptions
 from pytriton.serving.server.server import NetworkServer
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.fakes import FakeInstance
 from tests.page.browser import started_browser
 from tests.pictures import keep
@@ -76,7 +76,7 @@ class PageServer:
 
     def __enter__(self):
         self._thread.start()
-        assert self._ready.wait(60)
+        assert self._ready.wait(DEADLINE_S)
         return self
 
     def __exit__(self, *_):
@@ -127,7 +127,7 @@ def rows(page, css):
 
 def document(server):
     url = f"http://{LOCAL}:{server.port}/page/api/cluster"
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
         return json.loads(answer.read())["cluster"]
 
 

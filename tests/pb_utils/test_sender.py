@@ -8,6 +8,7 @@ import pytest
 from triton_python_backend_utils import InferenceResponse, TritonModelException
 
 from pytriton.runtime.pb_utils.response import InferenceResponseSender
+from tests.e2e.waiting import DEADLINE_S
 from tests.pb_utils.fakes import FakeContext
 
 FINAL = 1
@@ -190,19 +191,19 @@ def test_flag_of_one_thread_waits_for_the_response_of_another():
         def send(self, response, *, is_final):
             if response is FIRST:
                 entered.set()
-                assert go_on.wait(30)
+                assert go_on.wait(DEADLINE_S)
             super().send(response, is_final=is_final)
 
     context = SlowContext()
     sender = InferenceResponseSender(context, True)
     threads = [threading.Thread(target=sender.send, args=(FIRST,))]
     threads[0].start()
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_S)
     threads.append(threading.Thread(target=sender.send, kwargs={"flags": FINAL}))
     threads[1].start()
     go_on.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
 
     assert context.sent == [(FIRST, False), (None, True)]
 

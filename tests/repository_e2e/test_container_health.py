@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.certificates import CertificateFolder
+from tests.e2e.waiting import DEADLINE_S
 from tests.test_containers import argument_of, pod_of_manifest
 
 
@@ -21,7 +22,7 @@ def check_health(server) -> int:
 
     assert python == "python"
     assert any(port in each for each in command)
-    return subprocess.run(command, check=False, timeout=60).returncode
+    return subprocess.run(command, check=False, timeout=DEADLINE_S).returncode
 
 
 def test_probes_and_signals_of_the_manifest_reach_the_server(start_server):

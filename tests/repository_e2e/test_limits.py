@@ -17,7 +17,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.http_client import HEADER_LENGTH, Answer, binary_body, call
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.repository_e2e.model_files import HELD, HOLD, code, model
 
 MIB = 1 << 20
@@ -56,7 +56,7 @@ class Upload:
 
     def __init__(self, port: int, name: str = "plus") -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.settimeout(30)
+        self._socket.settimeout(DEADLINE_S)
         count = UPLOAD // 4
         json = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],' % count
         json += b'"parameters":{"binary_data_size":%d}}]}' % UPLOAD
@@ -97,7 +97,7 @@ class Upload:
         except OSError:
             return True
         finally:
-            self._socket.settimeout(30)
+            self._socket.settimeout(DEADLINE_S)
 
     def close(self) -> None:
         self._socket.close()
@@ -221,7 +221,7 @@ def test_large_body_is_refused_where_none_is_expected(start):
 
 def connect(port: int, source: str = "127.0.0.1") -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), source_address=(source, 0))
-    client.settimeout(30)
+    client.settimeout(DEADLINE_S)
     return client
 
 

@@ -18,7 +18,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.http_client import call
-from tests.e2e.waiting import eventually, whole_lines
+from tests.e2e.waiting import DEADLINE_S, eventually, whole_lines
 from tests.repository_e2e.model_files import code, config, ensemble
 
 COUNT = 64
@@ -353,7 +353,7 @@ def test_requests_of_streamed_sequences_keep_their_ids(start_server):
                 sequence_end=number == count - 1,
             )
         client.stop_stream()
-    seen = [answers.get(timeout=60) for _ in range(count)]
+    seen = [answers.get(timeout=DEADLINE_S) for _ in range(count)]
 
     assert [str(error) for _, error in seen if error is not None] == []
     assert [result.get_response().id for result, _ in seen] == [f"r{n}" for n in range(count)]

@@ -12,6 +12,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 
 from tests.e2e.http_client import call
+from tests.e2e.waiting import DEADLINE_S
 from tests.repository_e2e.model_files import DECOUPLED, config, decoupled_code, ensemble, model
 
 BUCKETS = """model_metrics { metric_control [
@@ -60,7 +61,7 @@ def consume_stream(server, model_name):
         client.async_stream_infer(model_name, [tensor], enable_empty_final_response=True)
         is_final = False
         while not is_final:
-            result, error = answers.get(timeout=60)
+            result, error = answers.get(timeout=DEADLINE_S)
             assert error is None
             is_final = result.get_response().parameters["triton_final_response"].bool_param
 

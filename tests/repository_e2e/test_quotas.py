@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.access_policies import PolicyFolder
 from tests.e2e.http_client import call, json_body
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.named_principals import HEADER, QUOTAS
 from tests.repository_e2e.model_files import HOLD, code, config, ensemble, model
 
@@ -62,7 +62,7 @@ def server(start_module_server, request):
 
 def ask(server, principal: str, name: str = "plain") -> tuple[int, dict[str, str], bytes]:
     """Send a request on a connection of its own; the status, the headers, the body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=DEADLINE_S)
     connection.request("POST", f"/v2/models/{name}/infer", BODY, {HEADER: principal})
     answer = connection.getresponse()
     try:
@@ -110,7 +110,7 @@ def test_curl_shows_when_to_try_again(server):
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     ).stdout
 
     assert shown.startswith("HTTP/1.1 429 Too Many Requests\n")
@@ -174,7 +174,7 @@ def test_grpc_refusal_has_when_to_try_again_in_its_trailers(server):
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(request, metadata=[(HEADER, "three5")], timeout=60)
+            stub.ModelInfer(request, metadata=[(HEADER, "three5")], timeout=DEADLINE_S)
 
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert 900 < int(dict(caught.value.trailing_metadata())["retry-after"]) <= 1000
@@ -193,7 +193,7 @@ def test_streamed_requests_are_charged_to_the_principal_of_their_call(server):
         client.start_stream(on_answer, headers={HEADER: "three6"})
         for _ in range(5):
             client.async_stream_infer("plain", tensors(triton_grpc))
-        assert is_over.wait(60)
+        assert is_over.wait(DEADLINE_S)
         client.stop_stream()
 
     assert [error is None for error in heard] == [True] * 3 + [False] * 2
@@ -204,7 +204,7 @@ def test_many_connections_share_one_quota_in_columns(server):
     """Both protocols and all connections, of any front end, have the same bucket."""
 
     def send_http(_: int) -> list[int]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=DEADLINE_S)
         statuses = []
         for _ in range(40):
             connection.request("POST", "/v2/models/plain/infer", BODY, {HEADER: "many"})
@@ -269,7 +269,7 @@ def test_requests_under_way_come_back_when_clients_leave_and_workers_die(server)
     held = hold(server, "held")
     sockets = []
     for _ in range(2):
-        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=DEADLINE_S)
         connection.request("POST", "/v2/models/held/infer", BODY, {HEADER: "few"})
         sockets.append(connection)
     assert eventually(lambda: running(server, "few") == 2)
@@ -310,7 +310,7 @@ def test_flood_loses_places_of_a_full_queue_to_others(server):
 def test_server_that_stops_leaves_nothing(server):
     ask(server, "bob")
     hold(server, "held")
-    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=DEADLINE_S)
     connection.request("POST", "/v2/models/held/infer", BODY, {HEADER: "few"})
     assert eventually(lambda: running(server, "few") == 1)
     (server.repository / "held" / "1" / "hold").unlink()

@@ -19,7 +19,7 @@ from pytriton.tools.perf.data.recorded import read_recording
 from pytriton.tools.perf.load.plan import Concurrency, InputSet, LoadPlan, LoadProtocol
 from pytriton.tools.perf.load.process_load import ProcessLoad
 from tests.e2e.http_client import call, infer
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
 from tests.repository_e2e.model_files import code
 
@@ -79,7 +79,7 @@ def recorded(server, path, *options):
     finally:
         body = json.dumps({"id": status(server)["id"]}).encode()
         call(server.http_port, "/v2/recording/stop", body, headers=HEADERS)
-        thread.join(60)
+        thread.join(DEADLINE_S)
     assert result == [0]
 
 
@@ -91,7 +91,7 @@ def flood(server, requests, protocol=LoadProtocol.HTTP):
     load = ProcessLoad(LoadPlan(f"127.0.0.1:{port}", protocol, "double", inputs))
     try:
         load.start(Concurrency(16), requests)
-        assert load.wait(60)
+        assert load.wait(DEADLINE_S)
     finally:
         records = load.stop()
     return records

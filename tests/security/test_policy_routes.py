@@ -23,7 +23,7 @@ from pytriton.serving.server.page import routes as page_routes
 from pytriton.tools.commands.own_server import ask_own_server, own_headers
 from tests.access_policies import PolicyFolder, TokenMaker, wrong_credentials
 from tests.e2e.http2_client import Http2Session
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.free_ports import free_ports
 from tests.security.hostile import REPOSITORY, ROUTES_OF_VERTEX_AI, grpc_request
 from tests.security.policy_routes import (
@@ -363,7 +363,7 @@ def test_key_that_is_revoked_fails_on_kept_connections_and_streams(policed, clie
     method = channel.stream_stream(
         stream.path, request_serializer=bytes, response_deserializer=bytes
     )
-    responses = method(requests, metadata=tuple(headers.items()), timeout=60)
+    responses = method(requests, metadata=tuple(headers.items()), timeout=DEADLINE_S)
     requests.send(stream.message)
     first = next(responses)
 
@@ -485,7 +485,7 @@ def test_streamed_columns_of_one_principal_are_not_for_another(policed, channel)
     method = channel.stream_stream(route.path, request_serializer=bytes)
     answers = {}
     for name, headers in (("everything", everything), ("others", others)):
-        found = list(method(messages(), metadata=tuple(headers.items()), timeout=60))
+        found = list(method(messages(), metadata=tuple(headers.items()), timeout=DEADLINE_S))
         answers[name] = [b"has no right to" in each for each in found]
 
     assert answers == {"everything": [False] * 100, "others": [True] * 100}

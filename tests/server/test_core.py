@@ -216,7 +216,7 @@ def test_repositories_are_closed_again_if_nobody_waits_for_them_any_more(tmp_pat
 
     def open_finder(*_, **__):
         begun.set()
-        assert may_go_on.wait(60)
+        assert may_go_on.wait(DEADLINE_S)
         return Finder()
 
     monkeypatch.setattr(repository_core, "open_finder", open_finder)

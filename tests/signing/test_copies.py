@@ -17,7 +17,7 @@ from pytriton.serving.repository.signing.copying import copy_folder
 from pytriton.serving.repository.signing.signers import Signers, SigningSettings
 from pytriton.serving.repository.signing.verification import Answer
 from pytriton.serving.repository.signing.verifier import MAX_PROCESSES, SignatureVerifier
-from tests.e2e.waiting import eventually
+from tests.e2e.waiting import DEADLINE_S, eventually
 from tests.signing.authorities import KeySigner
 
 
@@ -205,7 +205,7 @@ def test_processes_that_verify_are_bounded(model, verifier, monkeypatch):
     def ask(question):
         waiting.append(question)
         most.append(len(waiting))
-        go.wait(60)
+        go.wait(DEADLINE_S)
         waiting.remove(question)
         return Answer()
 

@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from tests.e2e.waiting import DEADLINE_S
+
 # The channel's two ends are in one process, and one of them keeps an array on a block of the other.
 PREPARE = """
 import os, socket, sys
@@ -47,7 +49,7 @@ def run(script: str) -> str:
     source = PREPARE + textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", source],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -20,6 +20,7 @@ from pytriton.runtime.executor.worker import Placement
 from pytriton.runtime.transport.arena import MemoryTrimmer
 from pytriton.runtime.transport.link import stream_pair
 from pytriton.runtime.transport.stream_channel import StreamChannel
+from tests.e2e.waiting import DEADLINE_S
 from tests.executor import test_workers
 from tests.executor.remote.remote_rig import run
 from tests.executor.test_workers import is_over
@@ -114,7 +115,7 @@ def test_rank_that_cannot_load_the_model_ends_the_start(tmp_path):
         assert raised.value.message.startswith("On node 'node-a': rank 1 of m_0_0: ")
         assert "ValueError: no weights for this rank" in raised.value.message
         (process,) = owner.starter.processes
-        await asyncio.wait_for(process.exited, 30)
+        await asyncio.wait_for(process.exited, DEADLINE_S)
         await until(lambda: all(is_over(child.pid) for child in process.children))
         del raised
         gc.collect()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pytriton.tools.perf.load.plan import Concurrency, RequestRate
+from tests.e2e.waiting import DEADLINE_S
 from tests.perf.load.fake_load import FakeLoad
 
 
@@ -22,7 +23,7 @@ def test_fake_load_ends_after_the_asked_requests():
     load = FakeLoad()
     load.start(RequestRate(100.0), requests=7)
 
-    assert load.wait(60.0)
+    assert load.wait(DEADLINE_S)
     assert len(load.take()) == 7
     assert load.take().is_done
 

@@ -25,6 +25,7 @@ from pytriton.tools.perf.load.plan import (
     TensorMemory,
 )
 from pytriton.tools.perf.load.process_load import ProcessLoad
+from tests.e2e.waiting import DEADLINE_S
 from tests.perf.load.rig import run
 
 JSON = {"input_format": TensorFormat.JSON, "output_format": TensorFormat.JSON}
@@ -262,7 +263,7 @@ def test_shared_memory_carries_tensors_and_is_gone_afterwards(server, protocol):
     load = ProcessLoad(plan)
     load.start(Concurrency(2), requests=10)
     try:
-        assert load.wait(60)
+        assert load.wait(DEADLINE_S)
         assert len(regions_of(server)) == 4
     finally:
         records = load.stop()
@@ -276,10 +277,10 @@ def test_load_changes_levels_counts_exactly_and_stops_after_what_is_under_way(se
     load = ProcessLoad(plan_of(server, LoadProtocol.HTTP, processes=2))
     load.start(Concurrency(4), requests=21)
     try:
-        assert load.wait(60)
+        assert load.wait(DEADLINE_S)
         warm_up = load.take()
         load.change(RequestRate(1000.0), requests=15)
-        assert load.wait(60)
+        assert load.wait(DEADLINE_S)
         at_rate = load.take()
         load.change(Concurrency(1))
         assert not load.wait(0.05)
@@ -312,5 +313,5 @@ def test_load_whose_process_was_killed_says_so(server):
     load._workers[0]._process.kill()
 
     with pytest.raises(GeneratorError, match="the process that makes the load ended"):
-        load.wait(60)
+        load.wait(DEADLINE_S)
     assert len(load.stop()) == 0

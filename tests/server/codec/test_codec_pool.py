@@ -26,6 +26,7 @@ from pytriton.serving.server.codec.messages import (
     encode,
 )
 from pytriton.serving.server.codec.pool import CodecPool, CodecProcess
+from tests.e2e.waiting import DEADLINE_S
 from tests.server.http_models import InlineProcess
 from tests.wire.specs import model_spec, tensor_spec
 
@@ -196,7 +197,7 @@ class HeldProcess(InlineProcess):
 
     def run(self, job, text):
         self.began.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(DEADLINE_S)
         if self.was_killed:
             raise EOFError
         return super().run(job, text)
@@ -222,7 +223,7 @@ def test_few_are_read_at_once_and_one_whose_client_left_never():
     async def read(codec):
         jobs = [asyncio.create_task(codec.generate(b"{}", SPEC)) for _ in range(5)]
         for _ in range(2):
-            assert await asyncio.to_thread(began.acquire, timeout=60)
+            assert await asyncio.to_thread(began.acquire, timeout=DEADLINE_S)
         jobs[3].cancel()
         for process in made:
             process.gate.set()

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from pytriton.serving.server.metrics.machine import call_driver
+from tests.e2e.waiting import DEADLINE_S
 
 HANGING = """
 import asyncio, time
@@ -62,7 +63,11 @@ def test_late_answer_reaches_nobody():
 
 def test_process_ends_while_a_driver_hangs():
     done = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", HANGING],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
