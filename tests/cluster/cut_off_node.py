@@ -32,7 +32,7 @@ NAMESPACES = [
 ]
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 PORT = 6379
-START_S = 180.0
+START_S = 300.0
 # The far node is the only one that has what they need: at first, and always.
 NEEDS = {"moving": "any=1", "pinned": "only=1"}
 
@@ -72,38 +72,34 @@ def inside(holder):
     return ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
 
 
-def start_node(name, address, resources, *options, before=()):
-    return subprocess.Popen(
-        [
-            *before,
-            *(sys.executable, "-m", "tests.cluster.patient_ray", "start", "--block"),
-            *(f"--node-name={name}", f"--node-ip-address={address}", "--num-cpus=2"),
-            *(f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
-            *(f"--resources={json.dumps(resources)}", *options),
-        ],
-        stdout=sys.stderr,
+def start_node(folder, name, address, resources, *options, before=()):
+    """Start a node, and wait until it serves the cluster."""
+    log = folder / f"{name}.log"
+    with log.open("w") as output:
+        node = subprocess.Popen(
+            [
+                *before,
+                *(sys.executable, "-m", "tests.cluster.patient_ray", "start", "--block"),
+                *(f"--node-name={name}", f"--node-ip-address={address}", "--num-cpus=2"),
+                *(f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"),
+                *(f"--resources={json.dumps(resources)}", *options),
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    has_started = eventually(
+        lambda: "runtime started" in log.read_text() or node.poll() is not None, START_S
     )
+    assert has_started and node.poll() is None, log.read_text()  # noqa: PT018
 
 
 def start_cluster(folder, holder):
     os.environ.update({**SETTINGS, "RAY_TMPDIR": str(folder)})
-    join = f"--address={NEAR}:{PORT}"
     head = ["--head", f"--port={PORT}", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
-    start_node("head", NEAR, {}, *head)
-    assert eventually(lambda: is_listening(NEAR, PORT), START_S)
-    start_node("far", FAR, {"any": 1, "only": 1}, join, before=inside(holder))
+    start_node(folder, "head", NEAR, {}, *head)
+    join = f"--address={NEAR}:{PORT}"
+    start_node(folder, "far", FAR, {"any": 1, "only": 1}, join, before=inside(holder))
     return Nodes(f"{NEAR}:{PORT}", {})
-
-
-def is_listening(host, port):
-    return (
-        subprocess.run(
-            ["bash", "-c", f"exec 3<>/dev/tcp/{host}/{port}"],
-            stderr=subprocess.DEVNULL,
-            check=False,
-        ).returncode
-        == 0
-    )
 
 
 def start_server(folder, nodes):
@@ -131,7 +127,7 @@ def main(folder, cut_s):
             server.output
         )
         places = [server.places(name)[f"{name}_0_0"][0] for name in NEEDS]
-        start_node("spare", NEAR, {"any": 1}, f"--address={nodes.address}")
+        start_node(folder, "spare", NEAR, {"any": 1}, f"--address={nodes.address}")
         assert eventually(lambda: "nv_cluster_node_count 3" in server.metrics(), START_S)
         server.pids()
         with Load(server, "moving") as moving, Load(server, "pinned") as pinned:

@@ -112,11 +112,11 @@ class RayNodes:
 def main():
     import ray  # noqa: PLC0415  tests import no Ray
 
-    # A program finds what is in its folder, and no other module of the tests.
-    from patient_ray import wait_longer_for_nodes  # noqa: PLC0415
+    # A program has the modules of its folder, and no others of the tests.
+    from patient_ray import start_nodes_without_waiting  # noqa: PLC0415
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
-    wait_longer_for_nodes()
+    start_nodes_without_waiting()
     arguments = json.loads(sys.argv[1])
     # Ray writes the address there of the cluster that was started last.
     (pathlib.Path(os.environ["RAY_TMPDIR"]) / "ray").mkdir()
