@@ -22,11 +22,13 @@ BESIDE_THE_CHAIN = {
     "signatures": LEAVES | {"decorators", "proxy"},
     "client": LEAVES | {"protocol"},
     # What a model.py sees, and the process that runs it: neither knows the server.
-    "pb_utils": LEAVES,
-    "python_backend": LEAVES | {"pb_utils", "transport"},
+    "pb_utils": LEAVES | {"cuda"},
+    "python_backend": LEAVES | {"pb_utils", "transport", "cuda"},
     "native_backend": LEAVES | {"pb_utils", "python_backend", "transport"},
     "worker_process": LEAVES
-    | {"pb_utils", "python_backend", "native_backend", "transport", "sandbox"},
+    | {"pb_utils", "python_backend", "native_backend", "transport", "sandbox", "cuda"},
+    # CUDA's driver in processes that run models, and their memory that it knows.
+    "cuda": LEAVES | {"transport"},
     # Confines worker processes; the system calls of that, and nothing of models.
     "sandbox": LEAVES,
     # Backends of ours, whose code is a model.py that the worker imports.
@@ -57,7 +59,7 @@ BESIDE_THE_CHAIN = {
     "inprocess": LEAVES | {"pb_utils", "transport", "executor", "engine", "repository", "server"},
 }
 EXTRA = {
-    "functions": frozenset({"decorators", "proxy"}),
+    "functions": frozenset({"decorators", "proxy", "cuda"}),
     "repository": frozenset({"sandbox"}),
     "server": frozenset({"protocol", "cluster"}),
     "triton": frozenset(

@@ -20,6 +20,7 @@ from pytriton.base.errors import ErrorCode
 from pytriton.base.failure_records import FailureOrigin
 from pytriton.base.log_capture import set_line_source
 from pytriton.base.request_ids import set_request_ids
+from pytriton.runtime.cuda import registration
 from pytriton.runtime.functions.model_call import is_unrecoverable
 from pytriton.runtime.transport.arena import IDLE_SECONDS
 from pytriton.runtime.transport.channel import IdleReader
@@ -76,6 +77,7 @@ class InstanceHost:
 
     def start(self) -> None:
         """Start to accept batches."""
+        registration.install()
         self._thread.start()
 
     def run(self) -> None:

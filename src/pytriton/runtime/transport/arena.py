@@ -12,6 +12,7 @@ keeps the object from which it read `__array_interface__`). When the last array 
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import sys
 import time
@@ -128,7 +129,11 @@ class RemoteBlock:
         self._is_abandoned = True
 
     def __del__(self) -> None:
-        self._release(self.owner_id, self._is_abandoned)
+        release_later = self.segment.release_later
+        if release_later is None:
+            self._release(self.owner_id, self._is_abandoned)
+        else:  # a device may still read it
+            release_later(functools.partial(self._release, self.owner_id, self._is_abandoned))
 
 
 def _array_interface(address: int, size: int) -> dict[str, Any]:

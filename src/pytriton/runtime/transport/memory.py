@@ -19,7 +19,7 @@ import itertools
 import mmap
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from pytriton.base.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     import tempfile
+    from collections.abc import Callable
+
+    MappedBytes = np.ndarray[Any, np.dtype[np.uint8]]
 else:  # on Linux nothing needs it
     tempfile = LazyModule("tempfile")
 
@@ -114,25 +117,57 @@ def _is_sealed(descriptor: int) -> bool:
         return False
 
 
+class MappingObserver(Protocol):
+    """Hears of the shared memory of this process. Its methods must not wait."""
+
+    def on_mapped(self, mapping: Mapping) -> None:
+        """A region was mapped."""
+
+    def on_unmapped(self, mapping: Mapping, held: MappedBytes) -> None:
+        """A region will be unmapped when nothing refers to `held` any more."""
+
+    def on_message(self) -> None:
+        """A message has come with tensors in shared memory."""
+
+
+# At most one, in processes that run models: it tells CUDA about their memory.
+observers: list[MappingObserver] = []
+
+
 class Mapping:
     """A shared region mapped into this process; unmapped when nothing refers to it any more.
 
     It owns the file descriptor, by which the region can be passed on. Its id is unique in this
     process.
+
+    Attributes:
+        release_later: What calls a function that releases a block of the region, when a device does
+            not read the block any more; None: releases need not wait.
     """
 
-    __slots__ = ("__weakref__", "_array", "address", "descriptor", "id", "size")
+    __slots__ = (
+        "__weakref__",
+        "_array",
+        "address",
+        "descriptor",
+        "id",
+        "release_later",
+        "size",
+    )
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor = descriptor  # first, so that it is closed if anything below fails
         # The array refers to the mmap and blocks refer to this object, so the region outlives all
         # views of it.
-        self._array: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(
+        self._array: MappedBytes = np.frombuffer(
             mmap.mmap(descriptor, size, **_MAP_OPTIONS), np.uint8
         )
         self.address: int = self._array.__array_interface__["data"][0]
         self.size = size
         self.id = next(_numbers)
+        self.release_later: Callable[[Callable[[], None]], None] | None = None
+        for observer in observers:
+            observer.on_mapped(self)
 
     def view(self, offset: int, size: int) -> memoryview:
         """Returns a writable part of the region."""
@@ -153,6 +188,9 @@ class Mapping:
         descriptor = getattr(self, "descriptor", -1)
         if descriptor >= 0:
             os.close(descriptor)
+        if observers and hasattr(self, "id"):  # else it was never mapped
+            for observer in observers:
+                observer.on_unmapped(self, self._array)
 
 
 class Segment(Mapping):

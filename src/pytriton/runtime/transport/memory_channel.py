@@ -22,7 +22,7 @@ from pytriton.base.errors import UnavailableError, resource_error
 from pytriton.runtime.transport.arena import RemoteBlock, block_bytes
 from pytriton.runtime.transport.frames import MemoryFrame, decode_frame, encode_frame
 from pytriton.runtime.transport.link import make_link
-from pytriton.runtime.transport.memory import ReceivedSegment
+from pytriton.runtime.transport.memory import ReceivedSegment, observers
 from pytriton.runtime.transport.payload import Payload, Received
 from pytriton.runtime.transport.refs import BlockRef, MemoryUpdate, SegmentRef
 
@@ -200,6 +200,9 @@ class BlockTracker:
         for block_id in update.abandoned_blocks:
             self._remove_lent(block_id).abandon()
         # Last: these may use a segment that came with this message.
+        if update.blocks:
+            for observer in observers:
+                observer.on_message()
         for block in update.blocks:
             if block.segment in self._unmapped:
                 reason = self._unmapped[block.segment]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytriton.base.lazy_module import LazyModule
 from pytriton.base.package import WORKER_SCRIPT
 from pytriton.base.request_ids import add_to_log_records
+from pytriton.runtime.cuda import registration
 from pytriton.runtime.python_backend.connection import ServerConnection
 from pytriton.runtime.python_backend.output import (
     end_output,
@@ -115,6 +116,7 @@ def serve(
     refusal: str = "",
 ) -> None:
     """Run the model that the server names over this channel, until the server ends it."""
+    registration.install()
     connection = ServerConnection.of_worker(channel)
     try:
         _run_model(connection, fork_socket, refusal)
