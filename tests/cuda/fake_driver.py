@@ -74,6 +74,10 @@ class FakeDriver:
     def synchronize(self):
         self._count("synchronize")
 
+    def drain(self, page):
+        self._count("drain", page)
+        ctypes.string_at(page, 4096)
+
     def register_host(self, address, size):
         self._count("register_host", address, size)
         for start, length in self.registered.items():

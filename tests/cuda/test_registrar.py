@@ -289,7 +289,7 @@ def test_block_is_released_after_the_work_of_the_gpu(active, channels):
     ours, theirs = channels
     received = message_with_block(ours, theirs)
     active.settle()
-    gate = active.driver.gates["synchronize"] = threading.Event()
+    gate = active.driver.gates["drain"] = threading.Event()
     del received
 
     assert ours.tracker.lent_count == 1
@@ -306,15 +306,15 @@ def test_one_wait_for_the_gpu_is_enough_for_many_blocks(active, channels):
     ours, theirs = channels
     messages = [message_with_block(ours, theirs) for _ in range(20)]
     active.settle()
-    gate = active.driver.gates["synchronize"] = threading.Event()
+    gate = active.driver.gates["drain"] = threading.Event()
     messages.pop()
-    while not active.driver.calls["synchronize"]:
+    while not active.driver.calls["drain"]:
         os.sched_yield()
     messages.clear()
     gate.set()
     active.settle()
 
-    assert active.driver.calls["synchronize"] == 2
+    assert active.driver.calls["drain"] == 2
     assert len(theirs.tracker._released) == 20
 
 
@@ -322,7 +322,7 @@ def test_blocks_are_released_although_the_driver_is_dead(active, channels):
     ours, theirs = channels
     received = message_with_block(ours, theirs)
     active.settle()
-    active.driver.failing["synchronize"] = cuda_driver.ILLEGAL_ADDRESS
+    active.driver.failing["drain"] = cuda_driver.ILLEGAL_ADDRESS
     del received
     active.settle()
 

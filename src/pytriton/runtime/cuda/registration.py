@@ -17,13 +17,17 @@ from __future__ import annotations
 import atexit
 import enum
 import logging
+import mmap
 import os
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from pytriton.runtime.cuda import driver as cuda_driver
 from pytriton.runtime.cuda.driver import CudaError
@@ -40,6 +44,7 @@ _SHARE = 4  # registered memory is at most one part of this many of the machine'
 # so on, at last after each of this many: 50 us for 256 large tensors.
 _MAX_INTERVAL = 256
 _STOP_DEADLINE_S = 1.0
+_GATHER_S = 0.001  # releases wait so long for others: to wait for the GPU takes 0.1 ms
 
 # The process or its context cannot use CUDA any more: nothing is registered, and nothing will be.
 _FATAL = frozenset(
@@ -210,6 +215,7 @@ class Registrar:
         self._book = RegistrationBook(self._limit_bytes)
         self._mappings: dict[int, weakref.ref[Mapping]] = {}
         self._markers: list[_Marker] = []
+        self._page = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)  # see `Driver.drain`
 
     # What happens in the process
 
@@ -346,10 +352,12 @@ class Registrar:
         Those that were not dealt with when it raises are still in `events`.
         """
         events.append(self._events.get())
+        if isinstance(events[0], _Release):
+            time.sleep(_GATHER_S)
         while not self._events.empty():
             events.append(self._events.get())
-        if any(isinstance(event, _Release | _Unmapped) for event in events):
-            _synchronize(driver)
+        if any(isinstance(event, _Release) for event in events):
+            self._drain(driver)
         while events:
             event = events[0]
             if isinstance(event, _Stop):
@@ -367,6 +375,11 @@ class Registrar:
                 self._markers.append(event)
             events.popleft()
         return True
+
+    def _drain(self, driver: Driver) -> None:
+        for device in driver.active_devices():
+            with driver.using(device):
+                driver.drain(self._page.ctypes.data)
 
     def _add(self, reference: weakref.ref[Mapping]) -> None:
         mapping = reference()
@@ -431,12 +444,6 @@ def _uses_device(driver: Driver) -> bool:
         return bool(driver.active_devices())
     except CudaError:  # it is loaded, but not initialised, or there is no GPU
         return False
-
-
-def _synchronize(driver: Driver) -> None:
-    for device in driver.active_devices():
-        with driver.using(device):
-            driver.synchronize()
 
 
 def _register(driver: Driver, device: int, mapping: Mapping) -> SegmentState:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges tensors with other libraries by DLPack; host memory is shared, GPU memory is copied.
+"""Exchanges tensors with other libraries by DLPack; the memory is shared, also that of a GPU.
 
 numpy supports DLPack too, but neither bfloat16 nor capsules, and its capsules keep the array alive,
 while ours keep the `Tensor` alive. So this module defines the C structures of the standard.
@@ -16,50 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
+from pytriton.base.errors import ServerError
+from pytriton.runtime.cuda.device_array import DeviceArray
 from pytriton.runtime.pb_utils.failures import TritonModelException
-
-_LIBRARY = "libcuda.so.1"
-
-
-def copy_to_host(address: int, size: int, device: int) -> NDArray[np.uint8]:
-    """Returns a copy of GPU memory, after waiting for all work that was submitted to the GPU.
-
-    Raises:
-        TritonModelException: There is no driver, or it failed.
-    """
-    driver = _load_driver()
-    context, handle = ctypes.c_void_p(), ctypes.c_int()
-    _check(driver.cuInit(0), "cuInit")
-    _check(driver.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
-    # The primary context, which libraries such as torch share.
-    _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), "context")
-    try:
-        _check(driver.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")
-        try:
-            copy = np.empty(size, np.uint8)
-            _check(driver.cuCtxSynchronize(), "cuCtxSynchronize")
-            destination, source = ctypes.c_void_p(copy.ctypes.data), ctypes.c_uint64(address)
-            _check(driver.cuMemcpyDtoH_v2(destination, source, ctypes.c_size_t(size)), "copying")
-        finally:
-            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-    finally:
-        driver.cuDevicePrimaryCtxRelease_v2(handle)
-    return copy
-
-
-def _load_driver() -> Any:
-    try:
-        return ctypes.CDLL(_LIBRARY)
-    except OSError as error:
-        raise TritonModelException(
-            f"A tensor in GPU memory needs CUDA's driver to be copied, but {error}"
-        ) from error
-
-
-def _check(status: int, step: str) -> None:
-    if status:
-        raise TritonModelException(f"CUDA's driver failed at {step} with error {status}.")
-
 
 CPU_DEVICE = (1, 0)
 _GPU = 2
@@ -149,7 +108,12 @@ for _needed in (_DELETE_EXPORT, _DESTROY_CAPSULE, _UNUSED_NAME, _USED_NAME):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_needed))
 
 
-def export_capsule(owner: object, array: NDArray[Any]) -> Any:
+def device_of(array: NDArray[Any] | DeviceArray) -> tuple[int, int]:
+    """Returns the device in the form of the standard."""
+    return (_GPU, array.device) if isinstance(array, DeviceArray) else CPU_DEVICE
+
+
+def export_capsule(owner: object, array: NDArray[Any] | DeviceArray) -> Any:
     """Returns a capsule of the array's memory; `owner` lives until the consumer releases it.
 
     Raises:
@@ -161,8 +125,8 @@ def export_capsule(owner: object, array: NDArray[Any]) -> Any:
     managed = _ManagedTensor()
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     tensor = managed.tensor
-    tensor.data = array.ctypes.data
-    tensor.device_type, tensor.device_id = CPU_DEVICE
+    tensor.data = array.address if isinstance(array, DeviceArray) else array.ctypes.data
+    tensor.device_type, tensor.device_id = device_of(array)
     tensor.ndim = array.ndim
     tensor.code = _BFLOAT if is_bfloat else _CODES[array.dtype.kind]
     tensor.bits = array.dtype.itemsize * 8
@@ -175,9 +139,26 @@ def export_capsule(owner: object, array: NDArray[Any]) -> Any:
 
 
 def import_array(source: Any) -> NDArray[Any]:
+    """Like `import_tensor`, but GPU memory is copied to the host, which needs CUDA's driver.
+
+    Raises:
+        TritonModelException: `source` is not a DLPack tensor, or has an unsupported kind, or the
+            driver failed.
+    """
+    array = import_tensor(source)
+    if not isinstance(array, DeviceArray):
+        return array
+    try:
+        return array.copy()
+    except ServerError as error:
+        raise TritonModelException(error.message) from error
+
+
+def import_tensor(source: Any) -> NDArray[Any] | DeviceArray:
     """Returns an array on the memory of another library's tensor, which it keeps alive.
 
-    GPU memory is copied to the host, which needs the CUDA driver.
+    Work that the library has submitted for the tensor is done before what the default stream of its
+    GPU does from now on.
 
     Raises:
         TritonModelException: `source` is not a DLPack tensor, or has an unsupported kind.
@@ -262,13 +243,12 @@ def _checked_shape(tensor: _DLTensor) -> tuple[int, ...]:
 
 def _array_over(
     memory: _ForeignMemory, tensor: _DLTensor, dtype: dtypes.DataType, shape: tuple[int, ...]
-) -> NDArray[Any]:
+) -> NDArray[Any] | DeviceArray:
     if not prod(shape):
         return np.empty(shape, dtype.numpy)
     if tensor.device_type == _GPU:
-        size = prod(shape) * dtype.itemsize
-        copy = copy_to_host(tensor.data + tensor.byte_offset, size, tensor.device_id)
-        return copy.view(dtype.numpy).reshape(shape)
+        address = tensor.data + tensor.byte_offset
+        return DeviceArray(address, tensor.device_id, dtype.numpy, shape, memory)
     raw = np.dtype("<u2") if dtype is dtypes.BF16 else dtype.numpy
     memory.__array_interface__ = {
         "version": 3,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytriton.base import dtypes
+from pytriton.runtime.cuda.device_array import DeviceArray, wait_for_device
 from pytriton.runtime.pb_utils import dlpack
 from pytriton.runtime.pb_utils.arguments import text
 from pytriton.runtime.pb_utils.failures import TritonModelException
@@ -73,7 +74,10 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Make a tensor that shares the memory of another library's tensor; GPU memory is copied.
+        """Make a tensor that shares the memory of another library's tensor, also that of a GPU.
+
+        If it is an output, its bytes are copied when the response is sent: until then the model
+        must not change them.
 
         Args:
             name: The name of the tensor.
@@ -87,7 +91,10 @@ class Tensor:
         name = text(name, "name")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        return Tensor.from_array(name, dlpack.import_array(tensor))
+        array = dlpack.import_tensor(tensor)
+        if isinstance(array, DeviceArray):
+            return DeviceTensor.of_device(name, array)
+        return Tensor.from_array(name, array)
 
     def name(self) -> str:
         """Returns the tensor's name."""
@@ -102,7 +109,7 @@ class Tensor:
         return self._datatype().number
 
     def is_cpu(self) -> bool:
-        """Returns whether the data is in host memory, which is always true."""
+        """Returns whether the data is in host memory, not in that of a GPU."""
         return True
 
     def as_numpy(self) -> NDArray[Any]:
@@ -110,11 +117,17 @@ class Tensor:
 
         BYTES tensors of requests are object arrays of `bytes`. BF16 tensors are arrays of
         `ml_dtypes.bfloat16`, with which numpy can calculate (Triton raises an error here).
+
+        Raises:
+            TritonModelException: The data is in the memory of a GPU.
         """
         return self._array
 
-    def to_wire(self) -> tuple[dtypes.DataType, tuple[int, ...], NDArray[Any]]:
-        """Returns datatype, shape and contiguous data; BYTES elements are bytes or str."""
+    def to_wire(self) -> tuple[dtypes.DataType, tuple[int, ...], Any]:
+        """Returns datatype, shape and contiguous data; BYTES elements are bytes or str.
+
+        The data is an array of numpy, or a `DeviceArray`.
+        """
         array = self._array
         dtype = _USUAL.get(array.dtype) or self._datatype()
         if dtype is dtypes.BYTES and array.dtype.kind == "O":
@@ -137,14 +150,15 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        if dl_device is not None and tuple(dl_device) != dlpack.CPU_DEVICE:
-            raise BufferError(f"the tensor is on device {dlpack.CPU_DEVICE}, not on {dl_device}")
+        device = self.__dlpack_device__()
+        if dl_device is not None and tuple(dl_device) != device:
+            raise BufferError(f"the tensor is on device {device}, not on {dl_device}")
         if copy:
             return Tensor.from_array(self._name, self._array.copy()).to_dlpack()
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CPU_DEVICE
+        return dlpack.device_of(self._array)
 
     def __repr__(self) -> str:
         return f"Tensor({self._name!r}, {self._datatype().name}, shape={self.shape()})"
@@ -153,6 +167,44 @@ class Tensor:
         dtype = dtypes.from_numpy(self._array.dtype)
         assert dtype is not None, f"{self._array.dtype} was let in"
         return dtype
+
+
+class DeviceTensor(Tensor):
+    """A tensor in the memory of a GPU, which is not copied before somebody needs it elsewhere."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_device(cls, name: str, array: DeviceArray) -> DeviceTensor:
+        self = cls.__new__(cls)
+        self._name = name
+        self._array = array  # type: ignore[assignment]  # it has what the base uses of an array
+        return self
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def as_numpy(self) -> NDArray[Any]:
+        raise TritonModelException(
+            "Tensor is stored in GPU and cannot be converted to NumPy. Use to_dlpack() instead."
+        )
+
+    def to_dlpack(self) -> Any:
+        # Whichever stream the tensor is used on, what was submitted for it before is done then.
+        wait_for_device(self._array)  # type: ignore[arg-type]  # see above
+        return super().to_dlpack()
+
+    def __dlpack__(
+        self,
+        stream: Any = None,
+        *,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if copy:
+            raise BufferError("a tensor in GPU memory is shared, not copied")
+        return super().__dlpack__(stream, max_version=max_version, dl_device=dl_device)
 
 
 def _supported(array: NDArray[Any]) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import numpy as np
 from pytriton.base.dtypes import BF16, BYTES, array_to_bytes_elements, encode_bytes
 from pytriton.base.errors import ErrorCode, ServerError, sendable_text
 from pytriton.base.failure_records import FailureOrigin, origin_of
+from pytriton.runtime.cuda.device_array import DeviceArray, write_to_host
 from pytriton.runtime.pb_utils.failures import TritonModelException
 from pytriton.runtime.pb_utils.request import RELEASE_RESCHEDULE
 from pytriton.runtime.pb_utils.response import InferenceResponse
@@ -38,6 +40,9 @@ SENDER_CLOSED = "Unable to send response. Response sender has been closed."
 def add_tensor(payload: Payload, tensor: Tensor) -> TensorRef:
     """Copy a tensor into the payload; the model may continue to use its array."""
     dtype, shape, array = tensor.to_wire()
+    if isinstance(array, DeviceArray):
+        block, offset = _add_from_device(payload, [array], array.nbytes)
+        return TensorRef(tensor.name(), dtype.number, shape, offset, array.nbytes, block)
     if dtype is BYTES:
         data: bytes | memoryview = encode_bytes(array_to_bytes_elements(array))
         size = len(data)
@@ -53,8 +58,10 @@ def add_single(payload: Payload, column: list[Tensor]) -> TensorRef:
     An input that the model returns, and that nothing else refers to, is not copied: it is in the
     server's memory already.
     """
-    if column[0].as_numpy().nbytes <= INLINE_TENSOR_BYTES or (
-        _reference_count(column) > _SOLE_REFERENCE
+    if (
+        column[0]._array.nbytes <= INLINE_TENSOR_BYTES  # noqa: SLF001  as in `_are_alike`
+        or not column[0].is_cpu()
+        or _reference_count(column) > _SOLE_REFERENCE
     ):
         return add_tensor(payload, column[0])
     name = column[0].name()
@@ -89,6 +96,9 @@ def add_batch_output(payload: Payload, tensors: Sequence[Tensor], row_count: int
         return TensorRef(first.name(), dtype.number, shape, offset, size, block, pieces)
     arrays = [tensor._array for tensor in tensors]  # noqa: SLF001  see `_are_alike`
     size = math.prod(shape) * array.itemsize
+    if DeviceArray in map(type, arrays):
+        block, offset = _add_from_device(payload, arrays, size)
+        return TensorRef(first.name(), dtype.number, shape, offset, size, block)
     if size <= INLINE_TENSOR_BYTES and dtype is not BF16:
         # Takes half as long as `tobytes`; bfloat16 arrays do not support the buffer protocol.
         joined = b"".join(arrays)  # type: ignore[arg-type]  # arrays are buffers
@@ -96,6 +106,13 @@ def add_batch_output(payload: Payload, tensors: Sequence[Tensor], row_count: int
     else:
         block, offset = payload.add([_bytes_of(array) for array in arrays], size)
     return TensorRef(first.name(), dtype.number, shape, offset, size, block)
+
+
+def _add_from_device(
+    payload: Payload, arrays: Sequence[DeviceArray | NDArray[Any]], size: int
+) -> tuple[int, int]:
+    """Copy arrays, some of them in GPU memory, straight to where the server reads them."""
+    return payload.fill(size, functools.partial(write_to_host, arrays))
 
 
 def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:

@@ -28,7 +28,7 @@ from pytriton.runtime.transport.frames import INLINE_ALIGNMENT, Frame
 from pytriton.runtime.transport.refs import PartRef, TensorRef
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -98,6 +98,18 @@ class Payload(msgspec.Struct, eq=False):
             view[at:end] = piece
             at = end
         return copy.id, 0
+
+    def fill(self, size: int, write: Callable[[memoryview], None]) -> tuple[int, int]:
+        """Like `add`, for a tensor that `write` writes: into shared memory if it is large."""
+        arena = self.arena
+        if arena is None or size <= INLINE_TENSOR_BYTES:
+            data = memoryview(bytearray(size))
+            write(data)
+            return self.add((data.toreadonly(),), size)
+        block = arena.allocate(size)
+        write(block.view()[:size])
+        self.blocks.append(block)
+        return block.id, 0
 
     def add_parts(self, pieces: Sequence[Buffer]) -> list[PartRef] | None:
         """Refer to pieces of one tensor in blocks of other processes; the receiver joins them.

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays in the memory of a GPU, which somebody else owns, and how they get to the host."""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytriton.base.errors import InternalError
+from pytriton.runtime.cuda import driver as cuda_driver
+from pytriton.runtime.cuda.driver import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from pytriton.runtime.cuda.driver import Driver
+
+_Byte = ctypes.c_char
+
+
+class DeviceArray:
+    """A contiguous array in the memory of a GPU. It has what tensors need of numpy's arrays.
+
+    Attributes:
+        owner: What keeps the memory alive.
+    """
+
+    __slots__ = ("address", "device", "dtype", "owner", "shape")
+
+    def __init__(
+        self, address: int, device: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: object
+    ) -> None:
+        self.address = address
+        self.device = device
+        self.dtype = dtype
+        self.shape = shape
+        self.owner = owner
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def copy(self) -> NDArray[Any]:
+        """Returns a copy in memory of the host.
+
+        Raises:
+            InternalError: The driver failed, or there is none.
+        """
+        copy = np.empty(self.nbytes, np.uint8)
+        write_to_host((self,), copy.data)
+        return copy.view(self.dtype).reshape(self.shape)
+
+    def tobytes(self) -> bytes:
+        """Returns the bytes, like numpy's arrays; see `copy`."""
+        return self.copy().tobytes()
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.dtype} shape={self.shape} device={self.device}>"
+
+
+def write_to_host(arrays: Sequence[DeviceArray | NDArray[Any]], memory: memoryview) -> None:
+    """Write the bytes of arrays one after the other, whichever memory they are in.
+
+    What the GPU was asked for until now is done before, as an array may be one of its results.
+
+    Raises:
+        InternalError: The driver failed, or there is none.
+    """
+    address = ctypes.addressof(_Byte.from_buffer(memory)) if len(memory) else 0
+    at = 0
+    for array in arrays:
+        size = array.nbytes
+        if not isinstance(array, DeviceArray):
+            memory[at : at + size] = array.reshape(-1).view(np.uint8).data
+        elif size:
+            _copy_to_host(address + at, array)
+        at += size
+
+
+def wait_for_device(array: DeviceArray) -> None:
+    """Wait for all that the GPU of an array was asked for.
+
+    Raises:
+        InternalError: The driver failed, or there is none.
+    """
+    driver = usable_driver()
+    try:
+        with driver.using(array.device):
+            driver.synchronize()
+    except CudaError as error:
+        raise InternalError(f"A tensor in GPU memory cannot be used: {error}") from error
+
+
+def _copy_to_host(target: int, array: DeviceArray) -> None:
+    driver = usable_driver()
+    try:
+        with driver.using(array.device):
+            driver.synchronize()
+            driver.copy_to_host(target, array.address, array.nbytes)
+    except CudaError as error:
+        raise InternalError(f"A tensor in GPU memory could not be copied: {error}") from error
+
+
+def usable_driver() -> Driver:
+    """Returns the driver, loaded and initialised.
+
+    Raises:
+        InternalError: There is none, or it cannot be used.
+    """
+    try:
+        return cuda_driver.load()
+    except OSError as error:
+        raise InternalError(
+            f"A tensor in GPU memory needs CUDA's driver to be copied, but {error}"
+        ) from error
+    except CudaError as error:
+        raise InternalError(f"A tensor in GPU memory cannot be used: {error}") from error
